@@ -1,15 +1,21 @@
 //! Alerts without the core: the rules of the `vitals` crate, run beside the sensor.
 //!
-//! A reading is judged with those of the patient who wore its device at its time, as the core has told the gateway. Where the gateway
-//! cannot tell, the sensor may have said whose it is, or else the device is judged by itself. Rule state lives in memory: after a restart a lasting condition is raised anew
-//! with the event time of the first sample that shows it.
+//! A reading is judged by the rules of the patient who wore its sensor at its time, according to the
+//! register that the core has sent. Where the register has no answer, the patient that the sensor
+//! names counts, and else the sensor is a subject of its own. The state of the rules is kept on
+//! disk by [`crate::rule_states`]; a restart continues it.
 
-use std::{collections::HashMap, sync::Arc};
+pub(crate) mod at_start;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use contracts::vitals::{EdgeAlert, Sample, sample::Reading};
 use vitals::{Engine, Origin, Profile, RuleSet, edge_alert};
 
-use crate::{clock::Moment, rulebook::Rulebook, sensor_clocks::SensorClocks};
+use crate::{clock::Moment, rule_states::States, rulebook::Rulebook, sensor_clocks::SensorClocks};
 
 /// Patients or devices with rule state; past it the one that was silent for longest starts afresh.
 const SUBJECTS_MAX: usize = 1024;
@@ -30,6 +36,9 @@ pub struct EdgeRules {
     clock: u64,
     /// The same of sensors with clocks of their own, each stream by itself.
     sensors: SensorClocks,
+    /// Subjects whose states have changed since they were last taken; those without an engine
+    /// were removed.
+    changed: BTreeSet<String>,
 }
 
 impl EdgeRules {
@@ -41,6 +50,67 @@ impl EdgeRules {
             newest: Moment::default(),
             clock: 1,
             sensors: SensorClocks::default(),
+            changed: BTreeSet::new(),
+        }
+    }
+
+    /// Continues where the kept states left off, by the rules that hold now. A clock that shows an
+    /// earlier time than the newest sample was set back: an open stretch would seem to lie in the
+    /// future, and no reading could end it. The rules then begin without states.
+    pub fn restore(&mut self, kept: States, now: Moment) {
+        if kept.newest_us.saturating_sub(now.wall_us) > STEP_US {
+            tracing::warn!(
+                subjects = kept.engines.len(),
+                "the clock was set back while the gateway was off; kept rule states are not used"
+            );
+            return;
+        }
+        self.newest.wall_us = kept.newest_us;
+        self.clock = self.clock.max(kept.clock);
+        for (subject, state) in kept.engines.into_iter().take(SUBJECTS_MAX) {
+            let (rules, profile) = judged(&self.book, &self.own, &subject);
+            let rules = Arc::clone(rules);
+            match Engine::restore(subject.clone(), rules, profile, Origin::Edge, &state) {
+                Ok(mut engine) => {
+                    engine.settle();
+                    for (device, stream, sequence, time_us) in engine.streams() {
+                        let steps = sequence.saturating_sub(self.clock);
+                        self.sensors.restore(device, stream, time_us, steps);
+                    }
+                    self.subjects.insert(subject, engine);
+                }
+                Err(error) => tracing::warn!(subject, %error, "a subject's rules begin anew"),
+            }
+        }
+    }
+
+    /// Whether [`Self::take_changed`] has something.
+    pub fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// The states that have changed since they were last taken.
+    pub fn take_changed(&mut self) -> States {
+        let changed = std::mem::take(&mut self.changed);
+        self.states(changed)
+    }
+
+    /// All states, which count as taken then.
+    pub fn take_all(&mut self) -> States {
+        self.changed.clear();
+        self.states(self.subjects.keys().cloned())
+    }
+
+    fn states(&self, subjects: impl IntoIterator<Item = String>) -> States {
+        let state = |subject: String| {
+            let engine = self.subjects.get(&subject);
+            let state = engine.map_or_else(Vec::new, Engine::state);
+            (subject, state)
+        };
+        States {
+            newest_us: self.newest.wall_us,
+            clock: self.clock,
+            engines: subjects.into_iter().map(state).collect(),
         }
     }
 
@@ -102,6 +172,9 @@ impl EdgeRules {
             return Vec::new();
         };
         let alerts = engine.on_sample(sample);
+        if engine.take_dirty() {
+            self.changed.insert(subject.clone());
+        }
         alerts
             .iter()
             .filter_map(|alert| edge_alert(alert, 0))
@@ -134,6 +207,9 @@ impl EdgeRules {
         // By the sensor's clock, as everything that rules see.
         let now_us = engine.clock_us();
         let cancelled = engine.cancel_falls(now_us);
+        if engine.take_dirty() {
+            self.changed.insert(subject.clone());
+        }
         let rule_version = engine.rules().version;
         cancelled
             .into_iter()
@@ -168,6 +244,7 @@ impl EdgeRules {
                 return;
             };
             self.subjects.remove(&oldest);
+            self.changed.insert(oldest);
         }
     }
 }

@@ -5,6 +5,7 @@
 //! the sample again. The core, with the same rules, merges a repeated alert by its event time. The
 //! other order could lose an alert.
 
+mod states;
 mod unknown;
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
@@ -25,6 +26,7 @@ use crate::{
     from_ingest::Following,
     held::{HELD_ALERTS_MAX, Held, HeldId},
     journal::{AppendError, Condition, Disk, Journal, StageError, Staged},
+    rule_states::StateLog,
     rulebook::Rulebook,
 };
 
@@ -92,11 +94,16 @@ pub enum Patience {
     Refuse,
 }
 
-pub struct Intake<D> {
+pub struct Intake<D: Disk> {
     gateway: String,
     vitals: Journal<D>,
     alerts: Journal<D>,
     rules: Mutex<EdgeRules>,
+    /// Read while alerts are on their way to the journal. A state that has raised an alert is not
+    /// kept before the alert is: after a crash nobody would raise it again.
+    settled: tokio::sync::RwLock<()>,
+    /// `None`: states are not kept.
+    states: Option<Arc<tokio::sync::Mutex<StateLog<D>>>>,
     core: Arc<CoreClock>,
     /// While the core reports the gateway's devices, other devices are refused. Otherwise the core
     /// attributes their readings later.
@@ -120,6 +127,8 @@ impl<D: Disk> Intake<D> {
             vitals,
             alerts,
             rules: Mutex::new(rules),
+            settled: tokio::sync::RwLock::default(),
+            states: None,
             core: Arc::default(),
             following: Following::default(),
             books: watch::Sender::new(0),
@@ -212,10 +221,13 @@ impl<D: Disk> Intake<D> {
             return Ok(recorded);
         }
         self.raise(&valid).await?;
-        let outcomes = match patience {
-            Patience::Wait => self.vitals.append(valid, from).await,
-            Patience::Refuse => self.vitals.try_append(valid, from).await,
+        let appended = async {
+            match patience {
+                Patience::Wait => self.vitals.append(valid, from).await,
+                Patience::Refuse => self.vitals.try_append(valid, from).await,
+            }
         };
+        let (outcomes, ()) = tokio::join!(appended, self.keep_states());
         let outcomes = outcomes.map_err(|error| match error {
             AppendError::Busy => RecordError::Busy,
             error => RecordError::Journal(error),
@@ -297,6 +309,7 @@ impl<D: Disk> Intake<D> {
                 return Err(error);
             }
         }
+        let _unsettled = self.settled.read().await;
         let raised = {
             let mut rules = self.rules.lock();
             samples
@@ -310,12 +323,15 @@ impl<D: Disk> Intake<D> {
     /// A person says that it was no fall; returns once that is on disk. Returns false if there is
     /// no fall, or somebody was notified already.
     pub async fn cancel_fall(&self, device: &str, patient: &str) -> Result<bool, RecordError> {
+        let unsettled = self.settled.read().await;
         let mut alerts = self.rules.lock().cancel_falls(device, patient);
         for alert in &mut alerts {
             alert.gateway.clone_from(&self.gateway);
         }
         let is_cancelled = !alerts.is_empty();
         self.keep(alerts).await?;
+        drop(unsettled);
+        self.keep_states().await;
         if is_cancelled {
             metrics::counter!("braid_gateway_falls_cancelled_total").increment(1);
         }

@@ -17,6 +17,7 @@ pub mod from_sensors;
 pub mod held;
 pub mod intake;
 pub mod journal;
+pub mod rule_states;
 pub mod rulebook;
 mod sensor_clocks;
 pub mod to_dashboard;
@@ -26,7 +27,6 @@ pub mod to_proxy;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -34,7 +34,6 @@ use std::{
 use futures::future::select_all;
 use service_kit::{
     Backoff, CheckHandle, ConfigError, Context, ServiceConfig, Warning, WarningHandle,
-    config::parse_file,
     grpc::ServeError,
     tls::{Identity, IdentityError, PeerId},
 };
@@ -42,18 +41,16 @@ use tokio::{net::TcpListener, sync::broadcast::error::RecvError, task::JoinHandl
 use tunnel::{
     AccessRule, Interface, StartError, Transport, TunError, Tunnel, TunnelConfig, Urgency,
 };
-use vitals::RuleSet;
 
 pub use config::{Config, TunTcp};
 
 use crate::{
     clock::{CoreClock, Moment},
-    edge_rules::EdgeRules,
+    edge_rules::at_start::{self, AtStart},
     from_applications::{Applications, Packets, Redirected},
-    from_ingest::{BookFile, Follower},
+    from_ingest::Follower,
     intake::Intake,
     journal::{Condition, Directory, Journal, Limits, recovery},
-    rulebook::Rulebook,
     to_dashboard::CertificateError,
     to_path_telemetry::Telemetry,
     to_proxy::{Courier, DeadLetters, FromMemory, Options, Through, Uplink},
@@ -288,16 +285,20 @@ pub async fn serve(
     uplink: Arc<dyn Uplink>,
     context: &Context,
 ) -> Result<(), RunError> {
-    let rules = load_rules(config.rules.as_deref())?;
     let listener = service_kit::grpc::bind(config.listen, "listen").await?;
     keep_private(&config)?;
+    let AtStart {
+        rules,
+        file,
+        book,
+        states,
+    } = at_start::open(&config).await?;
     let (vitals, vitals_watch) =
         open_journal(&config, "vitals", config.vitals_limits(), context).await?;
     let (alerts, alerts_watch) =
         open_journal(&config, "alerts", config.alerts_limits(), context).await?;
 
     let dead_letters = Arc::new(DeadLetters::new(config.data_dir.join("rejected.jsonl")));
-    let (file, book) = open_book(&config).await?;
     let (follower, answers) = Follower::new();
     let core = Arc::new(CoreClock::default());
     context.tasks().spawn(clock::watch(
@@ -341,15 +342,9 @@ pub async fn serve(
             Some(follower),
         ),
     ];
-    let intake = Intake::new(
-        gateway,
-        vitals.clone(),
-        alerts.clone(),
-        EdgeRules::new(rules),
-    );
+    let intake = Intake::new(gateway, vitals.clone(), alerts.clone(), rules);
     let intake = intake.with_core(core).while_following(following);
-    let intake = Arc::new(intake);
-    intake.judge_by(book.clone());
+    let intake = Arc::new(intake.with_states(states));
     let from_memory = FromMemory {
         intake: Arc::clone(&intake),
         uplink: Arc::clone(&uplink),
@@ -465,32 +460,6 @@ fn keep_private(config: &Config) -> Result<(), RunError> {
             path: config.data_dir.display().to_string(),
             source,
         })
-}
-
-/// The file of the core's rules, and the rules that were last in force. A damaged file does not
-/// prevent the start: the core sends the rules again.
-async fn open_book(config: &Config) -> Result<(BookFile<Directory>, Rulebook), RunError> {
-    let path = config.data_dir.join("journal").join("rules");
-    tokio::task::spawn_blocking(move || {
-        let directory = Directory::open(&path).map_err(|source| RunError::Directory {
-            path: path.display().to_string(),
-            source,
-        })?;
-        let file = BookFile(directory);
-        let book = file.load().unwrap_or_else(|error| {
-            tracing::error!(%error, "the gateway's own rules are in force until the core answers");
-            Rulebook::default()
-        });
-        Ok((file, book))
-    })
-    .await?
-}
-
-fn load_rules(path: Option<&Path>) -> Result<RuleSet, ConfigError> {
-    let Some(path) = path else {
-        return Ok(RuleSet::default_set());
-    };
-    parse_file("rules", path, "--rules rules.json", RuleSet::from_json)
 }
 
 /// The proxy's addresses, one of each family; none if its name does not resolve yet, since there

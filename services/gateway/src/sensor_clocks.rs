@@ -52,6 +52,17 @@ impl SensorClocks {
         stream.take(sample.device_time_us, Moment::of_sample(sample).uptime_us);
         stream.steps
     }
+
+    /// After a restart: the stream's newest reading, and how often its clock was set back before.
+    pub fn restore(&mut self, device: &str, stream: &str, newest_us: i64, steps: u64) {
+        if self.streams.len() >= STREAMS_MAX {
+            return;
+        }
+        let key = (device.to_owned(), stream.to_owned());
+        let stream = self.streams.entry(key).or_default();
+        stream.newest_us = stream.newest_us.max(newest_us);
+        stream.steps = stream.steps.max(steps);
+    }
 }
 
 impl Stream {

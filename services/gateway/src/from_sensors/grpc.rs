@@ -19,12 +19,12 @@ use crate::{
 /// Answers that a sensor has not read yet; at the bound its next request waits.
 const ANSWERS_MAX: usize = 16;
 
-pub struct Recorder<D> {
+pub struct Recorder<D: Disk> {
     intake: Arc<Intake<D>>,
     shutdown: Shutdown,
 }
 
-impl<D> Recorder<D> {
+impl<D: Disk> Recorder<D> {
     pub fn new(intake: Arc<Intake<D>>, shutdown: Shutdown) -> Self {
         Self { intake, shutdown }
     }

@@ -1,0 +1,69 @@
+//! The rules that a gateway starts with: its own, those that the core sent last, and their states.
+
+use std::path::Path;
+
+use service_kit::{ConfigError, config::parse_file};
+use vitals::RuleSet;
+
+use super::EdgeRules;
+use crate::{
+    Config, RunError,
+    clock::Moment,
+    from_ingest::BookFile,
+    journal::{Directory, Disk},
+    rule_states::{StateLog, States},
+    rulebook::Rulebook,
+};
+
+pub(crate) struct AtStart {
+    pub rules: EdgeRules,
+    pub file: BookFile<Directory>,
+    pub book: Rulebook,
+    pub states: StateLog<Directory>,
+}
+
+/// Damage of what was kept is no reason not to start: the core sends its rules again, and rules
+/// without states raise a lasting condition anew.
+pub(crate) async fn open(config: &Config) -> Result<AtStart, RunError> {
+    let own = load_rules(config.rules.as_deref())?;
+    let journal = config.data_dir.join("journal");
+    tokio::task::spawn_blocking(move || {
+        let directory = |name: &str| {
+            let path = journal.join(name);
+            Directory::open(&path).map_err(|source| RunError::Directory {
+                path: path.display().to_string(),
+                source,
+            })
+        };
+        let file = BookFile(directory("rules")?);
+        let book = file.load().unwrap_or_else(|error| {
+            tracing::error!(%error, "judging by the gateway's own rules until the core answers");
+            Rulebook::default()
+        });
+        let (states, kept) = open_states(directory("rule-states")?)?;
+        let mut rules = EdgeRules::new(own);
+        rules.judge_by(book.clone());
+        rules.restore(kept, Moment::now());
+        Ok(AtStart {
+            rules,
+            file,
+            book,
+            states,
+        })
+    })
+    .await?
+}
+
+fn open_states<D: Disk>(disk: D) -> Result<(StateLog<D>, States), RunError> {
+    StateLog::open(disk).map_err(|source| RunError::Directory {
+        path: "journal/rule-states".to_owned(),
+        source,
+    })
+}
+
+fn load_rules(path: Option<&Path>) -> Result<RuleSet, ConfigError> {
+    let Some(path) = path else {
+        return Ok(RuleSet::default_set());
+    };
+    parse_file("rules", path, "--rules rules.json", RuleSet::from_json)
+}
