@@ -178,7 +178,7 @@ fn some_of(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use store::SpO2Scale;
+    use store::Spo2Scale;
 
     use super::*;
     use crate::team::EXAMPLE;
@@ -198,7 +198,7 @@ mod tests {
                 id: (*id).to_owned(),
                 tenant: "one".to_owned(),
                 name: "Ada Example".to_owned(),
-                spo2_scale: SpO2Scale::One,
+                spo2_scale: Spo2Scale::One,
             })
             .collect();
         let found = gaps(&Known {

@@ -1,9 +1,11 @@
-//! Which rules were in force for a patient at some time of the past: the documents, version by version.
+//! The rules and the SpO2 scale that were in force for a patient at a time in the past. Both come
+//! from documents, version by version.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use contracts::alerts::Document;
-use store::{DOCUMENTS_MAX, QueryError, Scope, Store};
+use serde::{Deserialize, Serialize};
+use store::{Change, DOCUMENTS_MAX, QueryError, SPO2_SCALE, Scope, Spo2Scale, Store, WriteError};
 use vitals::{RuleSet, rules::subjects};
 
 use crate::{
@@ -18,6 +20,46 @@ pub struct RulesThen {
     teams: Vec<Since<Team>>,
     /// By subject.
     rules: BTreeMap<String, Vec<Since<Arc<RuleSet>>>>,
+    /// By patient: the scale before the first recorded change, and the changes.
+    scales: BTreeMap<String, (Spo2Scale, Vec<Since<Spo2Scale>>)>,
+}
+
+/// The body of a document of kind [`SPO2_SCALE`].
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct ScaleBody {
+    scale: i64,
+    /// What held until then.
+    before: i64,
+}
+
+/// Records a change of a patient's SpO2 scale, so that a replay can judge by the scale of its time.
+pub async fn record_scale(
+    store: &dyn Store,
+    tenant: &str,
+    patient: &str,
+    (before, scale): (Spo2Scale, Spo2Scale),
+    change: &Change,
+) -> Result<(), WriteError> {
+    let scope = Scope::tenant(tenant);
+    let newest = store.stored_history(&scope, SPO2_SCALE, patient, 1).await;
+    let newest = newest.map_err(|error| WriteError::Unavailable(error.to_string()))?;
+    let body = ScaleBody {
+        scale: scale.number().into(),
+        before: before.number().into(),
+    };
+    let document = Document {
+        kind: SPO2_SCALE.to_owned(),
+        tenant: tenant.to_owned(),
+        subject: patient.to_owned(),
+        version: newest.first().map_or(0, |it| it.version) + 1,
+        author: change.author.clone(),
+        reason: change.reason.clone(),
+        at_us: change.at_us,
+        // Two numbers: serialisation has no way to fail.
+        body: serde_json::to_string(&body).unwrap_or_default(),
+        ..Document::default()
+    };
+    store.put_document(&document).await
 }
 
 /// In force from then on; `None`: nothing is.
@@ -45,7 +87,22 @@ impl RulesThen {
         };
         let teams = history(store, scope, TEAM, DEFAULT, team).await?;
         let mut wanted = Vec::new();
+        let mut scales = BTreeMap::new();
         for patient in patients {
+            let body = |it: &Document| {
+                let body: ScaleBody = serde_json::from_str(&it.body).ok()?;
+                Some(Some(body))
+            };
+            let changes = history(store, scope, SPO2_SCALE, patient, body).await?;
+            let first = changes.first().and_then(|it| it.what);
+            if let Some(first) = first {
+                let changes = changes.into_iter().map(|it| Since {
+                    at_us: it.at_us,
+                    what: it.what.map(|it| Spo2Scale::of_number(it.scale)),
+                });
+                let before = Spo2Scale::of_number(first.before);
+                scales.insert(patient.to_owned(), (before, changes.collect()));
+            }
             let groups = teams
                 .iter()
                 .filter_map(|it| it.what.as_ref()?.group(patient));
@@ -69,7 +126,17 @@ impl RulesThen {
                 rules.insert(subject, versions);
             }
         }
-        Ok(RulesThen { teams, rules })
+        Ok(RulesThen {
+            teams,
+            rules,
+            scales,
+        })
+    }
+
+    /// `None`: no change of the patient's scale was ever recorded.
+    pub fn scale(&self, patient: &str, time_us: i64) -> Option<Spo2Scale> {
+        let (before, changes) = self.scales.get(patient)?;
+        Some(at(changes, time_us).copied().unwrap_or(*before))
     }
 
     /// `None`: those that alerting was started with.
@@ -103,4 +170,35 @@ async fn history<T>(
         });
     }
     Ok(history)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use store::{DEFAULT_TENANT, SqliteStore};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_spo2_scale_of_a_time_is_the_one_that_was_recorded_last_before_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(directory.path()).unwrap();
+        use Spo2Scale::{One, Two};
+        for (at_us, change) in [(100, (One, Two)), (200, (Two, One))] {
+            let by = Change {
+                author: "Eve".into(),
+                reason: "blood gas".into(),
+                at_us,
+            };
+            let recorded = record_scale(&store, DEFAULT_TENANT, "ada", change, &by);
+            recorded.await.unwrap();
+        }
+        let scope = Scope::tenant(DEFAULT_TENANT);
+        let then = RulesThen::read(&store, &scope, ["ada", "ben"])
+            .await
+            .unwrap();
+        let scales = [99, 100, 199, 200, i64::MAX].map(|at_us| then.scale("ada", at_us));
+        assert_eq!(scales, [One, Two, Two, One, One].map(Some));
+        assert_eq!(then.scale("ben", 100), None);
+    }
 }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use service_kit::{Secret, tls::PeerId};
 use stage::{LIMIT, S, World, pulses, readings, until};
-use store::{PatientEntry, Scope, SpO2Scale};
+use store::{PatientEntry, Scope, Spo2Scale};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -395,7 +395,7 @@ async fn a_backfill_is_recorded_and_calls_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_clinicians_scale_decides() {
     let world = World::new();
-    for (id, spo2_scale) in [("one", SpO2Scale::One), ("two", SpO2Scale::Two)] {
+    for (id, spo2_scale) in [("one", Spo2Scale::One), ("two", Spo2Scale::Two)] {
         let entry = PatientEntry {
             id: id.into(),
             tenant: store::DEFAULT_TENANT.into(),

@@ -15,7 +15,7 @@ use contracts::{
 use peers::{MailServer, Security};
 use service_kit::tls::{Identity, PeerId};
 use stage::{S, World};
-use store::{AlertsBatch, NoticesBatch, PatientEntry, SpO2Scale, Watch, WatchChange};
+use store::{AlertsBatch, NoticesBatch, PatientEntry, Spo2Scale, Watch, WatchChange};
 
 const HOUR: i64 = 3600 * S;
 const WARD: &str = "ward@example.org";
@@ -103,7 +103,7 @@ async fn an_escalation_does_not_wait_for_a_clock_that_was_set_back() {
         id: "ann".into(),
         tenant: "one".into(),
         name: "Ann".into(),
-        spo2_scale: SpO2Scale::One,
+        spo2_scale: Spo2Scale::One,
     };
     world.store.put_patient(&entry).await.unwrap();
     let team = Document {

@@ -282,7 +282,7 @@ async fn an_alert_whose_timer_is_contested_for_ever_holds_up_no_other() {
         id: "ann".into(),
         tenant: "default".into(),
         name: "Ann".into(),
-        spo2_scale: store::SpO2Scale::One,
+        spo2_scale: store::Spo2Scale::One,
     };
     world.store.put_patient(&ann).await.unwrap();
     let team = r#"{

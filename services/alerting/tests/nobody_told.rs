@@ -8,7 +8,7 @@ mod stage;
 use contracts::alerts::{Document, ListUntoldRequest};
 use service_kit::tls::PeerId;
 use stage::{Running, World, until};
-use store::{PatientEntry, SpO2Scale};
+use store::{PatientEntry, Spo2Scale};
 
 fn warning(running: &Running, name: &str) -> Option<String> {
     let warnings = running.context.health().warnings();
@@ -38,7 +38,7 @@ async fn a_tenant_without_a_team_is_a_warning_until_it_has_one() {
         id: "ada".into(),
         tenant: "one".into(),
         name: "Ada Example".into(),
-        spo2_scale: SpO2Scale::One,
+        spo2_scale: Spo2Scale::One,
     };
     world.store.put_patient(&entry).await.unwrap();
     let running = world.start_with(|config| {

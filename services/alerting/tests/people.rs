@@ -19,7 +19,7 @@ use service_kit::{
     tls::{Identity, PeerId},
 };
 use stage::{S, World, pulses, until};
-use store::{PatientEntry, SpO2Scale};
+use store::{PatientEntry, Spo2Scale};
 use tonic::Code;
 
 const HIGH: &str = "heart-rate-very-high";
@@ -48,7 +48,7 @@ async fn register(world: &World, tenant: &str, patient: &str) {
         id: patient.into(),
         tenant: tenant.into(),
         name: patient.into(),
-        spo2_scale: SpO2Scale::One,
+        spo2_scale: Spo2Scale::One,
     };
     world.store.put_patient(&entry).await.unwrap();
 }

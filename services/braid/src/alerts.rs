@@ -484,7 +484,7 @@ mod tests {
     use clap::Parser;
     use store::{
         Accounts, AlertsBatch, AlertsStore, AuditQuery, DocumentsStore, PatientEntry, Register,
-        SpO2Scale, SqliteStore,
+        Spo2Scale, SqliteStore,
     };
 
     use super::*;
@@ -526,7 +526,7 @@ mod tests {
                 id: "ada".into(),
                 tenant: store::DEFAULT_TENANT.into(),
                 name: "Ada".into(),
-                spo2_scale: SpO2Scale::One,
+                spo2_scale: Spo2Scale::One,
             };
             store.put_patient(&ada).await.unwrap();
             store.write_alerts(batch, Vec::new()).await.unwrap();

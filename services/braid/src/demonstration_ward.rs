@@ -1,6 +1,6 @@
 //! A ward of simulated patients, with their sensors and gateways.
 
-use store::{DEFAULT_TENANT, DeviceEntry, Of, PatientEntry, Scope, SpO2Scale, Store, WriteError};
+use store::{DEFAULT_TENANT, DeviceEntry, Of, PatientEntry, Scope, Spo2Scale, Store, WriteError};
 use swarm::{Patient, Profile};
 
 use crate::process::Failure;
@@ -105,7 +105,7 @@ async fn enter(
             id: patient.to_owned(),
             tenant: DEFAULT_TENANT.to_owned(),
             name: name.to_owned(),
-            spo2_scale: SpO2Scale::One,
+            spo2_scale: Spo2Scale::One,
         };
         store.put_patient(&entry).await.map_err(refused)?;
     }

@@ -6,9 +6,10 @@
 mod enter;
 mod list;
 
+use alerting::rules_then::record_scale;
 use service_kit::ConfigError;
 use service_kit::tls::PeerId;
-use store::{Change, PatientEntry, Scope, SpO2Scale, Store};
+use store::{Change, PatientEntry, Scope, Spo2Scale, Store};
 use vitals::validate_identifier;
 
 use crate::alerts::{Place, Signed};
@@ -306,7 +307,15 @@ impl Subcommand {
                 check_id("patient", &patient, "ada")?;
                 check_name(&name)?;
                 let store = place.store.open().await?;
-                put_patient(&*store, &place.tenant, &patient, Some(name), None).await?;
+                let change = Change::by_program("register patient");
+                put_patient(
+                    &*store,
+                    &place.tenant,
+                    &patient,
+                    (Some(name), None),
+                    &change,
+                )
+                .await?;
                 process::say(&format!("{patient} is in the register"))
             }
             Self::Gateway { gateway, place } => {
@@ -328,13 +337,14 @@ async fn put_patient(
     store: &dyn Store,
     tenant: &str,
     patient: &str,
-    name: Option<String>,
-    spo2_scale_two: Option<bool>,
+    (name, spo2_scale_two): (Option<String>, Option<bool>),
+    change: &Change,
 ) -> Result<(), Failure> {
     let scope = Scope::tenant(tenant);
     let known = store.patient(&scope, patient).await;
     let known = known.map_err(Failure::other)?;
-    let scale = known.as_ref().map_or(SpO2Scale::One, |it| it.spo2_scale);
+    let is_new = known.is_none();
+    let scale = known.as_ref().map_or(Spo2Scale::One, |it| it.spo2_scale);
     let entry = PatientEntry {
         id: patient.to_owned(),
         tenant: tenant.to_owned(),
@@ -342,12 +352,19 @@ async fn put_patient(
             .or(known.map(|it| it.name))
             .unwrap_or_else(|| patient.to_owned()),
         spo2_scale: match spo2_scale_two {
-            Some(true) => SpO2Scale::Two,
-            Some(false) => SpO2Scale::One,
+            Some(true) => Spo2Scale::Two,
+            Some(false) => Spo2Scale::One,
             None => scale,
         },
     };
-    store.put_patient(&entry).await.map_err(Failure::other)
+    store.put_patient(&entry).await.map_err(Failure::other)?;
+    if is_new || entry.spo2_scale != scale {
+        let scales = (scale, entry.spo2_scale);
+        record_scale(store, tenant, patient, scales, change)
+            .await
+            .map_err(Failure::other)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

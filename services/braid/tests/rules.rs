@@ -202,7 +202,7 @@ mod replay {
 
     use contracts::vitals::{Metric, Sample, sample};
     use store::{
-        DocumentsStore, PatientEntry, Register, SpO2Scale, SqliteStore, VitalsBatch, VitalsStore,
+        DocumentsStore, PatientEntry, Register, Spo2Scale, SqliteStore, VitalsBatch, VitalsStore,
     };
 
     use super::*;
@@ -216,7 +216,7 @@ mod replay {
             id: "ada".into(),
             tenant: store::DEFAULT_TENANT.into(),
             name: "Ada".into(),
-            spo2_scale: SpO2Scale::One,
+            spo2_scale: Spo2Scale::One,
         };
         store.put_patient(&patient).await.unwrap();
         let begin_us = (contracts::now_us() - 4 * 3_600_000_000) / 3_600_000_000 * 3_600_000_000;

@@ -254,7 +254,7 @@ mod tests {
 
     use contracts::alerts::AlertState;
     use contracts::vitals::sample::Reading;
-    use store::{AlertsBatch, PatientEntry, SpO2Scale, SqliteStore, VitalsBatch};
+    use store::{AlertsBatch, PatientEntry, Spo2Scale, SqliteStore, VitalsBatch};
 
     use super::*;
     use crate::live::What;
@@ -264,7 +264,7 @@ mod tests {
             id: "ada".into(),
             tenant: "t".into(),
             name: "Ada".into(),
-            spo2_scale: SpO2Scale::One,
+            spo2_scale: Spo2Scale::One,
         }
     }
 
@@ -277,7 +277,7 @@ mod tests {
                 id: id.into(),
                 tenant: tenant.into(),
                 name: id.into(),
-                spo2_scale: SpO2Scale::One,
+                spo2_scale: Spo2Scale::One,
             };
             store.put_patient(&patient).await.unwrap();
         }

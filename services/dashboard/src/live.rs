@@ -272,7 +272,7 @@ pub async fn publish_snapshots(live: Arc<Live>, shutdown: Shutdown) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use store::SpO2Scale;
+    use store::Spo2Scale;
 
     fn sample() -> Sample {
         Sample {
@@ -293,7 +293,7 @@ mod tests {
             id: "p".to_owned(),
             tenant: "t".to_owned(),
             name: "P".to_owned(),
-            spo2_scale: SpO2Scale::One,
+            spo2_scale: Spo2Scale::One,
         };
         let gateway = GatewayEntry {
             id: "g".to_owned(),

@@ -15,8 +15,8 @@ use contracts::alerts::Alert;
 use contracts::paths::{PathReport, PathState};
 use contracts::query::{News2, Patient, Unknown, UnknownCause, Vital};
 use contracts::vitals::{Metric, Priority, Sample, sample::Reading};
-use store::{DeviceEntry, LatestVital, PatientEntry, SpO2Scale};
-use vitals::news2::{self, Observation, Score, Spo2Scale};
+use store::{DeviceEntry, LatestVital, PatientEntry};
+use vitals::news2::{self, Observation, Score};
 use vitals::{RuleSet, silence};
 
 use bed::{Bed, Open};
@@ -107,10 +107,7 @@ impl Ward {
             let bed = self.bed(&entry.id);
             bed.tenant = Some(entry.tenant.clone());
             bed.name.clone_from(&entry.name);
-            bed.spo2_scale = match entry.spo2_scale {
-                SpO2Scale::One => Spo2Scale::One,
-                SpO2Scale::Two => Spo2Scale::Two,
-            };
+            bed.spo2_scale = entry.spo2_scale;
         }
         for device in devices {
             if let Some(bed) = self.patients.get_mut(&device.patient)

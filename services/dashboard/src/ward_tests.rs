@@ -2,6 +2,8 @@
 use contracts::alerts::AlertState;
 use contracts::query::Risk;
 
+use store::Spo2Scale;
+
 use super::*;
 
 const NOW: i64 = 1_700_000_000_000_000;
@@ -11,7 +13,7 @@ fn entry(id: &str, tenant: &str) -> PatientEntry {
         id: id.to_owned(),
         tenant: tenant.to_owned(),
         name: format!("name of {id}"),
-        spo2_scale: SpO2Scale::One,
+        spo2_scale: Spo2Scale::One,
     }
 }
 

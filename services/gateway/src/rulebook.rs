@@ -147,10 +147,7 @@ impl Rulebook {
             let judged = Judged {
                 rules: document.map(|(_, set)| (patient.subject.clone(), Arc::clone(set))),
                 profile: Profile {
-                    spo2_scale: match patient.spo2_scale {
-                        2 => Spo2Scale::Two,
-                        _ => Spo2Scale::One,
-                    },
+                    spo2_scale: Spo2Scale::of_number(patient.spo2_scale.into()),
                 },
             };
             for device in &patient.devices {

@@ -10,7 +10,7 @@ use contracts::{
     vitals::{DeviceInterval, FollowRulesResponse, PatientRules, RulesDocument},
 };
 use serde::Deserialize;
-use store::{Assignment, SpO2Scale};
+use store::{Assignment, Spo2Scale};
 use vitals::rules::subjects;
 
 /// Bytes of the documents in one answer, below what a gateway takes in one message (4 MiB). A gateway whose people need more is told
@@ -37,7 +37,7 @@ pub struct Holding {
 pub struct Wearer {
     /// Those that are worn at present.
     pub devices: Vec<String>,
-    pub scale: SpO2Scale,
+    pub scale: Spo2Scale,
 }
 
 /// A gateway takes no readings that are older: see `ClockBounds::GATEWAY`.
@@ -154,10 +154,7 @@ impl Holding {
                 patient: patient.clone(),
                 devices: wearer.devices.clone(),
                 subject: document.map(|it| it.subject.clone()).unwrap_or_default(),
-                spo2_scale: match wearer.scale {
-                    SpO2Scale::One => 1,
-                    SpO2Scale::Two => 2,
-                },
+                spo2_scale: wearer.scale.number().into(),
             });
         }
         let bytes = answer.documents.iter().map(|it| it.body.len()).sum();

@@ -14,7 +14,7 @@ use service_kit::{
     grpc::channel,
     tls::{Identity, PeerId},
 };
-use store::{DEFAULT_TENANT, DeviceEntry, PatientEntry, RULES, SpO2Scale, TEAM};
+use store::{DEFAULT_TENANT, DeviceEntry, PatientEntry, RULES, Spo2Scale, TEAM};
 use tonic::{Code, Status, Streaming};
 use world::{PATIENCE, Running, World, gateway};
 
@@ -129,7 +129,7 @@ async fn a_gateway_is_told_what_holds_for_its_patients_and_whenever_that_changes
         id: "patient-1".into(),
         tenant: DEFAULT_TENANT.into(),
         name: "Ben".into(),
-        spo2_scale: SpO2Scale::Two,
+        spo2_scale: Spo2Scale::Two,
     };
     world.store.put_patient(&entry).await.unwrap();
     let answer = next(&mut answers).await.unwrap();

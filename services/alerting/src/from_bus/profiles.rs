@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, future::Future};
 
 use futures::{StreamExt, stream};
 use service_kit::Backoff;
-use store::{PatientEntry, QueryError, Scope, SpO2Scale};
-use vitals::{Profile, news2::Spo2Scale};
+use store::{PatientEntry, QueryError, Scope, Spo2Scale};
+use vitals::Profile;
 
 use super::Loop;
 
@@ -29,13 +29,9 @@ impl Loop {
                 is_known &= !self.ward.is_stranger(&key);
                 continue;
             };
-            let (tenant, scale) = entry.map_or((String::new(), SpO2Scale::One), |entry| {
+            let (tenant, spo2_scale) = entry.map_or((String::new(), Spo2Scale::One), |entry| {
                 (entry.tenant, entry.spo2_scale)
             });
-            let spo2_scale = match scale {
-                SpO2Scale::One => Spo2Scale::One,
-                SpO2Scale::Two => Spo2Scale::Two,
-            };
             let profile = Profile { spo2_scale };
             self.ward
                 .set_profile(&key, partition, &tenant, profile, now_us);

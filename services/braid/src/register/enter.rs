@@ -47,7 +47,8 @@ impl Entry {
             entered: self.change,
         };
         let (tenant, patient) = (&assignment.tenant, &assignment.patient);
-        put_patient(store, tenant, patient, self.name, self.spo2_scale_two).await?;
+        let decided = (self.name, self.spo2_scale_two);
+        put_patient(store, tenant, patient, decided, &assignment.entered).await?;
         let assigned = store.assign(&assignment).await.map_err(Failure::other)?;
         let mut lines = vec![match &assigned {
             Assigned::Unchanged => format!(

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
+use alerting::rules_then::RulesThen;
 use clap::Parser;
-use store::SqliteStore;
+use store::{SPO2_SCALE, SqliteStore};
 
 use super::*;
 
@@ -21,11 +22,11 @@ async fn a_second_sensor_changes_nothing_about_its_patient() {
     let store: &dyn Store = &SqliteStore::open(directory.path()).unwrap();
     let base = "--gateway gw-1 --patient ada --create --device";
     for (line, name, scale) in [
-        ("chest-1", "ada", SpO2Scale::One),
-        ("chest-1 --name Ada --spo2-scale-two", "Ada", SpO2Scale::Two),
-        ("wrist-1", "Ada", SpO2Scale::Two),
-        ("wrist-1 --name Countess", "Countess", SpO2Scale::Two),
-        ("wrist-1 --spo2-scale-two false", "Countess", SpO2Scale::One),
+        ("chest-1", "ada", Spo2Scale::One),
+        ("chest-1 --name Ada --spo2-scale-two", "Ada", Spo2Scale::Two),
+        ("wrist-1", "Ada", Spo2Scale::Two),
+        ("wrist-1 --name Countess", "Countess", Spo2Scale::Two),
+        ("wrist-1 --spo2-scale-two false", "Countess", Spo2Scale::One),
     ] {
         let entry = command(&format!("{base} {line}")).entry().unwrap();
         let said = entry.enter(store).await.unwrap();
@@ -38,6 +39,12 @@ async fn a_second_sensor_changes_nothing_about_its_patient() {
             "{line}"
         );
     }
+    let scope = Scope::tenant(store::DEFAULT_TENANT);
+    let then = RulesThen::read(store, &scope, ["ada"]).await.unwrap();
+    let scales = [0, i64::MAX].map(|at_us| then.scale("ada", at_us));
+    assert_eq!(scales, [Some(Spo2Scale::One); 2]);
+    let changes = store.stored_history(&scope, SPO2_SCALE, "ada", 10).await;
+    assert_eq!(changes.unwrap().len(), 3, "new, to scale 2, and back");
 }
 
 #[tokio::test]
@@ -48,14 +55,15 @@ async fn who_is_unknown_is_created_only_when_that_is_said() {
     let base = "--device d --gateway gw-1 --patient";
     let refused = enter(&format!("{base} ada")).await.unwrap_err();
     assert!(refused.to_string().contains("patient `ada` is unknown"));
-    put_patient(store, store::DEFAULT_TENANT, "ada", None, None)
+    let change = Change::by_program("test");
+    put_patient(store, store::DEFAULT_TENANT, "ada", (None, None), &change)
         .await
         .unwrap();
     let refused = enter(&format!("{base} ada")).await.unwrap_err();
     assert!(refused.to_string().contains("gateway `gw-1` is unknown"));
     enter(&format!("{base} ada --create")).await.unwrap();
     let scope = Scope::tenant(store::DEFAULT_TENANT);
-    put_patient(store, store::DEFAULT_TENANT, "ben", None, None)
+    put_patient(store, store::DEFAULT_TENANT, "ben", (None, None), &change)
         .await
         .unwrap();
 

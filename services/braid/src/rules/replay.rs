@@ -9,9 +9,9 @@ use alerting::rules_then::RulesThen;
 use contracts::vitals::{Priority, Sample};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use store::{PatientEntry, Scope, SpO2Scale, Store};
+use store::{Scope, Store};
 use vitals::rehearsal::{Raised, Rehearsal, missed};
-use vitals::{Profile, RuleSet, Spo2Scale};
+use vitals::{Profile, RuleSet};
 
 use crate::audit::Asker;
 use crate::engines::StoreChoice;
@@ -84,6 +84,8 @@ struct Report {
     proposed_per_patient_day: f64,
     rules: BTreeMap<String, RuleCount>,
     missed: Vec<Missed>,
+    /// Patients of whom no change of the SpO2 scale is recorded: the present scale is taken.
+    scale_of_today: Vec<String>,
 }
 
 impl ReplayCommand {
@@ -146,13 +148,11 @@ impl ReplayCommand {
         let mut patients = store.patients(&scope).await.map_err(Failure::other)?;
         patients.retain(|entry| self.patient.is_empty() || self.patient.contains(&entry.id));
         let ids = patients.iter().map(|entry| entry.id.as_str());
-        let then = match against {
-            None => RulesThen::read(store, &scope, ids).await,
-            Some(_) => Ok(RulesThen::default()),
-        };
+        let then = RulesThen::read(store, &scope, ids).await;
         let present = Present {
             then: then.map_err(Failure::other)?,
-            otherwise: against.unwrap_or(own),
+            against,
+            own,
         };
         let to_us = contracts::now_us();
         let from_us = to_us.saturating_sub((self.days * DAY_US) as i64);
@@ -169,11 +169,21 @@ impl ReplayCommand {
             proposed_per_patient_day: 0.0,
             rules: BTreeMap::new(),
             missed: Vec::new(),
+            scale_of_today: Vec::new(),
         };
         for entry in &patients {
+            let scale = |time_us| Profile {
+                spo2_scale: present
+                    .then
+                    .scale(&entry.id, time_us)
+                    .unwrap_or(entry.spo2_scale),
+            };
+            if present.then.scale(&entry.id, from_us).is_none() {
+                report.scale_of_today.push(entry.id.clone());
+            }
             let begin = present.rules(&entry.id, from_us);
             let mut rehearsals = [begin, proposed.as_ref().unwrap_or(begin)]
-                .map(|rules| Rehearsal::new(&entry.id, Arc::clone(rules), profile_of(entry)));
+                .map(|rules| Rehearsal::new(&entry.id, Arc::clone(rules), scale(from_us)));
             let mut next_us = from_us;
             loop {
                 let page = store
@@ -186,7 +196,10 @@ impl ReplayCommand {
                     let [old, new] = &mut rehearsals;
                     old.judge_by(rules);
                     new.judge_by(proposed.as_ref().unwrap_or(rules));
-                    rehearsals.iter_mut().for_each(|it| it.feed(sample));
+                    for rehearsal in &mut rehearsals {
+                        rehearsal.set_profile(scale(judged_us(sample)));
+                        rehearsal.feed(sample);
+                    }
                 }
                 report.samples += whole.len() as u64;
                 bar.set_message(report.samples.to_string());
@@ -209,13 +222,16 @@ impl ReplayCommand {
 /// The rules whose alerts must not be missed.
 struct Present {
     then: RulesThen,
+    /// Instead of those that were in force.
+    against: Option<Arc<RuleSet>>,
     /// Where no document was in force.
-    otherwise: Arc<RuleSet>,
+    own: Arc<RuleSet>,
 }
 
 impl Present {
     fn rules(&self, patient: &str, time_us: i64) -> &Arc<RuleSet> {
-        self.then.of(patient, time_us).unwrap_or(&self.otherwise)
+        let in_force = || self.then.of(patient, time_us).unwrap_or(&self.own);
+        self.against.as_ref().unwrap_or_else(in_force)
     }
 }
 
@@ -236,15 +252,6 @@ fn whole_instants(page: &[Sample]) -> (&[Sample], Option<i64>) {
         return (page, Some(last_us + 1));
     }
     (&page[..whole], Some(last_us))
-}
-
-fn profile_of(entry: &PatientEntry) -> Profile {
-    Profile {
-        spo2_scale: match entry.spo2_scale {
-            SpO2Scale::One => Spo2Scale::One,
-            SpO2Scale::Two => Spo2Scale::Two,
-        },
-    }
 }
 
 impl Report {
@@ -296,6 +303,24 @@ impl Report {
             lines.push(format!(
                 "{rule:32} {:>8} {:>9} {:>7}",
                 count.present, count.proposed, count.missed
+            ));
+        }
+        if !self.scale_of_today.is_empty() {
+            let shown: Vec<&str> = self
+                .scale_of_today
+                .iter()
+                .take(SHOWN_MAX)
+                .map(String::as_str)
+                .collect();
+            let more = self.scale_of_today.len() - shown.len();
+            let more = match more {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            lines.push(String::new());
+            lines.push(format!(
+                "SpO2 scale: no change is recorded for {}{more}; the present scale is taken",
+                shown.join(", ")
             ));
         }
         if !self.missed.is_empty() {

@@ -256,7 +256,7 @@ mod tests {
     use clap::Parser;
     use service_kit::Shutdown;
     use service_kit::tls::IdentityFiles;
-    use store::{Account, PatientEntry, Role, SpO2Scale, SqliteStore, Store};
+    use store::{Account, PatientEntry, Role, Spo2Scale, SqliteStore, Store};
     use vitals::RuleSet;
 
     use super::*;
@@ -305,7 +305,7 @@ mod tests {
             id: "p".into(),
             tenant: "t".into(),
             name,
-            spo2_scale: SpO2Scale::One,
+            spo2_scale: Spo2Scale::One,
         };
         for n in 0..QUEUE_MAX {
             live.on_register(&[named(format!("Name {n}"))], &[], &[]);

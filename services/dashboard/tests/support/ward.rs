@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use service_kit::Context;
 use store::{
-    AlertsBatch, DeviceEntry, PatientEntry, Role, SpO2Scale, SqliteStore, Store, VitalsBatch,
+    AlertsBatch, DeviceEntry, PatientEntry, Role, Spo2Scale, SqliteStore, Store, VitalsBatch,
 };
 use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status};
@@ -111,7 +111,7 @@ impl Ward {
             id: id.to_owned(),
             tenant: tenant.to_owned(),
             name: name.to_owned(),
-            spo2_scale: SpO2Scale::One,
+            spo2_scale: Spo2Scale::One,
         };
         self.store.put_patient(&entry).await.expect("patient");
         let entry = DeviceEntry {

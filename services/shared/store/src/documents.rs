@@ -11,6 +11,8 @@ use crate::{
 pub const RULES: &str = "rules";
 pub const TEAM: &str = "team";
 pub const SILENCE: &str = "silence";
+/// The SpO2 scale of a patient, who is the subject. The register has the scale in force.
+pub const SPO2_SCALE: &str = "spo2-scale";
 
 /// Documents in one answer to a tenant, and versions of one subject; of more it sees the first by
 /// subject, or the newest. A service's own question for what is in force is not cut: rules that it
@@ -35,6 +37,7 @@ pub fn patient_of(kind: &str, subject: &str, body: &str) -> String {
             let patient = subject.strip_prefix("patient:");
             patient.unwrap_or_default().to_owned()
         }
+        SPO2_SCALE => subject.to_owned(),
         _ => String::new(),
     }
 }

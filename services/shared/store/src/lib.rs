@@ -43,8 +43,8 @@ pub use alerts::{AlertsBatch, AlertsQuery, AlertsStore, OpenAlerts, OutboxEntry,
 pub use call_guard::CallGuard;
 pub use claims::Claims;
 pub use documents::{
-    DOCUMENTS_BYTES_MAX, DOCUMENTS_MAX, DocumentsStore, RULES, SILENCE, StoredDocument, TEAM,
-    patient_of,
+    DOCUMENTS_BYTES_MAX, DOCUMENTS_MAX, DocumentsStore, RULES, SILENCE, SPO2_SCALE, StoredDocument,
+    TEAM, patient_of,
 };
 pub use error::{ClaimError, NotReady, QueryError, WriteError};
 pub use identities::{
@@ -66,7 +66,7 @@ pub use quarantine::{
 pub use register::{
     ASSIGN_LEAD_US, ASSIGNMENTS_LISTED_MAX, ASSIGNMENTS_PER_DEVICE_MAX, Assigned, Assignment,
     Change, DeviceEntry, GatewayEntry, Of, PatientEntry, REGISTER_TEXT_BYTES_MAX, Register,
-    SpO2Scale,
+    Spo2Scale,
 };
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use thinning::Thinner;

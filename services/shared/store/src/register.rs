@@ -16,14 +16,7 @@ pub const REGISTER_TEXT_BYTES_MAX: usize = 1024;
 /// it begins. They look each second.
 pub const ASSIGN_LEAD_US: i64 = 3_000_000;
 
-/// Which of NEWS2's two SpO2 scales applies to a patient.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum SpO2Scale {
-    #[default]
-    One,
-    /// Hypercapnic respiratory failure, target 88 to 92 %; set by a clinician.
-    Two,
-}
+pub use vitals::Spo2Scale;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PatientEntry {
@@ -31,7 +24,7 @@ pub struct PatientEntry {
     pub id: String,
     pub tenant: String,
     pub name: String,
-    pub spo2_scale: SpO2Scale,
+    pub spo2_scale: Spo2Scale,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use contracts::alerts::{Alert, AlertState};
 use contracts::vitals::{Metric, Priority, Sample, sample::Reading};
 use serde_json::Value;
 use store::{
-    AlertsBatch, AlertsStore, PatientEntry, Register, SpO2Scale, VitalsStore,
+    AlertsBatch, AlertsStore, PatientEntry, Register, Spo2Scale, VitalsStore,
     conformance::{batch, ok, sample},
 };
 use support::fresh;
@@ -62,7 +62,7 @@ async fn no_panel_shows_an_old_value_as_the_present() {
             id: id.into(),
             tenant: "t".into(),
             name: format!("name of {id}"),
-            spo2_scale: SpO2Scale::One,
+            spo2_scale: Spo2Scale::One,
         };
         ok(store.put_patient(&entry).await);
     }
@@ -124,7 +124,7 @@ async fn the_longest_silent_are_shown_and_the_others_are_counted() {
             id: id.clone(),
             tenant: "t".into(),
             name: id.clone(),
-            spo2_scale: SpO2Scale::One,
+            spo2_scale: Spo2Scale::One,
         };
         ok(store.put_patient(&entry).await);
     }

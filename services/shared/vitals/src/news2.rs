@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::catalogue::display;
 
 /// Which column of the chart scores oxygen saturation, chosen per patient by a clinician.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spo2Scale {
     /// Scale 1, for everybody without a prescription of scale 2.
@@ -21,6 +21,24 @@ pub enum Spo2Scale {
     One,
     /// Scale 2, target 88-92 %, for confirmed hypercapnic respiratory failure.
     Two,
+}
+
+impl Spo2Scale {
+    /// The scale as contracts, tables and documents write it.
+    pub const fn number(self) -> u8 {
+        match self {
+            Spo2Scale::One => 1,
+            Spo2Scale::Two => 2,
+        }
+    }
+
+    /// Every other number than 2 is scale 1, which holds without a prescription.
+    pub const fn of_number(number: i64) -> Spo2Scale {
+        match number {
+            2 => Spo2Scale::Two,
+            _ => Spo2Scale::One,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

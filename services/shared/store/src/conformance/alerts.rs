@@ -310,7 +310,7 @@ pub async fn the_canary_is_in_no_list_and_is_nobody(harness: &dyn Harness) {
         id: name.into(),
         tenant: tenant.clone(),
         name: "Ann".into(),
-        spo2_scale: crate::SpO2Scale::One,
+        spo2_scale: crate::Spo2Scale::One,
     };
     let refused = store.put_patient(&patient).await;
     assert!(

@@ -6,7 +6,7 @@ use contracts::alerts::{Alert, AlertState, Document, Notice, NoticeOutcome, Noti
 use super::{Harness, SECOND_US, START_US, ok};
 use crate::{
     AlertsBatch, DOCUMENTS_BYTES_MAX, Expire, NoticesBatch, PatientEntry, REVOCATION, RULES, Scope,
-    SpO2Scale, Store, Watch, WatchChange, WriteError,
+    Spo2Scale, Store, Watch, WatchChange, WriteError,
 };
 
 const ALL: Scope = Scope::Service;
@@ -272,7 +272,7 @@ pub async fn notices_are_kept_with_their_alert(harness: &dyn Harness) {
             id: patient.into(),
             tenant: tenant.into(),
             name: patient.into(),
-            spo2_scale: SpO2Scale::One,
+            spo2_scale: Spo2Scale::One,
         };
         ok(store.put_patient(&entry).await);
     }

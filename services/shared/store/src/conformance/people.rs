@@ -6,7 +6,7 @@ use contracts::{
 use super::{Harness, START_US, ok, sample};
 use crate::{
     Account, AlertsBatch, AlertsQuery, AuditEntry, AuditQuery, DeviceEntry, Expire, GatewayEntry,
-    PatientEntry, Role, Scope, SeriesQuery, SpO2Scale, Store, VitalsBatch, WriteError,
+    PatientEntry, Role, Scope, SeriesQuery, Spo2Scale, Store, VitalsBatch, WriteError,
 };
 
 fn device(id: &str, tenant: &str) -> DeviceEntry {
@@ -34,13 +34,13 @@ pub async fn the_register_refuses_other_tenants(harness: &dyn Harness) {
     let patient = ok(store.patient(&all, "patient-one").await);
     assert_eq!(
         patient.map(|p| (p.name, p.spo2_scale)),
-        Some(("patient-one".into(), SpO2Scale::One))
+        Some(("patient-one".into(), Spo2Scale::One))
     );
     let named = PatientEntry {
         id: "patient-one".into(),
         tenant: "one".into(),
         name: "Ann Example".into(),
-        spo2_scale: SpO2Scale::Two,
+        spo2_scale: Spo2Scale::Two,
     };
     ok(store.put_patient(&named).await);
     ok(store.put_device(&one).await);

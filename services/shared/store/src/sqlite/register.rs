@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::{SqliteStore, accounts::insert_audit, readable_rows};
 use crate::{
     ASSIGNMENTS_LISTED_MAX, Assigned, Assignment, Change, DeviceEntry, GatewayEntry, Of,
-    PatientEntry, QueryError, Register, Scope, SpO2Scale, WriteError,
+    PatientEntry, QueryError, Register, Scope, Spo2Scale, WriteError,
     register::{Plan, check_texts, plan, reserved},
 };
 
@@ -35,10 +35,7 @@ fn put(
 }
 
 fn put_patient(connection: &Connection, entry: &PatientEntry) -> Result<(), WriteError> {
-    let scale = match entry.spo2_scale {
-        SpO2Scale::One => 1,
-        SpO2Scale::Two => 2,
-    };
+    let scale = entry.spo2_scale.number();
     put(
         connection,
         "patient",
@@ -82,11 +79,7 @@ fn patient(row: &Row<'_>) -> rusqlite::Result<PatientEntry> {
         id: row.get(0)?,
         tenant: row.get(1)?,
         name: row.get(2)?,
-        spo2_scale: if row.get::<_, i32>(3)? == 2 {
-            SpO2Scale::Two
-        } else {
-            SpO2Scale::One
-        },
+        spo2_scale: Spo2Scale::of_number(row.get(3)?),
     })
 }
 
@@ -150,7 +143,7 @@ fn assign(connection: &Connection, new: &Assignment) -> Result<Assigned, WriteEr
                 id: new.patient.clone(),
                 tenant: new.tenant.clone(),
                 name: new.patient.clone(),
-                spo2_scale: SpO2Scale::One,
+                spo2_scale: Spo2Scale::One,
             },
         )?;
     }

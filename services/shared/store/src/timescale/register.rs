@@ -5,7 +5,7 @@ use tokio_postgres::{Row, types::ToSql};
 use super::{TimescaleStore, accounts::insert_audit, fault::Fault, transaction};
 use crate::{
     ASSIGNMENTS_LISTED_MAX, Assigned, Assignment, Change, DeviceEntry, GatewayEntry, Of,
-    PatientEntry, QueryError, Register, Scope, SpO2Scale, WriteError,
+    PatientEntry, QueryError, Register, Scope, Spo2Scale, WriteError,
     register::{Plan, check_texts, plan, reserved},
 };
 
@@ -36,10 +36,7 @@ async fn put(
 }
 
 async fn put_patient(transaction: &Transaction<'_>, entry: &PatientEntry) -> Result<(), Fault> {
-    let scale: i16 = match entry.spo2_scale {
-        SpO2Scale::One => 1,
-        SpO2Scale::Two => 2,
-    };
+    let scale = i16::from(entry.spo2_scale.number());
     put(
         transaction,
         "patient",
@@ -174,7 +171,7 @@ async fn assign(transaction: &Transaction<'_>, new: &Assignment) -> Result<Assig
             id: new.patient.clone(),
             tenant: new.tenant.clone(),
             name: new.patient.clone(),
-            spo2_scale: SpO2Scale::One,
+            spo2_scale: Spo2Scale::One,
         };
         put_patient(transaction, &patient).await?;
     }
@@ -249,11 +246,7 @@ fn patient(row: &Row) -> PatientEntry {
         id: row.get(0),
         tenant: row.get(1),
         name: row.get(2),
-        spo2_scale: if row.get::<_, i16>(3) == 2 {
-            SpO2Scale::Two
-        } else {
-            SpO2Scale::One
-        },
+        spo2_scale: Spo2Scale::of_number(row.get::<_, i16>(3).into()),
     }
 }
 
