@@ -3,11 +3,11 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use clocks::Arrivals;
-use contracts::{alerts::Alert, paths::PathReport};
+use contracts::paths::PathReport;
 use service_kit::{Context, Warning};
 use store::{
-    AlertsBatch, AlertsQuery, LatestVital, QueryError, Scope, Store, WriteError, each_latest_path,
-    each_latest_vital,
+    AlertsBatch, AlertsQuery, QueryError, Scope, Store, WriteError, each_assignment_at,
+    each_latest_path, each_latest_vital,
 };
 use tokio::{sync::Notify, time::MissedTickBehavior};
 use vitals::RuleSet;
@@ -16,7 +16,7 @@ use crate::{
     SILENCE_MAX,
     heard::Heard,
     signs::Signs,
-    silence_watch::{Known, assess},
+    silence_watch::{Known, Worn, assess},
 };
 
 /// How often it is looked.
@@ -152,30 +152,31 @@ impl SilenceWatch {
             return Ok(Round::Held);
         }
         self.heard.move_forward(&mut latest, now_us, monotonic_us);
-        self.write(&open, &latest, &reports, now_us, &mut memory.told)
+        let mut worn = Worn::default();
+        each_assignment_at(store, &Scope::Service, now_us, |it| worn.add(it)).await?;
+        let latest = worn.attribute(latest);
+        let known = Known {
+            latest: &latest,
+            worn: &worn,
+            reports: &reports,
+            open: &open,
+            rules: &self.rules,
+            silent_after_us: self.silent_after_us,
+            now_us,
+        };
+        self.write(&known, &mut memory.told)
             .await
             .map(Round::Written)
     }
 
     async fn write(
         &self,
-        open: &[Alert],
-        latest: &[LatestVital],
-        reports: &[PathReport],
-        now_us: i64,
+        known: &Known<'_>,
         told: &mut BTreeSet<String>,
     ) -> Result<u64, RoundError> {
         let mut contested = BTreeSet::new();
         for _ in 0..ATTEMPTS_MAX {
-            let mut transitions = assess(&Known {
-                latest,
-                reports,
-                open,
-                told,
-                rules: &self.rules,
-                silent_after_us: self.silent_after_us,
-                now_us,
-            });
+            let mut transitions = assess(known, told);
             transitions.retain(|alert| !contested.contains(&alert.id));
             if transitions.is_empty() {
                 return Ok(0);
@@ -226,10 +227,10 @@ mod tests {
 
     use clocks::{CheckedClock, Moment};
     use contracts::{
-        alerts::AlertState,
+        alerts::{Alert, AlertState},
         vitals::{Metric, Sample, sample::Reading},
     };
-    use store::{SqliteStore, VitalsBatch};
+    use store::{Change, DeviceEntry, SqliteStore, VitalsBatch};
 
     use super::*;
 
@@ -237,6 +238,18 @@ mod tests {
 
     async fn hear(store: &dyn Store, device: &str, at_us: i64) {
         hear_all(store, &[device.to_owned()], at_us).await;
+    }
+
+    /// Patient and gateway have the name of the sensor.
+    async fn wear(store: &dyn Store, device: &str) {
+        let entry = DeviceEntry {
+            id: device.into(),
+            tenant: "t".into(),
+            gateway: device.into(),
+            patient: device.into(),
+            registered_us: i64::MIN,
+        };
+        store.put_device(&entry).await.unwrap();
     }
 
     async fn hear_all(store: &dyn Store, devices: &[String], at_us: i64) {
@@ -280,6 +293,9 @@ mod tests {
         let store = watch.store.as_ref();
         let now_us = contracts::now_us();
         let mut memory = Memory::new(watch.silent_after_us);
+        for device in ["first", "second", "well"] {
+            wear(store, device).await;
+        }
         hear(store, "first", now_us - HOUR_US).await;
         hear(store, "well", now_us).await;
         let first = watch.round(&mut memory).await.unwrap();
@@ -304,6 +320,57 @@ mod tests {
         assert!(matches!(second, Round::Written(1..)), "the second one's");
         let third = watch.round(&mut memory).await.unwrap();
         assert_eq!(third, Round::Written(0), "and none again");
+    }
+
+    #[tokio::test]
+    async fn a_silence_follows_the_sensor_to_the_next_patient_and_ends_with_the_assignment() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(directory.path()).unwrap();
+        let watch = watch(store, Context::new("alerting"));
+        let store = watch.store.as_ref();
+        let now_us = contracts::now_us();
+        let mut memory = Memory::new(watch.silent_after_us);
+        for device in ["belt", "well"] {
+            wear(store, device).await;
+        }
+        hear(store, "belt", now_us - HOUR_US).await;
+        hear(store, "well", now_us).await;
+        let open = async || {
+            let query = AlertsQuery::default();
+            let open = store.alerts(&Scope::Service, &query).await.unwrap();
+            let of = |alert: &Alert| (alert.rule.clone(), alert.patient.clone(), alert.since_us);
+            open.iter().map(of).collect::<Vec<_>>()
+        };
+        watch.round(&mut memory).await.unwrap();
+        assert!(open().await.contains(&(
+            "device-silent".to_owned(),
+            "belt".to_owned(),
+            now_us - HOUR_US
+        )));
+        // The belt was handed to another patient at another gateway half an hour ago.
+        let handed_us = now_us - HOUR_US / 2;
+        let entry = DeviceEntry {
+            id: "belt".into(),
+            tenant: "t".into(),
+            gateway: "gw-2".into(),
+            patient: "ben".into(),
+            registered_us: handed_us,
+        };
+        store.put_device(&entry).await.unwrap();
+        watch.round(&mut memory).await.unwrap();
+        let expected = [("device-silent", "ben"), ("gateway-silent", "")];
+        let mut found = open().await;
+        found.sort();
+        let named: Vec<(&str, &str)> = found.iter().map(|it| (&*it.0, &*it.1)).collect();
+        assert_eq!(named, expected, "{found:?}");
+        assert!(found.iter().all(|it| it.2 == handed_us), "{found:?}");
+        // The patient was discharged: there is nothing to be missed.
+        let change = Change::by_program("discharged");
+        let scope = Scope::tenant("t");
+        let ended = store.end_assignment(&scope, "belt", now_us - 1, &change);
+        assert!(ended.await.unwrap().is_some());
+        watch.round(&mut memory).await.unwrap();
+        assert_eq!(open().await, []);
     }
 
     /// The true time is the monotonic one after `T0_US`; the wall clock is off by an error.
@@ -357,6 +424,10 @@ mod tests {
         let watch = watch(store, context);
         let mut memory = Memory::new(watch.silent_after_us);
         let mut raised = Vec::new();
+        for device in (0..20).map(|n| format!("d{n}")) {
+            wear(watch.store.as_ref(), &device).await;
+        }
+        wear(watch.store.as_ref(), "mute").await;
         for step in 0..40 {
             machine.pass(5);
             if step == 8 {

@@ -8,9 +8,12 @@
 //! | pipeline | nothing of anybody, and several gateways fell silent at once, or one whose paths still report | the core |
 //!
 //! A metric counts as worn when the rules call it stale within ten minutes: a cuff used twice a day is not silent at noon.
-//! By the clock of arrival. What a wider level explains is raised all the same, and routing keeps people from being told twice;
+//! Readings come attributed to the patient who wears the sensor at present (`worn.rs`), and a silence ends when the register says
+//! that its sensor changed hands. By the clock of arrival. What a wider level explains is raised all the same, and routing keeps people from being told twice;
 //! only a pipeline that several gateways show to be silent stops the judging of everything below it, because nothing is known then. An
 //! episode's id follows from the last sign of life, so every member comes to the same one and the first to write it has it.
+
+mod worn;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +28,8 @@ use vitals::{
     silence::{self, DEVICE, GATEWAY, PATH, PIPELINE, SIGNAL},
 };
 
+pub(crate) use worn::Worn;
+
 /// What was not heard of for a day was put away by somebody; an open alert of it stays until it is heard again.
 const FORGOTTEN_US: i64 = 86_400_000_000;
 /// Alerts raised in one round; more come in the next.
@@ -37,12 +42,12 @@ const SECOND_US: i64 = 1_000_000;
 
 /// What one round knows.
 pub(crate) struct Known<'a> {
+    /// Attributed by `worn`.
     pub latest: &'a [LatestVital],
+    pub worn: &'a Worn,
     pub reports: &'a [PathReport],
     /// Open alerts of every rule.
     pub open: &'a [Alert],
-    /// Ids of silences that are raised although they are not among these.
-    pub told: &'a BTreeSet<String>,
     /// How old a metric may be.
     pub rules: &'a RuleSet,
     pub silent_after_us: i64,
@@ -86,8 +91,9 @@ impl Device<'_> {
     }
 }
 
-/// The transitions of this round.
-pub(crate) fn assess(known: &Known<'_>) -> Vec<Alert> {
+/// The transitions of this round. `told`: ids of silences that are raised although they are not
+/// among the open ones that were read.
+pub(crate) fn assess(known: &Known<'_>, told: &BTreeSet<String>) -> Vec<Alert> {
     let devices = devices(known);
     let findings = findings(known, &devices);
     let open: BTreeMap<Key, &Alert> = known
@@ -102,7 +108,7 @@ pub(crate) fn assess(known: &Known<'_>) -> Vec<Alert> {
     for finding in findings {
         let alert = raised(&finding, known.now_us);
         let key = key_of(&alert);
-        let is_new = !open.contains_key(&key) && !known.told.contains(&alert.id);
+        let is_new = !open.contains_key(&key) && !told.contains(&alert.id);
         wanted.insert(key);
         if is_new && transitions.len() < RAISED_MAX {
             transitions.push(alert);
@@ -118,7 +124,7 @@ pub(crate) fn assess(known: &Known<'_>) -> Vec<Alert> {
             GATEWAY => !knows_gateway(&alert.gateway),
             _ => false,
         };
-        if !wanted.contains(&key) && !is_forgotten {
+        if !wanted.contains(&key) && (!is_forgotten || known.worn.has_ended(alert)) {
             transitions.push(ended(alert, known.now_us));
         }
     }

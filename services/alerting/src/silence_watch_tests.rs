@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use contracts::paths::End;
+use store::{Assignment, Change};
 
 use super::*;
 
@@ -45,6 +46,8 @@ fn path(gateway: &str, name: &str, state: PathState, at_s: i64) -> PathReport {
 /// Rounds over one store.
 #[derive(Default)]
 struct Scene {
+    /// Empty: each sensor is with the patient and at the gateway of its readings.
+    worn: Vec<(&'static str, &'static str, &'static str, i64)>,
     latest: Vec<LatestVital>,
     reports: Vec<PathReport>,
     open: Vec<Alert>,
@@ -53,15 +56,18 @@ struct Scene {
 impl Scene {
     /// What is said at this second: rule, whom it is about, whether it begins.
     fn round(&mut self, at_s: i64) -> Vec<(String, String, bool)> {
-        let transitions = assess(&Known {
-            latest: &self.latest,
+        let worn = self.worn();
+        let latest = worn.attribute(self.latest.clone());
+        let known = Known {
+            latest: &latest,
+            worn: &worn,
             reports: &self.reports,
             open: &self.open,
-            told: &BTreeSet::new(),
             rules: &RuleSet::default_set(),
             silent_after_us: 120 * S,
             now_us: T0 + at_s * S,
-        });
+        };
+        let transitions = assess(&known, &BTreeSet::new());
         let mut said = Vec::new();
         for alert in transitions {
             let begins = alert.state() == AlertState::Active;
@@ -79,6 +85,33 @@ impl Scene {
             }
         }
         said
+    }
+
+    fn worn(&self) -> Worn {
+        let mut worn = Worn::default();
+        let assignment = |device: &str, patient: &str, gateway: &str, from_us| Assignment {
+            device: device.into(),
+            tenant: "t".into(),
+            gateway: gateway.into(),
+            patient: patient.into(),
+            from_us,
+            until_us: i64::MAX,
+            entered: Change::by_program("test"),
+        };
+        if self.worn.is_empty() {
+            for row in &self.latest {
+                worn.add(assignment(
+                    &row.device,
+                    &row.patient,
+                    &row.gateway,
+                    i64::MIN,
+                ));
+            }
+        }
+        for (device, patient, gateway, from_s) in &self.worn {
+            worn.add(assignment(device, patient, gateway, T0 + from_s * S));
+        }
+        worn
     }
 
     fn summary(&self, rule: &str) -> &str {
@@ -294,4 +327,38 @@ fn a_cuff_used_twice_a_day_is_not_silent_at_noon() {
         scene.round(4 * 3600 + 1),
         [said(GATEWAY, "g1", true), said(DEVICE, "ann", true)]
     );
+}
+
+#[test]
+fn a_sensor_that_changed_hands_is_missed_for_the_patient_who_wears_it() {
+    let mut scene = Scene {
+        worn: vec![("belt", "ann", "g1", -9000), ("ring", "ben", "g2", -9000)],
+        latest: vec![
+            pulse("ann", "belt", "g1", 0),
+            heard("ann", "belt", "g1", Metric::Battery, 80.0, 0),
+            pulse("ben", "ring", "g2", 300),
+        ],
+        ..Scene::default()
+    };
+    let silent_of_ann = [said(GATEWAY, "g1", true), said(DEVICE, "ann", true)];
+    assert_eq!(scene.round(300), silent_of_ann);
+    // Handed to Eve at the gateway of Ben: Ann's silence ends, Eve's begins with the change.
+    scene.worn[0] = ("belt", "eve", "g2", 310);
+    let mut ended = scene.round(320);
+    ended.sort();
+    assert_eq!(
+        ended,
+        [said(DEVICE, "ann", false), said(GATEWAY, "g1", false)]
+    );
+    scene.latest[2].ingest_time_us = T0 + 440 * S;
+    assert_eq!(scene.round(430), [], "not yet for long enough");
+    assert_eq!(scene.round(431), [said(DEVICE, "eve", true)]);
+    assert_eq!(scene.open[0].since_us, T0 + 310 * S);
+    // Her first reading ends it; the battery of Ann's time is no signal of hers that is missing.
+    scene.latest.push(pulse("eve", "belt", "g2", 440));
+    assert_eq!(scene.round(445), [said(DEVICE, "eve", false)]);
+    // Nobody wears it any more.
+    scene.worn.remove(0);
+    scene.latest[2].ingest_time_us = T0 + 9000 * S;
+    assert_eq!(scene.round(9000), []);
 }

@@ -20,7 +20,7 @@ use contracts::{
 };
 use service_kit::Context;
 use stage::{S, World};
-use store::{Store, VitalsBatch};
+use store::{DeviceEntry, Store, VitalsBatch};
 
 const HOUR: i64 = 3600 * S;
 /// Shortest that alerting takes.
@@ -66,6 +66,16 @@ async fn only_the_silent_device_is_called_silent_after_a_step() {
         let error_us = Arc::new(AtomicI64::new(0));
         let context = Context::with_clock("alerting", machine(&error_us));
         let names: Vec<String> = (0..DEVICES).map(|n| format!("d{n}")).collect();
+        for name in &names {
+            let entry = DeviceEntry {
+                id: name.clone(),
+                tenant: "t".into(),
+                gateway: "gateway-1".into(),
+                patient: name.clone(),
+                registered_us: i64::MIN,
+            };
+            world.store.put_device(&entry).await.unwrap();
+        }
         hear(world.store.as_ref(), &names).await;
         let running = world.start_in(context, |config| config.silent_after_s = SILENT_AFTER_S);
         running.context.address("grpc").await.unwrap();

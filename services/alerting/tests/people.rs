@@ -548,14 +548,16 @@ async fn a_silent_gateway_is_told_once_and_inhibits_its_devices() {
     let world = World::new();
     register(&world, "one", "ann").await;
     register(&world, "one", "ben").await;
-    world
-        .store
-        .put_gateway(&store::GatewayEntry {
-            id: "gateway-1".into(),
+    for (patient, gateway) in [("ann", "gateway-1"), ("ben", "gateway-2")] {
+        let entry = store::DeviceEntry {
+            id: format!("{patient}-belt"),
             tenant: "one".into(),
-        })
-        .await
-        .unwrap();
+            gateway: gateway.into(),
+            patient: patient.into(),
+            registered_us: i64::MIN,
+        };
+        world.store.put_device(&entry).await.unwrap();
+    }
     let server = MailServer::start(Security::Plain, server_tls(&world)).await;
     // What ingest stores: one who was heard, and one behind another gateway who goes on being heard.
     let heard = async |patient: &str, gateway: &str, sequence: u64, ago_s: i64| {

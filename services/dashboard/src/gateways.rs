@@ -328,8 +328,7 @@ pub async fn revoke(
 ) -> Result<(), GatewayError> {
     check(gateway, decision)?;
     let scope = Scope::tenant(decision.tenant);
-    let own = store.gateways(&scope).await?;
-    if !own.iter().any(|entry| entry.id == gateway) {
+    if store.gateway(&scope, gateway).await?.is_none() {
         return Err(invalid("gateway", format!("there is no {gateway:?}")));
     }
     let revoked = store.documents(&scope, REVOCATION, i64::MIN).await?;

@@ -196,8 +196,8 @@ impl Register {
     ) -> Result<bool, QueryError> {
         let scope = Scope::tenant(&gateway.tenant);
         if patient.is_empty() {
-            let gateways = self.store.gateways(&scope).await?;
-            return Ok(gateways.iter().any(|own| own.id == gateway.id));
+            let own = self.store.gateway(&scope, &gateway.id).await?;
+            return Ok(own.is_some());
         }
         let worn = self.store.assignments(&scope, Of::Patient(patient)).await?;
         let mut worn = worn.iter();

@@ -1,6 +1,6 @@
 //! Enters an assignment, and says what it does not change.
 
-use dashboard::gateways;
+use contracts::paths::End;
 use store::{ASSIGN_LEAD_US, Assigned, Assignment, Change, Of, Scope, Store};
 
 use super::put_patient;
@@ -86,8 +86,8 @@ impl Entry {
                 self.patient, self.patient
             )));
         }
-        let known = gateways::list(store, scope).await.map_err(Failure::other)?;
-        if !known.iter().any(|it| it.id == self.gateway) {
+        let known = store.gateway(scope, &self.gateway).await;
+        if known.map_err(Failure::other)?.is_none() {
             return Err(Failure::other(format!(
                 "gateway `{}` is unknown: add --create, or `braid register gateway {}` first",
                 self.gateway, self.gateway
@@ -97,24 +97,38 @@ impl Entry {
     }
 }
 
-/// What may still be in the journal of the gateway of an assignment that has ended.
+/// What may still be in the journal of the gateway of an assignment that has ended: by the gateway's
+/// own report where it made one since the end, else by the last stored reading.
 pub async fn waiting(
     store: &dyn Store,
     scope: &Scope,
     ended: &Assignment,
 ) -> Result<Vec<String>, Failure> {
-    let latest = store.latest_vitals(scope, Some(&ended.patient)).await;
-    let latest = latest.map_err(Failure::other)?;
-    let of_device = latest.iter().filter(|it| it.device == ended.device);
-    let newest_us = of_device.map(|it| it.device_time_us).max();
     let end_us = ended.until_us.min(contracts::now_us());
     let goes = format!(
         "what waits there of before {} goes to {}",
         shown(ended.until_us),
         ended.patient
     );
+    let since_us = end_us.saturating_sub(HEARD_LATELY_US);
+    if let Some((entries, at_us)) = reported(store, scope, &ended.gateway).await?
+        && at_us >= since_us
+    {
+        return Ok(match entries {
+            0 => Vec::new(),
+            entries => vec![format!(
+                "warning: {} reported {entries} entries in its journal at {}: {goes}",
+                ended.gateway,
+                shown(at_us)
+            )],
+        });
+    }
+    let latest = store.latest_vitals(scope, Some(&ended.patient)).await;
+    let latest = latest.map_err(Failure::other)?;
+    let of_device = latest.iter().filter(|it| it.device == ended.device);
+    let newest_us = of_device.map(|it| it.device_time_us).max();
     Ok(match newest_us {
-        Some(newest_us) if newest_us >= end_us.saturating_sub(HEARD_LATELY_US) => Vec::new(),
+        Some(newest_us) if newest_us >= since_us => Vec::new(),
         Some(newest_us) => vec![format!(
             "warning: the last stored reading of {} is of {}; {} may hold later ones: {goes}",
             ended.device,
@@ -126,6 +140,19 @@ pub async fn waiting(
             ended.device, ended.patient, ended.gateway
         )],
     })
+}
+
+/// How many entries waited in the gateway's journals by its newest report, and when that was.
+async fn reported(
+    store: &dyn Store,
+    scope: &Scope,
+    gateway: &str,
+) -> Result<Option<(u64, i64)>, Failure> {
+    let reports = store.latest_paths(scope, Some(gateway)).await;
+    let reports = reports.map_err(Failure::other)?;
+    let own = reports.iter().filter(|it| it.end() == End::Gateway);
+    let said = own.filter_map(|it| Some((it.journal_waiting?, it.time_us)));
+    Ok(said.max_by_key(|(_, at_us)| *at_us))
 }
 
 /// Readings that were stored with the former wearer before anybody said that the device had changed hands.

@@ -28,7 +28,8 @@ pub use notices::{
     a_tenants_documents_have_a_bound_in_bytes, a_timer_belongs_to_whoever_changes_it_first,
     documents_are_versioned_and_scoped, no_notice_waits_for_a_clock_that_was_set_back,
     notices_are_kept_with_their_alert, notices_that_fail_hold_up_no_others,
-    notices_wait_in_order_until_they_have_an_outcome, two_members_take_each_notice_once,
+    notices_wait_in_order_until_they_have_an_outcome, the_notices_of_one_gateway_delay_no_others,
+    two_members_take_each_notice_once,
 };
 pub use paths::{
     a_gateway_has_a_bounded_number_of_newest_reports,
@@ -45,7 +46,8 @@ pub use progress::{
     two_processes_write_at_once, writes_are_ready_and_durable,
 };
 pub use register::{
-    assignments_of_a_device_do_not_overlap, what_is_kept_apart_stays_until_it_is_settled,
+    assignments_of_a_device_do_not_overlap, the_register_is_read_in_pages,
+    what_is_kept_apart_stays_until_it_is_settled,
 };
 pub use vitals::{
     duplicates_are_left_out_and_counted, expiry_removes_only_what_is_older,
@@ -86,7 +88,7 @@ macro_rules! conformance_suite {
             the_canary_is_in_no_list_and_is_nobody,
             outbox_keeps_entries_until_cleared, rule_states_follow_their_partition,
             notices_wait_in_order_until_they_have_an_outcome, two_members_take_each_notice_once,
-            notices_that_fail_hold_up_no_others,
+            notices_that_fail_hold_up_no_others, the_notices_of_one_gateway_delay_no_others,
             a_timer_belongs_to_whoever_changes_it_first, notices_are_kept_with_their_alert,
             documents_are_versioned_and_scoped, a_tenants_documents_have_a_bound_in_bytes,
             path_reports_are_unique_and_scoped, the_newest_report_of_each_path_is_known,
@@ -95,6 +97,7 @@ macro_rules! conformance_suite {
             a_namesakes_reports_are_not_shown_to_whom_the_name_belongs,
             accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
             the_register_refuses_other_tenants, assignments_of_a_device_do_not_overlap,
+            the_register_is_read_in_pages,
             what_is_kept_apart_stays_until_it_is_settled);
     };
     ($harness:expr; $($check:ident),+) => {

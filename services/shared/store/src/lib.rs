@@ -61,12 +61,12 @@ pub use paths::{
 pub use progress::{Claim, Progress, ProgressStore};
 pub use quarantine::{
     CASES_LISTED_MAX, QuarantineCase, QuarantineEntry, QuarantineFill, QuarantineQuery,
-    QuarantineStore,
+    QuarantineStore, QuarantineTotals,
 };
 pub use register::{
     ASSIGN_LEAD_US, ASSIGNMENTS_LISTED_MAX, ASSIGNMENTS_PER_DEVICE_MAX, Assigned, Assignment,
-    Change, DeviceEntry, GatewayEntry, Of, PatientEntry, REGISTER_TEXT_BYTES_MAX, Register,
-    Spo2Scale,
+    Change, DeviceEntry, GatewayEntry, Of, PatientEntry, REGISTER_PAGE, REGISTER_TEXT_BYTES_MAX,
+    Register, Spo2Scale, each_assignment_at,
 };
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use thinning::Thinner;

@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 use bytes::Bytes;
-use contracts::alerts::{Notice, NoticeOutcome, NoticeRecord, NoticeResult};
+use contracts::alerts::{Alert, Notice, NoticeOutcome, NoticeRecord, NoticeResult};
 
 use crate::{
     Scope,
@@ -52,10 +52,12 @@ pub trait NoticesStore: Send + Sync {
     /// Tells how many notices were new.
     async fn write_notices(&self, batch: NoticesBatch) -> Result<u64, WriteError>;
 
-    /// Takes due notices of a channel for the caller alone until `until_us`. Untried notices come
-    /// first, in the order of writing; then failed ones, the one that is due for longest first. Of
-    /// one alert and recipient none is taken while an earlier one waits, and none behind one that
-    /// has failed.
+    /// Takes due notices of a channel for the caller alone until `until_us`: first those that
+    /// were never tried, then those that have failed, by the time at which they are due.
+    /// Those that were never tried are taken in turn by gateway, each gateway's in the order of
+    /// writing, so that the many of one gateway delay no other's.
+    /// Of one alert and recipient none is taken while an earlier one waits, and none behind one
+    /// that has failed.
     async fn take_notices(
         &self,
         channel: &str,
@@ -95,6 +97,16 @@ pub(crate) fn unreadable(id: &str, attempts: u32) -> NoticeOutcome {
 pub(crate) fn lane(notice: &Notice) -> String {
     let alert = notice.alert.as_ref().map_or("", |alert| alert.id.as_str());
     format!("{alert}/{}", notice.recipient)
+}
+
+/// Notices of one share are taken in turn with those of others.
+pub(crate) fn share(notice: &Notice) -> &str {
+    let alert = notice.alert.as_ref();
+    let of = |field: fn(&Alert) -> &str| alert.map_or("", field);
+    match of(|alert| &alert.gateway) {
+        "" => of(|alert| &alert.patient),
+        gateway => gateway,
+    }
 }
 
 pub(crate) fn alert_of(notice: &Notice) -> &str {

@@ -31,6 +31,13 @@ pub struct QuarantineCase {
     pub arrived_us: i64,
 }
 
+/// How much is kept apart in scope, whatever a list has room for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QuarantineTotals {
+    pub cases: u64,
+    pub entries: u64,
+}
+
 /// Readings of one gateway that are kept apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuarantineFill {
@@ -63,6 +70,7 @@ pub struct QuarantineEntry {
 #[async_trait]
 pub trait QuarantineStore: Send + Sync {
     async fn quarantine_cases(&self, scope: &Scope) -> Result<Vec<QuarantineCase>, QueryError>;
+    async fn quarantine_totals(&self, scope: &Scope) -> Result<QuarantineTotals, QueryError>;
     /// Those of all tenants, by gateway.
     async fn quarantine_fill(&self) -> Result<Vec<QuarantineFill>, QueryError>;
     /// In order of their keys.

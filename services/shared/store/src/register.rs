@@ -9,6 +9,8 @@ use crate::{
 pub const ASSIGNMENTS_PER_DEVICE_MAX: usize = 1000;
 /// Assignments in one answer, the newest; the command line says so when there are more.
 pub const ASSIGNMENTS_LISTED_MAX: usize = 10_000;
+/// Rows of the register that one question reads; a reader of all goes on behind the last.
+pub const REGISTER_PAGE: usize = 1000;
 /// Bytes of an author and of a reason; longer ones are refused.
 pub const REGISTER_TEXT_BYTES_MAX: usize = 1024;
 
@@ -189,21 +191,122 @@ pub trait Register: Send + Sync {
 
     /// By device and beginning, the newest [`ASSIGNMENTS_LISTED_MAX`].
     async fn assignments(&self, scope: &Scope, of: Of<'_>) -> Result<Vec<Assignment>, QueryError>;
-    /// Devices of all tenants whose assignments were changed after `since_us`, and when, by the clock of whoever changed them.
-    async fn assignments_changed_since(
+    /// Those that hold at `at_us`: at most one a device, of the `limit` devices that follow `after`,
+    /// in order of the device.
+    async fn assignments_at(
         &self,
-        since_us: i64,
+        scope: &Scope,
+        at_us: i64,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<Assignment>, QueryError>;
+    /// Devices of all tenants whose assignments were changed, and when, by the clock of the program
+    /// that changed them: the `limit` changes that follow `after` in order of time and device.
+    async fn assignments_changed_page(
+        &self,
+        after: (i64, &str),
+        limit: usize,
     ) -> Result<Vec<(String, i64)>, QueryError>;
 
     async fn patient(&self, scope: &Scope, id: &str) -> Result<Option<PatientEntry>, QueryError>;
-    async fn patients(&self, scope: &Scope) -> Result<Vec<PatientEntry>, QueryError>;
-    async fn gateways(&self, scope: &Scope) -> Result<Vec<GatewayEntry>, QueryError>;
-    /// What is assigned at present. `gateway`: only those of this one.
+    async fn gateway(&self, scope: &Scope, id: &str) -> Result<Option<GatewayEntry>, QueryError>;
+    /// The `limit` patients that follow the id `after`, in an order that the engine keeps.
+    async fn patients_page(
+        &self,
+        scope: &Scope,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<PatientEntry>, QueryError>;
+    /// The same of gateways.
+    async fn gateways_page(
+        &self,
+        scope: &Scope,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<GatewayEntry>, QueryError>;
+    /// The same of the assignments without an end. `gateway`: only those of this gateway.
+    async fn devices_page(
+        &self,
+        scope: &Scope,
+        gateway: Option<&str>,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<DeviceEntry>, QueryError>;
+
+    /// All changes after `since_us`, read page by page.
+    async fn assignments_changed_since(
+        &self,
+        since_us: i64,
+    ) -> Result<Vec<(String, i64)>, QueryError> {
+        // Every id is greater than the empty one: the first page begins behind `since_us`.
+        let mut found: Vec<(String, i64)> = Vec::new();
+        let first = since_us.saturating_add(1);
+        loop {
+            let last = found.last().map(|(id, us)| (*us, id.as_str()));
+            let page = self
+                .assignments_changed_page(last.unwrap_or((first, "")), REGISTER_PAGE)
+                .await?;
+            let is_last = page.len() < REGISTER_PAGE;
+            found.extend(page);
+            if is_last {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// All of them by id, read page by page.
+    async fn patients(&self, scope: &Scope) -> Result<Vec<PatientEntry>, QueryError> {
+        let mut found: Vec<PatientEntry> = Vec::new();
+        loop {
+            let last = found.last().map_or("", |it| it.id.as_str());
+            let page = self.patients_page(scope, last, REGISTER_PAGE).await?;
+            let is_last = page.len() < REGISTER_PAGE;
+            found.extend(page);
+            if is_last {
+                break;
+            }
+        }
+        found.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(found)
+    }
+
+    /// All of them by id, read page by page.
+    async fn gateways(&self, scope: &Scope) -> Result<Vec<GatewayEntry>, QueryError> {
+        let mut found: Vec<GatewayEntry> = Vec::new();
+        loop {
+            let last = found.last().map_or("", |it| it.id.as_str());
+            let page = self.gateways_page(scope, last, REGISTER_PAGE).await?;
+            let is_last = page.len() < REGISTER_PAGE;
+            found.extend(page);
+            if is_last {
+                break;
+            }
+        }
+        found.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(found)
+    }
+
+    /// Assignments without an end, by device, read page by page. `gateway`: only those of this one.
     async fn devices(
         &self,
         scope: &Scope,
         gateway: Option<&str>,
-    ) -> Result<Vec<DeviceEntry>, QueryError>;
+    ) -> Result<Vec<DeviceEntry>, QueryError> {
+        let mut found: Vec<DeviceEntry> = Vec::new();
+        loop {
+            let last = found.last().map_or("", |it| it.id.as_str());
+            let page = self
+                .devices_page(scope, gateway, last, REGISTER_PAGE)
+                .await?;
+            let is_last = page.len() < REGISTER_PAGE;
+            found.extend(page);
+            if is_last {
+                break;
+            }
+        }
+        found.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(found)
+    }
 
     /// [`Self::assign`] by a program, from `registered_us` on.
     async fn put_device(&self, entry: &DeviceEntry) -> Result<(), WriteError> {
@@ -231,6 +334,30 @@ pub trait Register: Send + Sync {
         let assignments = self.assignments(scope, Of::Device(id)).await?;
         let open = assignments.into_iter().find(Assignment::is_open);
         Ok(open.map(Assignment::entry))
+    }
+}
+
+/// Hands over every assignment in scope that holds at `at_us`, page by page.
+pub async fn each_assignment_at(
+    store: &(impl Register + ?Sized),
+    scope: &Scope,
+    at_us: i64,
+    mut take: impl FnMut(Assignment) + Send,
+) -> Result<(), QueryError> {
+    let mut after = String::new();
+    loop {
+        let page = store
+            .assignments_at(scope, at_us, &after, REGISTER_PAGE)
+            .await?;
+        let Some(last) = page.last() else {
+            return Ok(());
+        };
+        after.clone_from(&last.device);
+        let is_last = page.len() < REGISTER_PAGE;
+        page.into_iter().for_each(&mut take);
+        if is_last {
+            return Ok(());
+        }
     }
 }
 

@@ -55,7 +55,12 @@ async fn take(store: &dyn Store, channel: &str, at_s: i64, limit: usize) -> Vec<
 
 pub async fn notices_wait_in_order_until_they_have_an_outcome(harness: &dyn Harness) {
     let process = harness.start().await;
-    let (a, b) = (alert("a", "ann"), alert("b", "bob"));
+    // Of one gateway, so that both have one share of the queue.
+    let at_gateway = |alert: Alert| Alert {
+        gateway: "gw".into(),
+        ..alert
+    };
+    let (a, b) = (at_gateway(alert("a", "ann")), at_gateway(alert("b", "bob")));
     let batch = NoticesBatch {
         notices: vec![
             notice("a/1", &a, "webhook", 1),
@@ -205,6 +210,33 @@ pub async fn two_members_take_each_notice_once(harness: &dyn Harness) {
     taken.sort();
     let expected: Vec<String> = (0..NOTICES).map(|n| format!("n-{n:02}")).collect();
     assert_eq!(taken, expected);
+}
+
+pub async fn the_notices_of_one_gateway_delay_no_others(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let of = |id: String, patient: &str, gateway: &str| {
+        let alert = Alert {
+            gateway: gateway.into(),
+            ..alert(&id, patient)
+        };
+        notice(&id, &alert, "webhook", 1)
+    };
+    let mut notices: Vec<Notice> = (0..500)
+        .map(|n| of(format!("flood-{n:03}"), &format!("p{}", n % 50), "gw-loud"))
+        .collect();
+    notices.push(of("ann".into(), "ann", "gw-2"));
+    notices.push(of("bob".into(), "bob", ""));
+    notices.push(of("ann-later".into(), "ann", "gw-2"));
+    let batch = NoticesBatch {
+        notices,
+        ..NoticesBatch::default()
+    };
+    ok(store.write_notices(batch).await);
+    let mut first = take(&*store, "webhook", 0, 5).await;
+    first.sort();
+    assert_eq!(first, ["ann", "ann-later", "bob", "flood-000", "flood-001"]);
+    let next = take(&*store, "webhook", 0, 2).await;
+    assert_eq!(next, ["flood-002", "flood-003"], "in the order of writing");
 }
 
 pub async fn a_timer_belongs_to_whoever_changes_it_first(harness: &dyn Harness) {

@@ -2,8 +2,8 @@ use contracts::vitals::{EdgeAlert, Gap, Metric, Quarantined, quarantined::Entry}
 
 use super::{Harness, SECOND_US, START_US, ok, sample};
 use crate::{
-    Assigned, Assignment, AuditEntry, AuditQuery, Change, Of, QuarantineQuery, Scope, Store,
-    VitalsBatch, WriteError, Written,
+    Assigned, Assignment, AuditEntry, AuditQuery, Change, Of, QuarantineQuery, QuarantineTotals,
+    Scope, Store, VitalsBatch, WriteError, Written, each_assignment_at,
 };
 
 fn assignment(device: &str, patient: &str, from_us: i64) -> Assignment {
@@ -152,6 +152,61 @@ pub async fn assignments_of_a_device_do_not_overlap(harness: &dyn Harness) {
     );
 }
 
+pub async fn the_register_is_read_in_pages(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let store = store.as_ref();
+    let at = |hours: i64| START_US + hours * 3600 * SECOND_US;
+    for (n, device) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {
+        let patient = format!("p{n}");
+        ok(store.assign(&assignment(device, &patient, at(0))).await);
+    }
+    // The clip was handed over, and the ring was lent until a known time.
+    ok(store.assign(&assignment("b", "ben", at(2))).await);
+    let lent = Assignment {
+        until_us: at(3),
+        ..assignment("ring", "eve", at(1))
+    };
+    ok(store.assign(&lent).await);
+    let scope = Scope::tenant("one");
+    let mut found: Vec<(String, String)> = Vec::new();
+    for (after, expected) in [("", 3), ("c", 3), ("ring", 0)] {
+        let page = ok(store.assignments_at(&scope, at(2), after, 3).await);
+        assert_eq!(page.len(), expected, "{after}");
+        found.extend(page.into_iter().map(|it| (it.device, it.patient)));
+    }
+    let wearers: Vec<&str> = found.iter().map(|(_, patient)| &**patient).collect();
+    assert_eq!(wearers, ["p0", "ben", "p2", "p3", "p4", "eve"]);
+    let of = async |at_us, scope: &Scope| {
+        let mut devices = Vec::new();
+        ok(each_assignment_at(store, scope, at_us, |it| devices.push(it.device)).await);
+        devices.len()
+    };
+    assert_eq!(of(at(0) - 1, &scope).await, 0, "before all");
+    assert_eq!(of(at(3), &scope).await, 5, "the ring is back");
+    assert_eq!(of(at(2), &Scope::tenant("two")).await, 0);
+
+    let page = ok(store.patients_page(&scope, "p0", 2).await);
+    let ids: Vec<&str> = page.iter().map(|it| &*it.id).collect();
+    assert_eq!(ids, ["p1", "p2"]);
+    assert_eq!(ok(store.patients(&scope).await).len(), 7);
+    let page = ok(store.devices_page(&scope, Some("gw-1"), "c", 9).await);
+    assert_eq!(page.len(), 2);
+    let page = ok(store.gateways_page(&scope, "", 9).await);
+    assert_eq!(page.len(), 1);
+    assert_eq!(ok(store.gateways_page(&scope, "gw-1", 9).await), []);
+    assert!(ok(store.gateway(&scope, "gw-1").await).is_some());
+    let other = Scope::tenant("two");
+    assert!(ok(store.gateway(&other, "gw-1").await).is_none());
+    // Several devices may have been changed at the same time.
+    let mut changed = ok(store.assignments_changed_page((START_US - 1, ""), 4).await);
+    assert_eq!(changed.len(), 4);
+    let (id, us) = changed[3].clone();
+    changed.extend(ok(store.assignments_changed_page((us, &id), 4).await));
+    changed.sort();
+    changed.dedup();
+    assert_eq!(changed.len(), 6, "{changed:?}");
+}
+
 pub async fn what_is_kept_apart_stays_until_it_is_settled(harness: &dyn Harness) {
     let store = harness.start().await.store;
     let kept = |kind: &str, entry| Quarantined {
@@ -210,6 +265,10 @@ pub async fn what_is_kept_apart_stays_until_it_is_settled(harness: &dyn Harness)
         (START_US + SECOND_US, START_US + 7 * SECOND_US)
     );
     assert_eq!(ok(store.quarantine_cases(&other).await), []);
+    let totals = ok(store.quarantine_totals(&mine).await);
+    assert_eq!((totals.cases, totals.entries), (2, 4));
+    let totals = ok(store.quarantine_totals(&other).await);
+    assert_eq!(totals, QuarantineTotals::default());
     let fill = ok(store.quarantine_fill().await);
     assert_eq!((fill.len(), fill[0].entries), (1, 4));
     assert!(fill[0].bytes > 0);

@@ -10,7 +10,7 @@ use super::{SqliteStore, alerts::IN_SCOPE};
 use crate::{
     NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, Watch, WatchChange, WriteError,
     error::readable,
-    notices::{WAIT_US_MAX, alert_of, lane, records, unreadable},
+    notices::{WAIT_US_MAX, alert_of, lane, records, share, unreadable},
 };
 
 fn write(connection: &Connection, batch: &NoticesBatch) -> Result<u64, WriteError> {
@@ -27,9 +27,16 @@ fn write(connection: &Connection, batch: &NoticesBatch) -> Result<u64, WriteErro
         if !settled.contains(notice.id.as_str()) {
             connection
                 .prepare_cached(
-                    "INSERT INTO notice_queue (id, channel, lane, due_us, attempts) VALUES (?1, ?2, ?3, ?4, 0)",
+                    "INSERT INTO notice_queue (id, channel, lane, due_us, attempts, share)
+                     VALUES (?1, ?2, ?3, ?4, 0, ?5)",
                 )?
-                .execute((&notice.id, &notice.channel, lane(notice), notice.due_us))?;
+                .execute((
+                    &notice.id,
+                    &notice.channel,
+                    lane(notice),
+                    notice.due_us,
+                    share(notice),
+                ))?;
         }
     }
     for outcome in &batch.outcomes {
@@ -109,11 +116,18 @@ impl NoticesStore for SqliteStore {
             let rows: Vec<(i64, u32, Vec<u8>, String)> = writing
                 .connection
                 .prepare_cached(
-                    "SELECT q.seq, q.attempts + 1, n.payload, q.id FROM notice_queue q JOIN notices n ON n.id = q.id
-                     WHERE q.channel = ?1 AND (q.due_us <= ?2 OR q.due_us > ?4) AND NOT EXISTS (SELECT 1 FROM notice_queue e
-                         WHERE e.channel = q.channel AND e.lane = q.lane AND e.seq < q.seq
-                             AND (e.due_us BETWEEN ?2 + 1 AND ?4 OR e.attempts > 0))
-                     ORDER BY q.attempts > 0, CASE WHEN q.attempts > 0 THEN q.due_us END, q.seq LIMIT ?3",
+                    "WITH due AS (SELECT q.seq, q.attempts, q.id,
+                             CASE WHEN q.attempts > 0 THEN q.due_us END AS failed_us,
+                             row_number() OVER (PARTITION BY q.attempts > 0, q.share ORDER BY q.seq)
+                                 AS turn
+                         FROM notice_queue q WHERE q.channel = ?1
+                             AND (q.due_us <= ?2 OR q.due_us > ?4)
+                             AND NOT EXISTS (SELECT 1 FROM notice_queue e
+                                 WHERE e.channel = q.channel AND e.lane = q.lane AND e.seq < q.seq
+                                     AND (e.due_us BETWEEN ?2 + 1 AND ?4 OR e.attempts > 0)))
+                     SELECT d.seq, d.attempts + 1, n.payload, d.id
+                     FROM due d JOIN notices n ON n.id = d.id
+                     ORDER BY d.attempts > 0, d.failed_us, d.turn, d.seq LIMIT ?3",
                 )?
                 .query_map((channel, now_us, limit, now_us + WAIT_US_MAX), |row| {
                     Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))

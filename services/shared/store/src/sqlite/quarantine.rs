@@ -5,7 +5,8 @@ use rusqlite::Connection;
 use super::{SqliteStore, accounts::insert_audit};
 use crate::{
     AuditEntry, CASES_LISTED_MAX, QuarantineCase, QuarantineEntry, QuarantineFill, QuarantineQuery,
-    QuarantineStore, QueryError, Scope, WriteError, error::readable, quarantine::Columns,
+    QuarantineStore, QuarantineTotals, QueryError, Scope, WriteError, error::readable,
+    quarantine::Columns,
 };
 
 /// Returns how many are new.
@@ -56,6 +57,26 @@ impl QuarantineStore for SqliteStore {
                 })
             })?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
+
+    async fn quarantine_totals(&self, scope: &Scope) -> Result<QuarantineTotals, QueryError> {
+        let tenant = scope.as_tenant().map(str::to_owned);
+        self.read(move |connection| {
+            let totals = connection
+                .prepare_cached(
+                    "SELECT count(*), coalesce(sum(entries), 0) FROM
+                         (SELECT count(*) AS entries FROM quarantine WHERE ?1 IS NULL OR tenant = ?1
+                          GROUP BY tenant, gateway, device, kind)",
+                )?
+                .query_row([tenant], |row| {
+                    Ok(QuarantineTotals {
+                        cases: row.get(0)?,
+                        entries: row.get(1)?,
+                    })
+                })?;
+            Ok(totals)
         })
         .await
     }

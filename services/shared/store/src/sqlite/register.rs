@@ -83,6 +83,13 @@ fn patient(row: &Row<'_>) -> rusqlite::Result<PatientEntry> {
     })
 }
 
+fn gateway(row: &Row<'_>) -> rusqlite::Result<GatewayEntry> {
+    Ok(GatewayEntry {
+        id: row.get(0)?,
+        tenant: row.get(1)?,
+    })
+}
+
 const ASSIGNMENT_COLUMNS: &str = "a.device, d.tenant, a.gateway, a.patient, a.from_us, a.until_us, a.author, a.reason, a.entered_us";
 
 fn assignment(row: &Row<'_>) -> rusqlite::Result<Assignment> {
@@ -314,15 +321,40 @@ impl Register for SqliteStore {
         .await
     }
 
-    async fn assignments_changed_since(
+    async fn assignments_at(
         &self,
-        since_us: i64,
+        scope: &Scope,
+        at_us: i64,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<Assignment>, QueryError> {
+        let (tenant, after) = (scope.as_tenant().map(str::to_owned), after.to_owned());
+        self.read(move |connection| {
+            let mut statement = connection.prepare_cached(&format!(
+                "SELECT {ASSIGNMENT_COLUMNS} FROM assignments a JOIN devices d ON d.id = a.device
+                 WHERE a.device > ?3 AND a.from_us <= ?2 AND a.until_us > ?2
+                     AND (?1 IS NULL OR d.tenant = ?1) ORDER BY a.device LIMIT ?4"
+            ))?;
+            let rows = statement.query_map((tenant, at_us, after, limit), assignment)?;
+            readable_rows("assignment", rows)
+        })
+        .await
+    }
+
+    async fn assignments_changed_page(
+        &self,
+        after: (i64, &str),
+        limit: usize,
     ) -> Result<Vec<(String, i64)>, QueryError> {
+        let (after_us, after_id) = (after.0, after.1.to_owned());
         self.read(move |connection| {
             let mut statement = connection.prepare_cached(
-                "SELECT id, changed_us FROM devices WHERE changed_us > ?1 ORDER BY id",
+                "SELECT id, changed_us FROM devices WHERE (changed_us, id) > (?1, ?2)
+                 ORDER BY changed_us, id LIMIT ?3",
             )?;
-            let rows = statement.query_map([since_us], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let rows = statement.query_map((after_us, after_id, limit), |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?;
             readable_rows("device", rows)
         })
         .await
@@ -334,51 +366,75 @@ impl Register for SqliteStore {
             .await
     }
 
-    async fn patients(&self, scope: &Scope) -> Result<Vec<PatientEntry>, QueryError> {
-        let tenant = scope.as_tenant().map(str::to_owned);
+    async fn gateway(&self, scope: &Scope, id: &str) -> Result<Option<GatewayEntry>, QueryError> {
+        let (tenant, id) = (scope.as_tenant().map(str::to_owned), id.to_owned());
         self.read(move |connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT id, tenant, name, spo2_scale FROM patients
-                 WHERE tenant <> '' AND (?1 IS NULL OR tenant = ?1) ORDER BY id",
-            )?;
-            readable_rows("patient", statement.query_map([tenant], patient)?)
+            Ok(connection
+                .prepare_cached(
+                    "SELECT id, tenant FROM gateways
+                     WHERE id = ?2 AND tenant <> '' AND (?1 IS NULL OR tenant = ?1)",
+                )?
+                .query_row((tenant, id), gateway)
+                .optional()?)
         })
         .await
     }
 
-    async fn gateways(&self, scope: &Scope) -> Result<Vec<GatewayEntry>, QueryError> {
-        let tenant = scope.as_tenant().map(str::to_owned);
+    async fn patients_page(
+        &self,
+        scope: &Scope,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<PatientEntry>, QueryError> {
+        let (tenant, after) = (scope.as_tenant().map(str::to_owned), after.to_owned());
         self.read(move |connection| {
             let mut statement = connection.prepare_cached(
-                "SELECT id, tenant FROM gateways WHERE tenant <> '' AND (?1 IS NULL OR tenant = ?1) ORDER BY id",
+                "SELECT id, tenant, name, spo2_scale FROM patients
+                 WHERE id > ?2 AND tenant <> '' AND (?1 IS NULL OR tenant = ?1)
+                 ORDER BY id LIMIT ?3",
             )?;
-            let rows = statement.query_map([tenant], |row| {
-                Ok(GatewayEntry {
-                    id: row.get(0)?,
-                    tenant: row.get(1)?,
-                })
-            })?;
+            let rows = statement.query_map((tenant, after, limit), patient)?;
+            readable_rows("patient", rows)
+        })
+        .await
+    }
+
+    async fn gateways_page(
+        &self,
+        scope: &Scope,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<GatewayEntry>, QueryError> {
+        let (tenant, after) = (scope.as_tenant().map(str::to_owned), after.to_owned());
+        self.read(move |connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT id, tenant FROM gateways
+                 WHERE id > ?2 AND tenant <> '' AND (?1 IS NULL OR tenant = ?1)
+                 ORDER BY id LIMIT ?3",
+            )?;
+            let rows = statement.query_map((tenant, after, limit), gateway)?;
             readable_rows("gateway", rows)
         })
         .await
     }
 
-    async fn devices(
+    async fn devices_page(
         &self,
         scope: &Scope,
         gateway: Option<&str>,
+        after: &str,
+        limit: usize,
     ) -> Result<Vec<DeviceEntry>, QueryError> {
-        let (tenant, gateway) = (
-            scope.as_tenant().map(str::to_owned),
-            gateway.map(str::to_owned),
-        );
+        let tenant = scope.as_tenant().map(str::to_owned);
+        let (gateway, after) = (gateway.map(str::to_owned), after.to_owned());
         self.read(move |connection| {
             let mut statement = connection.prepare_cached(&format!(
                 "SELECT {ASSIGNMENT_COLUMNS} FROM assignments a JOIN devices d ON d.id = a.device
-                 WHERE a.until_us = 9223372036854775807 AND (?1 IS NULL OR d.tenant = ?1) AND (?2 IS NULL OR a.gateway = ?2)
-                 ORDER BY a.device"
+                 WHERE a.device > ?3 AND a.until_us = 9223372036854775807
+                     AND (?1 IS NULL OR d.tenant = ?1) AND (?2 IS NULL OR a.gateway = ?2)
+                 ORDER BY a.device LIMIT ?4"
             ))?;
-            let rows = statement.query_map((tenant, gateway), assignment)?;
+            let rows = statement.query_map((tenant, gateway, after, limit), assignment)?;
             let open = readable_rows("assignment", rows)?;
             Ok(open.into_iter().map(Assignment::entry).collect())
         })

@@ -160,6 +160,10 @@ DROP TABLE devices_before;
 CREATE TABLE quarantine (key INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, gateway TEXT NOT NULL, device TEXT NOT NULL,
     identity TEXT NOT NULL, kind TEXT NOT NULL, time_us INTEGER NOT NULL, arrived_us INTEGER NOT NULL, payload BLOB NOT NULL,
     UNIQUE (device, gateway, identity));
+", "
+-- Whose share of the queue a notice takes: its alert's gateway or, without one, its patient.
+-- Rows of an older version share one.
+ALTER TABLE notice_queue ADD COLUMN share TEXT NOT NULL DEFAULT '';
 "];
 /// The first version whose alerts have a priority.
 const ALERTS_WITH_PRIORITY: usize = 4;

@@ -1,21 +1,28 @@
-//! Integer keys of texts that repeat, cached. A row of these tables is never removed nor
-//! renumbered, so what was committed once stays true, also when another process made it. They are
-//! made before and outside of the transaction that needs them: a write that is undone leaves at
-//! most a name without rows.
+//! Integer keys of texts that repeat, cached. A row of these tables is never renumbered, and none
+//! but path sessions are removed, so a committed row stays true, also when another process made it.
+//! They are made before and outside of the transaction that needs them: a write that is undone
+//! leaves at most a name without rows.
+//!
+//! A gateway has at most [`SESSIONS_PER_GATEWAY_MAX`] path sessions beyond those of its head. Of
+//! more the oldest are removed. Their reports stay and name the path in their payload. A process
+//! that still has a removed key in its cache writes reports of that session without its name.
 
 use std::collections::{BTreeSet, HashMap as StdHashMap};
 
 use contracts::vitals::Sample;
 use deadpool_postgres::Object;
 use foldhash::fast::RandomState;
+use prost::Message;
 use tokio_postgres::types::ToSql;
 
-use super::{TimescaleStore, fault::Fault};
+use super::{TimescaleStore, fault::Fault, ledger::Head};
 
 /// Entries of each cache; beyond it is emptied and filled anew from the tables.
 const CACHE_MAX: usize = 100_000;
-/// Rounds of asking for unknown keys: patients and gateways and devices, streams, series, path
-/// sessions; one to spare.
+/// Path sessions of one gateway besides the newest in its head; beyond it the oldest are removed.
+/// A gateway with three paths that reconnects every minute makes as many in two days.
+pub const SESSIONS_PER_GATEWAY_MAX: i64 = 10_000;
+/// Rounds of asking for unknown keys: patients and gateways and devices, streams, series, path sessions; one to spare.
 const ROUNDS_MAX: usize = 5;
 
 /// Several look-ups for each sample: the standard library's hash took 7 % of ingest's time. Hashed
@@ -389,7 +396,43 @@ async fn make_sessions(
         .iter()
         .map(|row| ((row.get(0), row.get(1), row.get(2), row.get(3)), row.get(4)));
     keys.lock().sessions.extend(found);
+    let removed = trim_sessions(connection, &gateways, SESSIONS_PER_GATEWAY_MAX).await?;
+    if !removed.is_empty() {
+        keys.lock().sessions.retain(|_, key| !removed.contains(key));
+    }
     Ok(())
+}
+
+/// Removes the oldest sessions of these gateways beyond `kept`, and what is stored of their
+/// sequences. Sessions in a head reported last and stay.
+async fn trim_sessions(
+    connection: &Object,
+    gateways: &[i32],
+    kept: i64,
+) -> Result<BTreeSet<i32>, Fault> {
+    let heads = connection
+        .prepare_cached("SELECT head FROM gateway_heads WHERE key = ANY($1)")
+        .await?;
+    let mut newest: Vec<i32> = Vec::new();
+    for row in connection.query(&heads, &[&gateways]).await? {
+        let head = Head::decode(row.get::<_, &[u8]>(0))
+            .map_err(|e| Fault::Unavailable(format!("a head cannot be read: {e}")))?;
+        newest.extend(head.streams.iter().map(|session| session.stream));
+    }
+    let remove = connection
+        .prepare_cached(
+            "WITH old AS (SELECT s.key FROM unnest($1::int[]) AS w (gateway),
+                 LATERAL (SELECT key FROM path_sessions WHERE gateway = w.gateway
+                     AND key <> ALL($2::int[]) ORDER BY key DESC OFFSET $3 LIMIT 10000) AS s),
+             gone AS (DELETE FROM path_sessions s USING old WHERE s.key = old.key),
+             runs AS (DELETE FROM session_runs r USING old WHERE r.stream = old.key)
+             SELECT DISTINCT key FROM old",
+        )
+        .await?;
+    let removed = connection
+        .query(&remove, &[&gateways, &newest, &kept])
+        .await?;
+    Ok(removed.iter().map(|row| row.get(0)).collect())
 }
 
 async fn find_or_insert(
@@ -407,4 +450,66 @@ async fn find_or_insert(
     let insert = connection.prepare_cached(insert).await?;
     connection.execute(&insert, values).await?;
     Ok(connection.query(&find, values).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use contracts::paths::PathReport;
+    use testkit::timescale_server::{PASSWORD, TimescaleServer};
+
+    use super::*;
+    use crate::{PathsQuery, PathsStore, Scope, TimescaleOptions};
+
+    const START_US: i64 = 1_780_000_000_000_000;
+
+    fn report(session: u64) -> PathReport {
+        PathReport {
+            gateway: "gw".into(),
+            path: "wifi".into(),
+            session,
+            sequence: 1,
+            time_us: START_US + session.cast_signed(),
+            interval_ms: 1000,
+            ..PathReport::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_gateway_has_a_bounded_number_of_path_sessions() {
+        let url = TimescaleServer::shared().database().await;
+        let options = TimescaleOptions::new(&url, PASSWORD);
+        let store = TimescaleStore::open(&options).await.unwrap();
+        let session_max = 1500 + SESSIONS_PER_GATEWAY_MAX.unsigned_abs();
+        for first in (0..session_max).step_by(1000) {
+            let sessions = first..(first + 1000).min(session_max);
+            let reports = sessions.map(report).collect();
+            let written = store.write_paths(reports, Vec::new()).await.unwrap();
+            assert_eq!(written.duplicate, 0);
+        }
+        // The newest is known, also beside a session that was removed.
+        let again = vec![report(session_max - 1)];
+        let written = store.write_paths(again, Vec::new()).await.unwrap();
+        assert_eq!((written.new, written.duplicate), (0, 1));
+        let client = store.writer().await.unwrap();
+        let count = async |table: &str| -> i64 {
+            let sql = format!("SELECT count(*) FROM {table}");
+            client.query_one(&sql, &[]).await.unwrap().get(0)
+        };
+        let kept = count("path_sessions").await;
+        let most = SESSIONS_PER_GATEWAY_MAX + 64;
+        assert!(kept <= most, "{kept}");
+        assert!(count("session_runs").await <= most);
+        let total = i64::try_from(session_max).unwrap();
+        assert_eq!(count("paths_view").await, total, "reports stay");
+        let query = PathsQuery {
+            gateway: Some("gw".into()),
+            from_us: 0,
+            to_us: i64::MAX,
+            limit: 20_000,
+        };
+        let stored = store.paths(&Scope::Service, &query).await.unwrap();
+        assert_eq!(stored.len(), usize::try_from(total).unwrap());
+        assert!(stored.iter().all(|it| it.path == "wifi"));
+    }
 }

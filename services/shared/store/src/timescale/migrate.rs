@@ -19,6 +19,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "assignments",
         include_str!("migrations/0004_assignments.sql"),
     ),
+    (
+        "notice_shares",
+        include_str!("migrations/0005_notice_shares.sql"),
+    ),
 ];
 /// Roll-ups depend on the edition: made by TimescaleDB where it can, else by the store.
 const ROLLUPS_OWN: &str = include_str!("rollups_own.sql");

@@ -11,7 +11,7 @@ use super::{COMMIT_WITHOUT_DISK, TimescaleStore, alerts::IN_SCOPE, fault::Fault,
 use crate::{
     NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, Watch, WatchChange, WriteError,
     error::readable,
-    notices::{WAIT_US_MAX, alert_of, lane, records, unreadable},
+    notices::{WAIT_US_MAX, alert_of, lane, records, share, unreadable},
 };
 
 /// First key of the advisory lock of a channel: the letters "note".
@@ -32,21 +32,25 @@ async fn add(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u64,
     let channels: Vec<&str> = notices.iter().map(|n| n.channel.as_str()).collect();
     let lanes: Vec<String> = notices.iter().map(|n| lane(n)).collect();
     let due: Vec<i64> = notices.iter().map(|n| n.due_us).collect();
+    let shares: Vec<&str> = notices.iter().map(|n| share(n)).collect();
     let waits: Vec<bool> = ids.iter().map(|id| !settled.contains(id)).collect();
     let statement = transaction
         .prepare_cached(
-            "WITH w AS (SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::bigint[], $7::bool[])
-                     WITH ORDINALITY AS w (id, alert, payload, channel, lane, due_us, waits, n)),
+            "WITH w AS (SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text[],
+                     $5::text[], $6::bigint[], $7::bool[], $8::text[])
+                     WITH ORDINALITY AS w (id, alert, payload, channel, lane, due_us, waits, share, n)),
                  new AS (INSERT INTO notices SELECT id, alert, payload FROM w ON CONFLICT (id) DO NOTHING RETURNING id),
-                 queued AS (INSERT INTO notice_queue (id, channel, lane, due_us, attempts)
-                     SELECT id, channel, lane, due_us, 0 FROM w JOIN new USING (id) WHERE waits ORDER BY n)
+                 queued AS (INSERT INTO notice_queue (id, channel, lane, due_us, attempts, share)
+                     SELECT id, channel, lane, due_us, 0, share FROM w JOIN new USING (id) WHERE waits ORDER BY n)
              SELECT count(*) FROM new",
         )
         .await?;
     let row = transaction
         .query_one(
             &statement,
-            &[&ids, &alerts, &payloads, &channels, &lanes, &due, &waits],
+            &[
+                &ids, &alerts, &payloads, &channels, &lanes, &due, &waits, &shares,
+            ],
         )
         .await?;
     Ok(row.get::<_, i64>(0).cast_unsigned())
@@ -166,10 +170,16 @@ impl NoticesStore for TimescaleStore {
             tx.execute(&lock, &[&TAKING, &channel]).await?;
             let statement = tx
                 .prepare_cached(
-                    "WITH due AS (SELECT q.seq FROM notice_queue q WHERE q.channel = $1 AND (q.due_us <= $2 OR q.due_us > $5)
-                         AND NOT EXISTS (SELECT 1 FROM notice_queue e WHERE e.channel = q.channel AND e.lane = q.lane
-                             AND e.seq < q.seq AND (e.due_us BETWEEN $2 + 1 AND $5 OR e.attempts > 0))
-                         ORDER BY q.attempts > 0, CASE WHEN q.attempts > 0 THEN q.due_us END, q.seq LIMIT $4),
+                    "WITH waiting AS (SELECT q.seq, q.attempts > 0 AS failed,
+                             CASE WHEN q.attempts > 0 THEN q.due_us END AS failed_us,
+                             row_number() OVER (PARTITION BY q.attempts > 0, q.share ORDER BY q.seq)
+                                 AS turn
+                         FROM notice_queue q WHERE q.channel = $1
+                             AND (q.due_us <= $2 OR q.due_us > $5)
+                             AND NOT EXISTS (SELECT 1 FROM notice_queue e
+                                 WHERE e.channel = q.channel AND e.lane = q.lane AND e.seq < q.seq
+                                     AND (e.due_us BETWEEN $2 + 1 AND $5 OR e.attempts > 0))),
+                     due AS (SELECT seq FROM waiting ORDER BY failed, failed_us, turn, seq LIMIT $4),
                      taken AS (UPDATE notice_queue q SET due_us = $3, attempts = q.attempts + 1 FROM due
                          WHERE q.seq = due.seq RETURNING q.seq, q.id, q.attempts)
                      SELECT t.attempts, n.payload, t.id FROM taken t JOIN notices n ON n.id = t.id ORDER BY t.seq",

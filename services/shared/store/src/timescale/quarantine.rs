@@ -6,7 +6,8 @@ use tokio_postgres::Row;
 use super::{TimescaleStore, accounts::insert_audit, fault::Fault, transaction};
 use crate::{
     AuditEntry, CASES_LISTED_MAX, QuarantineCase, QuarantineEntry, QuarantineFill, QuarantineQuery,
-    QuarantineStore, QueryError, Scope, WriteError, error::readable, quarantine::Columns,
+    QuarantineStore, QuarantineTotals, QueryError, Scope, WriteError, error::readable,
+    quarantine::Columns,
 };
 
 /// `Invalid` for what has no entry.
@@ -82,6 +83,23 @@ impl QuarantineStore for TimescaleStore {
             arrived_us: row.get(8),
         };
         Ok(rows.iter().map(case).collect())
+    }
+
+    async fn quarantine_totals(&self, scope: &Scope) -> Result<QuarantineTotals, QueryError> {
+        let row = self
+            .reader()
+            .await?
+            .query_one(
+                "SELECT count(*), coalesce(sum(entries), 0)::bigint FROM
+                     (SELECT count(*) AS entries FROM quarantine WHERE $1::text IS NULL OR tenant = $1
+                      GROUP BY tenant, gateway, device, kind) AS c",
+                &[&scope.as_tenant()],
+            )
+            .await?;
+        Ok(QuarantineTotals {
+            cases: row.get::<_, i64>(0).cast_unsigned(),
+            entries: row.get::<_, i64>(1).cast_unsigned(),
+        })
     }
 
     async fn quarantine_fill(&self) -> Result<Vec<QuarantineFill>, QueryError> {

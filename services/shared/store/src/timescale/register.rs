@@ -250,6 +250,17 @@ fn patient(row: &Row) -> PatientEntry {
     }
 }
 
+fn gateway(row: &Row) -> GatewayEntry {
+    GatewayEntry {
+        id: row.get(0),
+        tenant: row.get(1),
+    }
+}
+
+fn rows(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
 #[async_trait]
 impl Register for TimescaleStore {
     async fn put_patient(&self, entry: &PatientEntry) -> Result<(), WriteError> {
@@ -308,16 +319,40 @@ impl Register for TimescaleStore {
         Ok(found)
     }
 
-    async fn assignments_changed_since(
+    async fn assignments_at(
         &self,
-        since_us: i64,
+        scope: &Scope,
+        at_us: i64,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<Assignment>, QueryError> {
+        let connection = self.reader().await?;
+        let statement = connection
+            .prepare_cached(&format!(
+                "SELECT {ASSIGNMENT_COLUMNS} FROM assignments a JOIN devices d ON d.id = a.device
+                 WHERE a.device > $3 AND a.from_us <= $2 AND a.until_us > $2
+                     AND ($1::text IS NULL OR d.tenant = $1) ORDER BY a.device LIMIT $4"
+            ))
+            .await?;
+        let limit = rows(limit);
+        let rows = connection
+            .query(&statement, &[&scope.as_tenant(), &at_us, &after, &limit])
+            .await?;
+        Ok(rows.iter().map(assignment).collect())
+    }
+
+    async fn assignments_changed_page(
+        &self,
+        after: (i64, &str),
+        limit: usize,
     ) -> Result<Vec<(String, i64)>, QueryError> {
         let rows = self
             .reader()
             .await?
             .query(
-                "SELECT id, changed_us FROM devices WHERE changed_us > $1 ORDER BY id COLLATE \"C\"",
-                &[&since_us],
+                "SELECT id, changed_us FROM devices WHERE (changed_us, id) > ($1, $2)
+                 ORDER BY changed_us, id LIMIT $3",
+                &[&after.0, &after.1, &rows(limit)],
             )
             .await?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
@@ -337,39 +372,63 @@ impl Register for TimescaleStore {
         Ok(row.as_ref().map(patient))
     }
 
-    async fn patients(&self, scope: &Scope) -> Result<Vec<PatientEntry>, QueryError> {
+    async fn gateway(&self, scope: &Scope, id: &str) -> Result<Option<GatewayEntry>, QueryError> {
+        let row = self
+            .reader()
+            .await?
+            .query_opt(
+                "SELECT id, tenant FROM gateways
+                 WHERE id = $2 AND tenant <> '' AND ($1::text IS NULL OR tenant = $1)",
+                &[&scope.as_tenant(), &id],
+            )
+            .await?;
+        Ok(row.as_ref().map(gateway))
+    }
+
+    async fn patients_page(
+        &self,
+        scope: &Scope,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<PatientEntry>, QueryError> {
         let rows = self
             .reader()
             .await?
             .query(
                 "SELECT id, tenant, name, spo2_scale FROM patients
-                 WHERE tenant <> '' AND ($1::text IS NULL OR tenant = $1) ORDER BY id COLLATE \"C\"",
-                &[&scope.as_tenant()],
+                 WHERE id > $2 AND tenant <> '' AND ($1::text IS NULL OR tenant = $1)
+                 ORDER BY id LIMIT $3",
+                &[&scope.as_tenant(), &after, &rows(limit)],
             )
             .await?;
         Ok(rows.iter().map(patient).collect())
     }
 
-    async fn gateways(&self, scope: &Scope) -> Result<Vec<GatewayEntry>, QueryError> {
+    async fn gateways_page(
+        &self,
+        scope: &Scope,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<GatewayEntry>, QueryError> {
         let rows = self
             .reader()
             .await?
             .query(
-                "SELECT id, tenant FROM gateways WHERE tenant <> '' AND ($1::text IS NULL OR tenant = $1) ORDER BY id COLLATE \"C\"",
-                &[&scope.as_tenant()],
+                "SELECT id, tenant FROM gateways
+                 WHERE id > $2 AND tenant <> '' AND ($1::text IS NULL OR tenant = $1)
+                 ORDER BY id LIMIT $3",
+                &[&scope.as_tenant(), &after, &rows(limit)],
             )
             .await?;
-        let gateway = |row: &Row| GatewayEntry {
-            id: row.get(0),
-            tenant: row.get(1),
-        };
         Ok(rows.iter().map(gateway).collect())
     }
 
-    async fn devices(
+    async fn devices_page(
         &self,
         scope: &Scope,
         gateway: Option<&str>,
+        after: &str,
+        limit: usize,
     ) -> Result<Vec<DeviceEntry>, QueryError> {
         let rows = self
             .reader()
@@ -377,10 +436,11 @@ impl Register for TimescaleStore {
             .query(
                 &format!(
                     "SELECT {ASSIGNMENT_COLUMNS} FROM assignments a JOIN devices d ON d.id = a.device
-                     WHERE a.until_us = 9223372036854775807 AND ($1::text IS NULL OR d.tenant = $1)
-                         AND ($2::text IS NULL OR a.gateway = $2) ORDER BY a.device COLLATE \"C\""
+                     WHERE a.device > $3 AND a.until_us = 9223372036854775807
+                         AND ($1::text IS NULL OR d.tenant = $1)
+                         AND ($2::text IS NULL OR a.gateway = $2) ORDER BY a.device LIMIT $4"
                 ),
-                &[&scope.as_tenant(), &gateway],
+                &[&scope.as_tenant(), &gateway, &after, &rows(limit)],
             )
             .await?;
         Ok(rows.iter().map(|row| assignment(row).entry()).collect())

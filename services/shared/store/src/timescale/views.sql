@@ -13,7 +13,8 @@ CREATE OR REPLACE VIEW vitals_1h_view AS
 CREATE OR REPLACE VIEW paths_view AS
     SELECT r.time, g.tenant, g.id AS gateway, s.path, s.end_of, r.state, r.interval_ms, r.sent_bytes, r.received_bytes,
         r.sent_packets, r.lost_packets, r.rtt_ms
-    FROM paths r JOIN path_sessions s ON s.key = r.session JOIN gateways g ON g.key = r.gateway;
+    -- The sessions of a gateway are bounded: an old report may have outlived the name of its path.
+    FROM paths r LEFT JOIN path_sessions s ON s.key = r.session JOIN gateways g ON g.key = r.gateway;
 CREATE OR REPLACE VIEW patients_view AS
     SELECT tenant, id AS patient, name FROM patients WHERE tenant <> '';
 CREATE OR REPLACE VIEW alerts_view AS
