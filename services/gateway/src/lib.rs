@@ -52,7 +52,7 @@ use crate::{
     intake::Intake,
     journal::{Condition, Directory, Journal, Limits, recovery},
     to_dashboard::CertificateError,
-    to_path_telemetry::Telemetry,
+    to_path_telemetry::{JournalsWaiting, Telemetry},
     to_proxy::{Courier, DeadLetters, FromMemory, Options, Through, Uplink},
 };
 
@@ -145,7 +145,9 @@ pub async fn run(
         tunnel: tunnel.clone(),
         identity,
     });
+    let journals = JournalsWaiting::default();
     let telemetry = (!config.path_telemetry.is_empty()).then(|| Telemetry {
+        journals: journals.clone(),
         gateway: gateway.clone(),
         uplink: Arc::clone(&uplink),
         url: config.path_telemetry.clone(),
@@ -185,7 +187,7 @@ pub async fn run(
     };
     let served = match config.ingest.is_empty() {
         true => carry_only(&tunnel, &context).await,
-        false => serve(config, gateway, uplink, &context).await,
+        false => serve_with(config, gateway, uplink, &journals, &context).await,
     };
     context.shutdown().request();
     if let Some(packets) = packets {
@@ -285,6 +287,23 @@ pub async fn serve(
     uplink: Arc<dyn Uplink>,
     context: &Context,
 ) -> Result<(), RunError> {
+    serve_with(
+        config,
+        gateway,
+        uplink,
+        &JournalsWaiting::default(),
+        context,
+    )
+    .await
+}
+
+async fn serve_with(
+    config: Config,
+    gateway: String,
+    uplink: Arc<dyn Uplink>,
+    journals: &JournalsWaiting,
+    context: &Context,
+) -> Result<(), RunError> {
     let listener = service_kit::grpc::bind(config.listen, "listen").await?;
     keep_private(&config)?;
     let AtStart {
@@ -297,6 +316,8 @@ pub async fn serve(
         open_journal(&config, "vitals", config.vitals_limits(), context).await?;
     let (alerts, alerts_watch) =
         open_journal(&config, "alerts", config.alerts_limits(), context).await?;
+    let counted = (vitals.clone(), alerts.clone());
+    journals.open(move || counted.0.waiting() + counted.1.waiting());
 
     let dead_letters = Arc::new(DeadLetters::new(config.data_dir.join("rejected.jsonl")));
     let (follower, answers) = Follower::new();

@@ -4,7 +4,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -99,6 +99,7 @@ impl Reporter {
                 sequence: *sequence,
                 // The certificate says it.
                 tenant: String::new(),
+                journal_waiting: None,
             });
         }
         self.last = paths
@@ -121,12 +122,30 @@ fn state_of(state: tunnel::PathState) -> PathState {
     }
 }
 
+type Count = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// How many entries wait in the journals. Clones are the same. Unknown until they are open.
+#[derive(Clone, Default)]
+pub struct JournalsWaiting(Arc<OnceLock<Count>>);
+
+impl JournalsWaiting {
+    pub fn open(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
+        // A gateway opens its journals once.
+        let _ = self.0.set(Box::new(count));
+    }
+
+    pub fn entries(&self) -> Option<u64> {
+        self.0.get().map(|count| count())
+    }
+}
+
 pub struct Telemetry {
     pub gateway: String,
     pub uplink: Arc<dyn Uplink>,
     pub url: String,
     pub interval: Duration,
     pub clock: Clock,
+    pub journals: JournalsWaiting,
     /// Whose keepalive follows the policy.
     pub tunnel: Option<Tunnel>,
 }
@@ -160,8 +179,12 @@ impl Telemetry {
                     continue;
                 }
             }
-            let reports =
+            let mut reports =
                 reporter.report(&self.uplink.paths(), (self.clock)().wall_us, self.interval);
+            let journal_waiting = self.journals.entries();
+            for report in &mut reports {
+                report.journal_waiting = journal_waiting;
+            }
             if reports.is_empty() {
                 continue;
             }

@@ -13,7 +13,7 @@ use contracts::{
 };
 use gateway::{
     clock::{Clock, Moment},
-    to_path_telemetry::Telemetry,
+    to_path_telemetry::{JournalsWaiting, Telemetry},
     to_proxy::{Direct, Uplink},
 };
 use service_kit::{
@@ -69,6 +69,7 @@ impl Uplink for OnePath {
 struct World {
     store: Arc<dyn Store>,
     authority: LocalAuthority,
+    journals: JournalsWaiting,
     url: String,
     contexts: [Context; 2],
     path_telemetry: JoinHandle<Result<(), path_telemetry::RunError>>,
@@ -109,6 +110,7 @@ impl World {
         World {
             store,
             authority,
+            journals: JournalsWaiting::default(),
             url: format!("https://127.0.0.1:{}", address.port()),
             contexts,
             path_telemetry,
@@ -130,6 +132,7 @@ impl World {
             url: self.url.clone(),
             interval: Duration::from_millis(200),
             clock,
+            journals: self.journals.clone(),
             tunnel: None,
         };
         let context = Context::new("gateway");
@@ -218,6 +221,7 @@ async fn a_gateway_an_hour_off_is_missed_on_time_and_not_while_it_reports() {
         world.register(gateway).await;
         world.hear(gateway).await;
     }
+    world.journals.open(|| 7);
     let vanishing = world.report("vanishes", ahead);
     let pausing = world.report("pauses", behind);
     let deadline = Instant::now() + PATIENCE;
@@ -226,6 +230,9 @@ async fn a_gateway_an_hour_off_is_missed_on_time_and_not_while_it_reports() {
         world.hear("steady").await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    let reports = world.store.latest_paths(&Scope::Service, Some("vanishes"));
+    let reports = reports.await.unwrap();
+    assert_eq!(reports[0].journal_waiting, Some(7), "what waits is said");
     vanishing.request();
     let vanished_us = contracts::now_us();
     let deadline = Instant::now() + PATIENCE;

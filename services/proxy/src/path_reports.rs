@@ -108,6 +108,7 @@ impl Reports {
                 .map_or_else(String::new, |address| address.to_string()),
             sequence: *sequence,
             tenant: gateway.tenant.clone(),
+            journal_waiting: None,
         };
         last.sent_bytes = path.sent_bytes;
         last.received_bytes = path.received_bytes;

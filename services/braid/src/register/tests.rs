@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use alerting::rules_then::RulesThen;
 use clap::Parser;
+use contracts::paths::{End, PathReport};
 use store::{SPO2_SCALE, SqliteStore};
 
 use super::*;
@@ -86,6 +87,55 @@ async fn who_is_unknown_is_created_only_when_that_is_said() {
     let inside = "--from 2026-01-01T05:00:00Z --until 2026-01-01T06:00:00Z";
     let refused = enter(&format!("{base} ada {inside}")).await.unwrap_err();
     assert!(refused.to_string().contains("end or remove"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_waits_at_a_gateway_follows_from_its_own_report() {
+    let directory = tempfile::tempdir().unwrap();
+    let store: &dyn Store = &SqliteStore::open(directory.path()).unwrap();
+    let enter = async |line: &str| {
+        let said = command(line).entry().unwrap().enter(store).await.unwrap();
+        said.join("\n")
+    };
+    let report = async |sequence, journal_waiting, ago_us| {
+        let report = PathReport {
+            gateway: "gw-1".into(),
+            path: "wifi".into(),
+            end: End::Gateway.into(),
+            session: 1,
+            sequence,
+            interval_ms: 1000,
+            time_us: contracts::now_us() - ago_us,
+            journal_waiting,
+            ..PathReport::default()
+        };
+        store.write_paths(vec![report], Vec::new()).await.unwrap();
+    };
+    let base = "--device d --gateway gw-1 --create --patient";
+    enter(&format!("{base} ada")).await;
+    // An older gateway does not say it, and a report of long ago says nothing of now.
+    report(1, None, 0).await;
+    assert!(
+        enter(&format!("{base} ben"))
+            .await
+            .contains("gw-1 may hold some")
+    );
+    report(2, Some(0), 3_600_000_000).await;
+    let since = "--from 2026-01-01T00:00:00Z";
+    assert!(
+        enter(&format!("{base} eve {since}"))
+            .await
+            .contains("is with eve")
+    );
+    report(3, Some(41), 0).await;
+    let said = enter(&format!("{base} cleo")).await;
+    assert!(
+        said.contains("gw-1 reported 41 entries in its journal"),
+        "{said}"
+    );
+    report(4, Some(0), 0).await;
+    let said = enter(&format!("{base} ada")).await;
+    assert!(!said.contains("warning"), "nothing waits: {said}");
 }
 
 #[test]

@@ -126,6 +126,11 @@ impl<D: Disk> Journal<D> {
         Ok((journal, summary))
     }
 
+    /// Durable entries that the core has not acknowledged.
+    pub fn waiting(&self) -> u64 {
+        self.reader.durable().saturating_sub(self.reader.head())
+    }
+
     /// Answers once the samples are on disk, with one outcome each; waits while the queue is full.
     pub async fn append(
         &self,
