@@ -1,5 +1,7 @@
 //! `braid quarantine`: readings, gaps and alerts that the register attributes to nobody; assigned or discarded by hand.
 
+mod readmit;
+
 use std::sync::Arc;
 
 use contracts::vitals::{Quarantined, quarantined::Entry, sample::Reading};
@@ -61,6 +63,12 @@ pub enum QuarantineCommand {
         #[command(flatten)]
         engines: EnginesChoice,
     },
+    /// Take in what ingest refused before it kept such readings apart: the `rejected.jsonl` of a
+    /// gateway, by the admission of every upload. To do it twice has the effect of once.
+    #[command(
+        after_help = "Example:\n  braid quarantine readmit data/gateway/rejected.jsonl --gateway gw-1 \\\n      --by \"Eve Nurse\" --reason \"registered late\""
+    )]
+    Readmit(readmit::Readmit),
     /// Delete it for good, for example what a technician measured.
     #[command(
         after_help = "Example:\n  braid quarantine discard --device chest-7 \\\n      --by \"Eve Operator\" --reason \"a test\""
@@ -175,6 +183,7 @@ impl QuarantineCommand {
                     let engines = engines.open().await?;
                     say(&assign(&engines, &tenant, patient, &which, &signed).await?)
                 }
+                Self::Readmit(readmit) => readmit.run().await,
                 Self::Discard {
                     which,
                     signed,

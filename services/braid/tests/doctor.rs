@@ -9,10 +9,13 @@ use std::sync::Arc;
 
 use bus::{Bus, KafkaBus, KafkaOptions, Record, Topic};
 use contracts::alerts::{Alert, AlertState};
+use contracts::vitals::{Quarantined, Sample, quarantined::Entry};
 use program::{run, run_with};
 use service_kit::tls::PeerId;
 use service_kit::tls::authority::LocalAuthority;
-use store::{AlertsBatch, Claims, Store, TimescaleOptions, TimescaleStore};
+use store::{
+    AlertsBatch, Claims, Store, TimescaleOptions, TimescaleStore, VitalsBatch, VitalsStore,
+};
 use testkit::kafka::Cluster;
 use testkit::timescale_server::{PASSWORD, TimescaleServer};
 
@@ -245,6 +248,30 @@ async fn timescaledb_is_told_apart_from_what_keeps_it_from_working() {
     let (_, text) = ask(url.clone(), PASSWORD, &[]).await.unwrap();
     has(&text, "ok  ", "store", "with TimescaleDB");
     has(&text, "ok  ", "clock", "from this machine's");
+    has(&text, "ok  ", "quarantine", "belongs to somebody");
+    let store = TimescaleStore::open(&TimescaleOptions::new(&url, PASSWORD)).await;
+    let apart = Quarantined {
+        tenant: store::DEFAULT_TENANT.into(),
+        gateway: "gw".into(),
+        entry: Some(Entry::Sample(Sample {
+            device: "belt".into(),
+            ..Sample::default()
+        })),
+        ..Quarantined::default()
+    };
+    let batch = VitalsBatch {
+        quarantined: vec![apart],
+        ..VitalsBatch::default()
+    };
+    let written = store.unwrap().write_vitals(batch.into(), Vec::new()).await;
+    assert_eq!(written.unwrap().new, 1);
+    let (_, text) = ask(url.clone(), PASSWORD, &[]).await.unwrap();
+    has(
+        &text,
+        "WARN",
+        "quarantine",
+        "1 readings, gaps or alerts of 1 gateways",
+    );
 
     let (_, text) = ask(url.clone(), "wrong", &[]).await.unwrap();
     has(&text, "FAIL", "store", "refuses the user or the password");

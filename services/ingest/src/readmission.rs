@@ -7,14 +7,15 @@
 use std::{sync::Arc, time::Duration};
 
 use bus::Bus;
+use contracts::vitals::{Sample, UploadRequest};
 use prost::bytes::Bytes;
 use service_kit::{Context, quota::Quota};
 use store::{Followed, Store};
 use tokio::sync::watch;
 use tonic::Status;
 
+pub use crate::admission::GatewayId;
 use crate::{
-    admission::GatewayId,
     from_gateway::{Bounds, Gateways},
     newer::{self, Upload},
     register::Register,
@@ -25,6 +26,8 @@ pub use crate::newer::{GATEWAY, UPLOADS};
 
 /// An engine that does not answer for so long is away.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Refused samples that are readmitted at once; a caller with more goes on with the next.
+pub const REFUSED_AT_ONCE_MAX: usize = 2_000;
 /// Who owns a device is asked once a run.
 const REGISTER_REFRESH: Duration = Duration::from_secs(3600);
 
@@ -93,9 +96,29 @@ impl Readmission {
         if upload.whole.is_some() {
             return Err(NotReadmitted::StillNewer);
         }
-        let readmission = self
-            .gateways
-            .readmit(&gateway, upload.known, kept.arrived_us);
+        self.admit(&gateway, upload.known, kept.arrived_us).await
+    }
+
+    /// Samples that were refused when the gateway uploaded them, at most [`REFUSED_AT_ONCE_MAX`].
+    pub async fn readmit_refused(
+        &self,
+        gateway: &GatewayId,
+        samples: Vec<Sample>,
+    ) -> Result<Readmitted, NotReadmitted> {
+        let upload = UploadRequest {
+            samples,
+            ..UploadRequest::default()
+        };
+        self.admit(gateway, upload, contracts::now_us()).await
+    }
+
+    async fn admit(
+        &self,
+        gateway: &GatewayId,
+        upload: UploadRequest,
+        arrived_us: i64,
+    ) -> Result<Readmitted, NotReadmitted> {
+        let readmission = self.gateways.readmit(gateway, upload, arrived_us);
         tokio::time::timeout(PATIENCE, readmission)
             .await
             .map_err(|_| NotReadmitted::Failed("the bus does not take it".to_owned()))?

@@ -10,6 +10,9 @@ use store::timescale::Examined;
 use super::finding::Finding;
 use crate::engines::{BusConfig, StoreConfig, StoreUrl};
 
+const QUARANTINE: &str = "quarantine";
+const QUARANTINE_TO_DO: &str =
+    "see whose they are with `braid quarantine list`; assign or discard them";
 /// A question to the database on a healthy network takes less.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(50);
 
@@ -45,7 +48,22 @@ pub async fn store(config: &StoreConfig, clock_max: Duration, within: Duration) 
         Err(error) => return refused(error),
     };
     match tokio::time::timeout(within, TimescaleStore::examine(&options)).await {
-        Ok(Ok(examined)) => timescale(&examined, clock_max),
+        Ok(Ok(examined)) => {
+            let mut findings = timescale(&examined, clock_max);
+            let opening = TimescaleStore::open_to_look(&options);
+            let looked = async {
+                match opening.await {
+                    Ok(store) => quarantine(&store).await,
+                    Err(error) => Finding::failed(QUARANTINE, error.to_string(), QUARANTINE_TO_DO),
+                }
+            };
+            let looked = tokio::time::timeout(within, looked).await;
+            findings.push(looked.unwrap_or_else(|_| {
+                let says = format!("no answer within {within:?}");
+                Finding::failed(QUARANTINE, says, QUARANTINE_TO_DO)
+            }));
+            findings
+        }
         Ok(Err(error)) => refused(crate::engines::store_refusal(&error)),
         Err(_) => {
             let says = format!("TimescaleDB has not answered within {within:?}");
@@ -81,19 +99,17 @@ async fn documents(store: &dyn store::Store) -> Vec<Finding> {
 }
 
 async fn quarantine(store: &dyn store::Store) -> Finding {
-    const SUBJECT: &str = "quarantine";
-    const TO_DO: &str = "see whose they are with `braid quarantine list`; assign or discard them";
     match store.quarantine_fill().await {
-        Ok(fill) if fill.is_empty() => Finding::ok(SUBJECT, "every reading belongs to somebody"),
+        Ok(fill) if fill.is_empty() => Finding::ok(QUARANTINE, "every reading belongs to somebody"),
         Ok(fill) => {
             let entries: u64 = fill.iter().map(|of| of.entries).sum();
             let says = format!(
                 "{entries} readings, gaps or alerts of {} gateways belong to nobody",
                 fill.len()
             );
-            Finding::warning(SUBJECT, says, TO_DO)
+            Finding::warning(QUARANTINE, says, QUARANTINE_TO_DO)
         }
-        Err(error) => Finding::failed(SUBJECT, error.to_string(), TO_DO),
+        Err(error) => Finding::failed(QUARANTINE, error.to_string(), QUARANTINE_TO_DO),
     }
 }
 
