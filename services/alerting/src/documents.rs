@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use contracts::alerts::Document;
 use store::{AlertsQuery, Damaged, QueryError, Scope, Store, StoredDocument};
-use vitals::{Invalid, RuleSet, silence, validate_identifier};
+use vitals::{Invalid, RuleSet, TeamGroups, silence, validate_identifier};
 
 use crate::{
     book,
@@ -55,7 +55,11 @@ pub fn check(document: &Document) -> Result<(), Invalid> {
         TEAM => {
             lasting(document)?;
             subject(document.subject == DEFAULT, document, DEFAULT)?;
-            Team::from_json(&document.body).map(drop)
+            Team::from_json(&document.body)?;
+            // Ingest and the dashboard read the groups by this contract.
+            TeamGroups::read(document)
+                .map(drop)
+                .map_err(|reason| Invalid::new("patients", reason, "{}"))
         }
         RULES => {
             lasting(document)?;

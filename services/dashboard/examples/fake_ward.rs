@@ -2,7 +2,7 @@
 //! none of the other services. `cargo run -p dashboard --example fake_ward`, then `npm run dev` in `web/` or the printed address.
 //!
 //! `fake_ward ADDRESS PATIENTS ALERTS` adds what is hard to show: more patients, more open alerts of low priority with one old fall
-//! among them, a patient (`patient-4`) whose gateway was lost eight minutes ago, and one of whom nothing ever arrived. A line `cut` on
+//! among them, a patient (`patient-4`) whose gateway was lost eight minutes ago, one of whom nothing ever arrived, and readings of two sensors that no patient wears. A line `cut` on
 //! standard input stops every reading and report, `restore` lets them go on, and the end of input ends the ward.
 #![allow(clippy::unwrap_used)]
 
@@ -96,6 +96,9 @@ async fn main() {
         ward.patient("patient-new", "Nora Fresh", "default", "gw-4")
             .await;
         many_alerts(&ward, alerts).await;
+        for (device, count) in [("stray-belt", 12), ("stray-clip", 3)] {
+            ward.quarantined("default", "gw-1", device, count).await;
+        }
     }
     println!("http://{}  sign in as admin with {PASSWORD}", ward.address);
 

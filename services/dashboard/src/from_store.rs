@@ -4,14 +4,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contracts::alerts::{Alert, AlertCount};
-use contracts::query::{GetSeriesRequest, GetSeriesResponse, Series};
+use contracts::alerts::{Alert, AlertCount, Document};
+use contracts::query::{
+    GetSeriesRequest, GetSeriesResponse, ListQuarantineResponse, QuarantineCase, Series,
+};
 use contracts::vitals::{Metric, Sample};
 use service_kit::{Backoff, Context, Shutdown};
-use store::{AlertsQuery, OpenAlerts, QueryError, Scope, SeriesQuery, Store};
+use store::{
+    AlertsQuery, OpenAlerts, Otherwise, QueryError, RULES, Said, Scope, SeriesQuery, Store, TEAM,
+    in_force,
+};
+use vitals::{RuleSet, RulesInForce, TeamGroups};
 
 use crate::live::Live;
-use crate::ward::unit;
+use crate::ward_view::unit;
 
 /// New patients and changed names show within this time even when nothing rings.
 const REGISTER_INTERVAL: Duration = Duration::from_secs(10);
@@ -46,8 +52,9 @@ pub async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: Context
     let mut backoff = Backoff::for_reconnect();
     let mut unknown = Backoff::new(REGISTER_INTERVAL_MIN, REGISTER_INTERVAL);
     let mut everything = true;
+    let mut documents = Documents::default();
     loop {
-        match refresh(store.as_ref(), &live, everything).await {
+        match refresh(store.as_ref(), &live, everything, &mut documents).await {
             Ok(()) => {
                 check.ok();
                 backoff.reset();
@@ -76,8 +83,14 @@ pub async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: Context
     }
 }
 
-async fn refresh(store: &dyn Store, live: &Live, everything: bool) -> Result<(), QueryError> {
+async fn refresh(
+    store: &dyn Store,
+    live: &Live,
+    everything: bool,
+    documents: &mut Documents,
+) -> Result<(), QueryError> {
     let scope = Scope::Service;
+    documents.follow(store, live).await?;
     let patients = store.patients(&scope).await?;
     let gateways = store.gateways(&scope).await?;
     let devices = store.devices(&scope, None).await?;
@@ -93,6 +106,42 @@ async fn refresh(store: &dyn Store, live: &Live, everything: bool) -> Result<(),
         live.on_stored(&latest, alerts);
     }
     Ok(())
+}
+
+/// The rule sets and teams that the ward view goes by.
+#[derive(Default)]
+struct Documents {
+    /// The newest when they were read.
+    newest: Option<u64>,
+    damaged: Said,
+}
+
+impl Documents {
+    /// Reads them when there is something new. One that cannot be read is said by alerting, too.
+    async fn follow(&mut self, store: &dyn Store, live: &Live) -> Result<(), QueryError> {
+        // First, so that a document that is put while the rest is read is found the next time.
+        let newest = store.newest_document().await?;
+        if self.newest == Some(newest) {
+            return Ok(());
+        }
+        let now_us = contracts::now_us();
+        let teams = in_force(store, TEAM, now_us, Otherwise::Earlier, TeamGroups::read).await?;
+        let rules = in_force(store, RULES, now_us, Otherwise::Earlier, rule_set).await?;
+        self.damaged
+            .say("dashboard", [teams.damaged, rules.damaged].concat());
+        live.on_rules(RulesInForce::new(teams.documents, rules.documents));
+        self.newest = Some(newest);
+        Ok(())
+    }
+}
+
+/// `None`: taken back, by an empty body.
+fn rule_set(document: &Document) -> Result<Option<RuleSet>, String> {
+    if document.body.is_empty() {
+        return Ok(None);
+    }
+    let set = RuleSet::from_json(&document.body);
+    set.map(Some).map_err(|error| error.to_string())
 }
 
 /// Each tenant's, so that the many of one hide no other's.
@@ -229,6 +278,36 @@ pub async fn alerts(
     Ok((alerts, counts))
 }
 
+/// What is kept apart of a tenant: the cases that arrived last, and how much the list leaves out.
+pub async fn quarantine(
+    store: &dyn Store,
+    scope: &Scope,
+    limit: usize,
+) -> Result<ListQuarantineResponse, QueryError> {
+    let cases = store.quarantine_cases(scope).await?;
+    let totals = store.quarantine_totals(scope).await?;
+    let listed = cases.iter().take(limit);
+    let cases: Vec<QuarantineCase> = listed
+        .map(|case| QuarantineCase {
+            device: case.device.clone(),
+            gateway: case.gateway.clone(),
+            kind: case.kind.clone(),
+            entries: case.entries,
+            first_us: case.first_us,
+            last_us: case.last_us,
+            arrived_us: case.arrived_us,
+        })
+        .collect();
+    // Entries may have arrived between the two questions.
+    let in_list: u64 = cases.iter().map(|case| case.entries).sum();
+    Ok(ListQuarantineResponse {
+        entries: totals.entries.max(in_list),
+        cases_omitted: totals.cases.saturating_sub(cases.len() as u64),
+        entries_omitted: totals.entries.saturating_sub(in_list),
+        cases,
+    })
+}
+
 /// Keeps the totals of open alerts that go with every look at the ward, until shutdown.
 pub async fn keep_counts(store: Arc<dyn Store>, live: Arc<Live>, shutdown: Shutdown) {
     loop {
@@ -303,6 +382,70 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_patient_is_unknown_by_the_rules_that_hold_for_the_patient() {
+        let directory = tempfile::tempdir().unwrap();
+        let store: &dyn Store = &SqliteStore::open(directory.path()).unwrap();
+        let now_us = contracts::now_us();
+        for id in ["ada", "ben"] {
+            let patient = PatientEntry {
+                id: id.into(),
+                ..ada()
+            };
+            store.put_patient(&patient).await.unwrap();
+        }
+        let sample = |patient: &str| Sample {
+            device: format!("{patient}-cuff"),
+            stream: "cuff".into(),
+            sequence: 1,
+            patient: patient.into(),
+            gateway: "g".into(),
+            metric: Metric::SystolicPressure.into(),
+            device_time_us: now_us - 2 * 3_600_000_000,
+            ingest_time_us: now_us - 2 * 3_600_000_000,
+            reading: Some(Reading::Value(120.0)),
+            ..Sample::default()
+        };
+        let batch = VitalsBatch {
+            samples: vec![sample("ada"), sample("ben")],
+            ..VitalsBatch::default()
+        };
+        store
+            .write_vitals(Arc::new(batch), Vec::new())
+            .await
+            .unwrap();
+        let live = Live::new(RuleSet::default_set());
+        let mut documents = Documents::default();
+        let mut unknown = async || {
+            refresh(store, &live, true, &mut documents).await.unwrap();
+            live.publish(now_us);
+            let patients = live.look("t").patients.into_iter();
+            let unknown = patients.filter(|it| it.unknown.is_some());
+            unknown.map(|it| it.id).collect::<Vec<_>>()
+        };
+        assert_eq!(unknown().await, [""; 0], "four hours by the built-in rules");
+        // Ben is in a group whose blood pressure is taken each hour.
+        let mut set = RuleSet::default_set();
+        set.stale_after_s.insert("systolic-pressure".into(), 3600);
+        let document = |kind: &str, subject: &str, body: String| Document {
+            kind: kind.into(),
+            tenant: "t".into(),
+            subject: subject.into(),
+            version: 1,
+            body,
+            ..Document::default()
+        };
+        let team = r#"{"patients": {"ben": {"group": "hourly"}}}"#.to_owned();
+        let rules = serde_json::to_string(&set).unwrap();
+        for put in [
+            document(TEAM, "default", team),
+            document(RULES, "group:hourly", rules),
+        ] {
+            store.put_document(&put).await.unwrap();
+        }
+        assert_eq!(unknown().await, ["ben"]);
+    }
+
+    #[tokio::test]
     async fn an_alert_that_ended_unheard_does_not_stay_open() {
         let directory = tempfile::tempdir().unwrap();
         let store: &dyn Store = &SqliteStore::open(directory.path()).unwrap();
@@ -316,7 +459,9 @@ mod tests {
         };
         let raised = alert("fall", 1, AlertState::Active);
         let live = Live::new(vitals::RuleSet::default_set());
-        refresh(store, &live, true).await.unwrap();
+        refresh(store, &live, true, &mut Documents::default())
+            .await
+            .unwrap();
         live.on_alert(raised.clone());
         let mut updates = live.updates();
         // The rest was published while the bus was away.
@@ -329,7 +474,9 @@ mod tests {
             ..AlertsBatch::default()
         };
         store.write_alerts(batch, Vec::new()).await.unwrap();
-        refresh(store, &live, true).await.unwrap();
+        refresh(store, &live, true, &mut Documents::default())
+            .await
+            .unwrap();
         assert_eq!(live.open_alerts(), ["other"]);
         let mut told = Vec::new();
         while let Ok(update) = updates.try_recv() {

@@ -1,6 +1,6 @@
 //! The dashboard: shows the ward to people, live, and takes their acknowledgements.
 //!
-//! Reads the store ([`from_store`]) and the ends of the topics ([`from_bus`]), folds both into the [`ward`], and serves a web
+//! Reads the store ([`from_store`]) and the ends of the topics ([`from_bus`]), folds both into the [`ward_view`], and serves a web
 //! page with gRPC-web ([`to_browser`]). It writes audit rows, the public halves of its keys ([`tokens`]), and gateways' tokens, certificates
 //! and revocations ([`gateways`]); acknowledgements and documents go through alerting's API.
 //!
@@ -17,7 +17,6 @@ use store::Store;
 pub mod accounts;
 mod attempts;
 mod canary;
-mod clients;
 pub mod config;
 mod from_bus;
 mod from_gateway;
@@ -29,11 +28,12 @@ mod oidc;
 mod outage;
 mod sessions;
 mod system;
+mod to_alerting;
 mod to_browser;
+mod to_links;
 mod to_people;
 mod tokens;
-mod untold;
-mod ward;
+mod ward_view;
 mod warnings;
 
 pub use config::Config;
@@ -64,7 +64,10 @@ pub async fn run(
     } else {
         None
     };
-    let clients = clients::Clients::new(&config, identity.as_ref())?;
+    let clients = to_browser::Clients {
+        alerting: to_alerting::client(&config.alerting_url, identity.as_ref())?,
+        links: to_links::client(&config.links_url, identity.as_ref())?,
+    };
     let oidc = oidc::Oidc::new(&config.oidc)?;
     if let Some(oidc) = oidc.clone() {
         let shutdown = context.shutdown().clone();
@@ -116,9 +119,9 @@ pub async fn run(
         context.shutdown().clone(),
     ));
 
-    context.tasks().spawn(untold::follow(
+    context.tasks().spawn(to_alerting::untold::follow(
         live.clone(),
-        clients.clone(),
+        clients.alerting.clone(),
         context.clone(),
     ));
 

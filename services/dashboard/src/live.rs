@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 use service_kit::Shutdown;
 use store::{DeviceEntry, GatewayEntry, LatestVital, OpenAlerts, PatientEntry, is_namesakes};
 use tokio::sync::{Notify, broadcast, watch};
-use vitals::{RuleSet, silence};
+use vitals::{RuleSet, RulesInForce, silence};
 
 use crate::canary::Canary;
-use crate::ward::{Snapshot, Ward};
+use crate::ward_view::{Snapshot, WardView};
 use crate::warnings::{Warnings, warning};
 
 /// Updates a viewer may be behind; then it skips them and takes a new snapshot.
@@ -50,7 +50,7 @@ pub enum What {
 }
 
 pub struct Live {
-    ward: Mutex<Ward>,
+    ward: Mutex<WardView>,
     /// Gateway to tenant, as the register has it.
     gateways: Mutex<HashMap<String, Arc<str>>>,
     /// Alerts that are told when the register says whose they are.
@@ -74,7 +74,7 @@ pub struct Live {
 impl Live {
     pub fn new(rules: RuleSet) -> Live {
         Live {
-            ward: Mutex::new(Ward::new(rules)),
+            ward: Mutex::new(WardView::new(rules)),
             gateways: Mutex::new(HashMap::new()),
             unowned: Mutex::new(VecDeque::new()),
             snapshots: watch::Sender::new(Arc::new(Snapshot::default())),
@@ -114,6 +114,10 @@ impl Live {
                 owner => self.send(owner, What::Alert(Arc::new(alert))),
             }
         }
+    }
+
+    pub fn on_rules(&self, rules: RulesInForce<RuleSet>) {
+        self.ward.lock().on_rules(rules);
     }
 
     /// Who watches has missed what was missed here, so news goes to them, too.

@@ -19,11 +19,12 @@ use tower::ServiceBuilder;
 
 use crate::Config;
 use crate::attempts::Attempts;
-use crate::clients::Clients;
 use crate::from_gateway::{self, Office};
 use crate::live::Live;
 use crate::oidc::Oidc;
 use crate::sessions::{Key, Person, Sessions};
+use crate::to_alerting::Alerting;
+use crate::to_links::Links;
 use crate::tokens::{self, Tokens};
 use viewers::Viewers;
 
@@ -44,6 +45,13 @@ const API_BODY_BYTES_MAX: usize = 4 * 1024;
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// A removed account or a changed password ends its sessions within this time.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The services that are called in the name of people.
+pub struct Clients {
+    pub alerting: Alerting,
+    /// `None`: no demonstration.
+    pub links: Option<Links>,
+}
 
 pub struct App {
     store: Arc<dyn Store>,

@@ -24,7 +24,7 @@ use contracts::query::watch_response::Update;
 use contracts::query::{
     AcknowledgeAlertRequest, GetPathsRequest, GetSeriesRequest, ListAlertsRequest,
     ListDocumentsRequest, ListLinksRequest, ListNoticesRequest, ListPatientsRequest,
-    PutDocumentRequest, SetLinkRequest, WatchRequest,
+    ListQuarantineRequest, PutDocumentRequest, SetLinkRequest, WatchRequest,
 };
 use contracts::vitals::Priority;
 use service_kit::tls::authority::LocalAuthority;
@@ -112,6 +112,8 @@ async fn furnish(ward: &Ward, mark: &str, tenant: &str) {
         ..NoticesBatch::default()
     };
     ward.store.write_notices(batch).await.unwrap();
+    ward.quarantined(tenant, &name("g"), &name("stray"), 3)
+        .await;
     ward.links.lock().push(Link {
         gateway: name("g"),
         name: "wifi".to_owned(),
@@ -226,6 +228,7 @@ async fn call(ward: &Ward, cookie: &str, method: &str) -> String {
             }
         }
         "ListNotices" => tell!(client.list_notices(ListNoticesRequest { alert })),
+        "ListQuarantine" => tell!(client.list_quarantine(ListQuarantineRequest::default())),
         "GetPaths" => {
             for gateway in [gateway, String::new()] {
                 tell!(client.get_paths(GetPathsRequest {

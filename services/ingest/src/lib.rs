@@ -23,12 +23,12 @@ mod duplicates;
 mod engines;
 mod from_gateway;
 mod gateway_clocks;
-mod holding;
 pub mod measure;
 mod newer;
 pub mod readmission;
 mod register;
 pub mod release;
+mod rules_in_force;
 mod to_bus;
 mod to_gateway;
 mod to_store;
@@ -91,7 +91,7 @@ pub async fn run(
     tasks.spawn(async move {
         store::follow_revocations(following, to, shutdown.requested()).await;
     });
-    let (to, holding) = tokio::sync::watch::channel(None);
+    let (to, rules) = tokio::sync::watch::channel(None);
     let shutdown = context.shutdown();
     tasks.spawn(to_gateway::follow_documents(
         Arc::clone(&store),
@@ -110,7 +110,7 @@ pub async fn run(
     let followers = to_gateway::Followers {
         store,
         register: Arc::clone(&register),
-        holding,
+        rules,
         refresh,
         guard: store::CallGuard::new(revocations.clone()),
         shutdown: shutdown.clone(),

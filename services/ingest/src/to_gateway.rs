@@ -5,31 +5,31 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use contracts::vitals::{FollowRulesRequest, FollowRulesResponse};
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use store::{
-    CallGuard, Damaged, Followed, Of, Otherwise, PUT_ANEW, QueryError, RULES, Said, Scope, Store,
-    TEAM, in_force,
+    CallGuard, Damaged, Followed, Of, Otherwise, PUT_ANEW, QueryError, RULES, Said, Scope, Store, TEAM,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
+use vitals::TeamGroups;
 
 use crate::{
     admission::GatewayId,
     caller::caller,
-    holding::{Groups, Holding, Worn},
     register::Register,
+    rules_in_force::{RulesInForce, Worn, answer, in_force},
 };
 
 pub type RulesStream = Pin<Box<dyn Stream<Item = Result<FollowRulesResponse, Status>> + Send>>;
 
 /// `None`: not read yet.
-pub type Reader = watch::Receiver<Option<Arc<Holding>>>;
+pub type Reader = watch::Receiver<Option<Arc<RulesInForce>>>;
 
 /// Keeps the decisions in step with the store until shutdown; `documents` says when there is something new. While the store does not
 /// answer, the last ones stay.
 pub async fn follow_documents(
     store: Arc<dyn Store>,
     mut documents: watch::Receiver<Followed>,
-    to: watch::Sender<Option<Arc<Holding>>>,
+    to: watch::Sender<Option<Arc<RulesInForce>>>,
     warning: WarningHandle,
     shutdown: Shutdown,
 ) {
@@ -45,9 +45,9 @@ pub async fn follow_documents(
             read(&*store).await.map(Some)
         };
         let wait = match read.await {
-            Ok(holding) => {
+            Ok(rules) => {
                 backoff.reset();
-                if let Some((holding, damaged)) = holding {
+                if let Some((rules, damaged)) = rules {
                     let says = said.say("ingest", damaged);
                     warning.set(says.map(|says| Warning {
                         says,
@@ -55,9 +55,9 @@ pub async fn follow_documents(
                     }));
                     // Other kinds of documents change, too.
                     to.send_if_modified(|known| {
-                        let is_new = known.as_deref() != Some(&holding);
+                        let is_new = known.as_deref() != Some(&rules);
                         if is_new {
-                            *known = Some(Arc::new(holding));
+                            *known = Some(Arc::new(rules));
                         }
                         is_new
                     });
@@ -80,20 +80,20 @@ pub async fn follow_documents(
 }
 
 /// And what of the documents cannot be read. Whether a rule set can be used is for the gateways to say.
-async fn read(store: &dyn Store) -> Result<(Holding, Vec<Damaged>), QueryError> {
+async fn read(store: &dyn Store) -> Result<(RulesInForce, Vec<Damaged>), QueryError> {
     let now_us = contracts::now_us();
-    let teams = in_force(store, TEAM, now_us, Otherwise::Earlier, Groups::of).await?;
-    let rules = in_force(store, RULES, now_us, Otherwise::Earlier, |_| Ok(())).await?;
+    let teams = store::in_force(store, TEAM, now_us, Otherwise::Earlier, TeamGroups::read).await?;
+    let rules = store::in_force(store, RULES, now_us, Otherwise::Earlier, |_| Ok(())).await?;
     let damaged = [teams.damaged, rules.damaged].concat();
     let rules = rules.documents.into_iter().map(|(document, ())| document);
-    Ok((Holding::new(teams.documents, rules), damaged))
+    Ok((in_force(teams.documents, rules), damaged))
 }
 
 /// Gateways that follow their rules.
 pub struct Followers {
     pub store: Arc<dyn Store>,
     pub register: Arc<Register>,
-    pub holding: Reader,
+    pub rules: Reader,
     /// How old what is known of a gateway's devices may be.
     pub refresh: Duration,
     pub guard: CallGuard,
@@ -104,7 +104,7 @@ struct Follower {
     gateway: GatewayId,
     store: Arc<dyn Store>,
     register: Arc<Register>,
-    holding: Reader,
+    rules: Reader,
     refresh: Duration,
 }
 
@@ -118,7 +118,7 @@ impl Followers {
             gateway,
             store: Arc::clone(&self.store),
             register: Arc::clone(&self.register),
-            holding: self.holding.clone(),
+            rules: self.rules.clone(),
             refresh: self.refresh,
         };
         let shutdown = self.shutdown.clone();
@@ -143,8 +143,8 @@ impl Follower {
     /// Answers at once, and whenever the answer is another. Returns why it cannot go on.
     async fn tell(&self, answers: &mpsc::Sender<Result<FollowRulesResponse, Status>>) -> Status {
         let ended = || Status::unavailable("ingest ends");
-        let mut holding = self.holding.clone();
-        if holding.wait_for(Option::is_some).await.is_err() {
+        let mut rules = self.rules.clone();
+        if rules.wait_for(Option::is_some).await.is_err() {
             return ended();
         }
         let mut refresh = tokio::time::interval(self.refresh);
@@ -154,7 +154,7 @@ impl Follower {
         let mut told = None;
         loop {
             let is_asked = tokio::select! {
-                changed = holding.changed() => if changed.is_err() {
+                changed = rules.changed() => if changed.is_err() {
                     return ended();
                 } else {
                     false
@@ -175,10 +175,10 @@ impl Follower {
                 }
             }
             let Some(worn) = &worn else { continue };
-            let Some(holding) = holding.borrow_and_update().clone() else {
+            let Some(rules) = rules.borrow_and_update().clone() else {
                 continue;
             };
-            let answer = match holding.answer(&self.gateway.tenant, worn) {
+            let answer = match answer(&rules, &self.gateway.tenant, worn) {
                 Ok(answer) => answer,
                 Err(error) => {
                     tracing::error!(gateway = self.gateway.id, %error, "rules are not handed out");

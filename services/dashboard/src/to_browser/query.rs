@@ -11,12 +11,12 @@ use contracts::query::{
     GetSeriesRequest, GetSeriesResponse, ListAlertsRequest, ListAlertsResponse,
     ListDocumentsRequest, ListDocumentsResponse, ListLinksRequest, ListLinksResponse,
     ListNoticesRequest, ListNoticesResponse, ListPatientsRequest, ListPatientsResponse,
-    PutDocumentRequest, PutDocumentResponse, SetLinkRequest, SetLinkResponse, WatchRequest,
-    WatchResponse,
+    ListQuarantineRequest, ListQuarantineResponse, PutDocumentRequest, PutDocumentResponse,
+    SetLinkRequest, SetLinkResponse, WatchRequest, WatchResponse,
 };
 use store::{
-    AlertsQuery, DOCUMENTS_MAX, PathsQuery, QueryError, Scope, StoredDocument, WriteError,
-    patient_of,
+    AlertsQuery, CASES_LISTED_MAX, DOCUMENTS_MAX, PathsQuery, QueryError, Scope, StoredDocument,
+    WriteError, patient_of,
 };
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
@@ -27,6 +27,8 @@ use crate::sessions::{Key, Person};
 
 /// Alerts and path reports in one answer, whatever was asked for.
 const ALERTS_MAX: u32 = 1_000;
+/// Cases of readings of no patient in one answer, unless the request asks for another number.
+const QUARANTINE_LISTED: usize = 100;
 const PATH_REPORTS_MAX: usize = 10_000;
 /// Longest stretch of path reports: one day.
 const PATHS_US_MAX: i64 = 86_400 * 1_000_000;
@@ -317,6 +319,22 @@ impl QueryService for Query {
         let notices = store.notices(&scope(&person), &alert).await;
         let notices = notices.map_err(|error| store_status(&error))?;
         Ok(Response::new(ListNoticesResponse { notices }))
+    }
+
+    async fn list_quarantine(
+        &self,
+        request: Request<ListQuarantineRequest>,
+    ) -> Result<Response<ListQuarantineResponse>, Status> {
+        let person = person(&request)?;
+        let limit = match request.into_inner().limit as usize {
+            0 => QUARANTINE_LISTED,
+            limit => limit.min(CASES_LISTED_MAX),
+        };
+        self.audited(&person, "read quarantine", "", String::new())
+            .await?;
+        let listed = from_store::quarantine(self.app.store.as_ref(), &scope(&person), limit).await;
+        let listed = listed.map_err(|error| store_status(&error))?;
+        Ok(Response::new(listed))
     }
 
     async fn get_paths(

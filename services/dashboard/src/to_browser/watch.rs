@@ -261,8 +261,8 @@ mod tests {
 
     use super::*;
     use crate::Config;
-    use crate::clients::Clients;
     use crate::live::Live;
+    use crate::to_browser::Clients;
 
     #[derive(clap::Parser)]
     struct Line {
@@ -278,7 +278,10 @@ mod tests {
         let line = "dashboard --cert c --key k --ca a --alerting-url http://127.0.0.1:1";
         let mut config = Line::try_parse_from(line.split(' ')).unwrap().config;
         config.identity = IdentityFiles::default();
-        let clients = Clients::new(&config, None).unwrap();
+        let clients = Clients {
+            alerting: crate::to_alerting::client(&config.alerting_url, None).unwrap(),
+            links: crate::to_links::client(&config.links_url, None).unwrap(),
+        };
         let live = Arc::new(Live::new(RuleSet::default_set()));
         let app = App::new(
             &config,

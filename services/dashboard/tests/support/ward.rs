@@ -18,7 +18,9 @@ use contracts::paths::{
     Link, ListLinksRequest, ListLinksResponse, PathReport, PathsRecord, SetLinkRequest,
     SetLinkResponse,
 };
-use contracts::vitals::{Metric, Priority, Sample, VitalsRecord, sample::Reading};
+use contracts::vitals::{
+    Metric, Priority, Quarantined, Sample, VitalsRecord, quarantined, sample::Reading,
+};
 use dashboard::{Config, accounts};
 use parking_lot::Mutex;
 use prost::Message;
@@ -153,6 +155,32 @@ impl Ward {
             .write_vitals(batch, Vec::new())
             .await
             .expect("vitals are stored");
+    }
+
+    /// Readings of a sensor that no patient wears, kept apart as ingest does it.
+    pub async fn quarantined(&self, tenant: &str, gateway: &str, device: &str, count: u64) {
+        let apart = |sequence| {
+            let sample = Sample {
+                device: device.to_owned(),
+                gateway: gateway.to_owned(),
+                patient: String::new(),
+                ..heart_rate("", sequence, 70.0)
+            };
+            Quarantined {
+                tenant: tenant.to_owned(),
+                gateway: gateway.to_owned(),
+                kind: "unknown-device".to_owned(),
+                reason: "the register does not know the device".to_owned(),
+                arrived_us: contracts::now_us(),
+                entry: Some(quarantined::Entry::Sample(sample)),
+            }
+        };
+        let batch = Arc::new(VitalsBatch {
+            quarantined: (1..=count).map(apart).collect(),
+            ..VitalsBatch::default()
+        });
+        let written = self.store.write_vitals(batch, Vec::new()).await;
+        written.expect("kept apart");
     }
 
     pub async fn alert(&self, alert: Alert) {

@@ -14,6 +14,7 @@ import { current, exchange, mayAct, signOut, SignInError, type Session } from ".
 import { alertsView } from "./view/alerts";
 import { pathsView } from "./view/paths";
 import { patientView, TREND_METRICS, WINDOWS_S } from "./view/patient";
+import { noticesOf, quarantineView } from "./view/quarantine";
 import { shellView } from "./view/shell";
 import { signInView } from "./view/signin";
 import { soundAlerts } from "./view/sound";
@@ -27,6 +28,9 @@ const RESOLVED_ASKED = 20;
 const LINKS_MS = 2_000;
 // So do silences; each look is in the audit log.
 const SILENCES_MS = 60_000;
+// The same holds of what is kept apart.
+const QUARANTINE_MS = 60_000;
+const NO_SUCH_ALERT = "The alert of the link is not known here. It may have been removed, or it belongs to another tenant.";
 
 const page = document.getElementById("page") as HTMLElement;
 let teardown: () => void = () => {};
@@ -68,6 +72,8 @@ function showWard(session: Session): void {
       const now = nowUs();
       query.getPaths({ fromUs: now - 90_000_000n, toUs: now }).then(({ reports }) => model.addPaths(reports), ignore);
       loadLinks();
+      loadQuarantine();
+      if (linked !== "") seekLinked();
       void loadSilences().finally(sound.begin);
     },
     connection(connection) {
@@ -90,6 +96,28 @@ function showWard(session: Session): void {
   const loadAlerts = () => void query.listAlerts({ limit: OPEN_MAX }).then(({ alerts, counts }) => model.setOpenAlerts(alerts, counts), ignore);
   const loadLinks = () => void query.listLinks({}).then(({ links }) => model.setLinks(links), ignore);
   const loadSilences = () => query.listDocuments({ kind: "silence" }).then(({ documents }) => model.setSilences(documents), ignore);
+  const loadQuarantine = () =>
+    void query.listQuarantine({}).then((quarantine) => {
+      model.setQuarantine(quarantine);
+      model.setNotices("quarantine", noticesOf(quarantine));
+    }, ignore);
+  // The alert that the address names, until it has been shown.
+  let linked = linkedAlert();
+  const showLinked = () => {
+    if (linked === "" || !alerts.open(linked)) return;
+    linked = "";
+    model.setNotices("link", []);
+  };
+  // Asks for the alert among those that have ended, too.
+  const seekLinked = () => {
+    const id = linked;
+    query.listAlerts({ patient: wanted(), includeResolved: true, limit: OPEN_MAX }).then(({ alerts }) => {
+      const found = alerts.filter((alert) => alert.id === id);
+      model.addAlerts(found);
+      const missing = found.length === 0 && linked === id;
+      model.setNotices("link", missing ? [{ key: "link/alert", severity: "note", text: NO_SUCH_ALERT }] : []);
+    }, ignore);
+  };
   // Whether a person, or the address, says who is shown.
   let chosen = wanted() !== "";
   const select = (patient: string) => {
@@ -124,6 +152,8 @@ function showWard(session: Session): void {
       void loadSilences();
     },
   });
+  model.on("alerts", showLinked);
+  const quarantine = quarantineView(model);
   const paths = pathsView(model, {
     mayAct: act,
     async setLink(gateway, name, up) {
@@ -131,12 +161,21 @@ function showWard(session: Session): void {
       loadLinks();
     },
   });
-  const shell = shellView(model, session, { ward: ward.element, detail: detail.element, alerts: alerts.element, paths: paths.element }, () => {
+  const shell = shellView(model, session, { ward: ward.element, detail: detail.element, alerts: alerts.element, paths: paths.element, quarantine: quarantine.element }, () => {
     void signOut().finally(() => showSignIn());
   });
   page.replaceChildren(shell.element);
   feed.watch(wanted());
   if (wanted() !== "") model.select(wanted());
+  // A link of a message that is opened where the page is open already.
+  const follow = () => {
+    linked = linkedAlert();
+    if (wanted() !== "") select(wanted());
+    if (linked === "") return;
+    showLinked();
+    if (linked !== "") seekLinked();
+  };
+  window.addEventListener("hashchange", follow);
   const ticking = window.setInterval(() => {
     ward.tick();
     alerts.tick();
@@ -146,10 +185,13 @@ function showWard(session: Session): void {
   }, TICK_MS);
   const linking = window.setInterval(loadLinks, LINKS_MS);
   const silencing = window.setInterval(() => void loadSilences(), SILENCES_MS);
+  const quarantining = window.setInterval(loadQuarantine, QUARANTINE_MS);
   teardown = () => {
     window.clearInterval(ticking);
     window.clearInterval(linking);
     window.clearInterval(silencing);
+    window.clearInterval(quarantining);
+    window.removeEventListener("hashchange", follow);
     ward.stop();
     feed.stop();
   };
@@ -158,6 +200,11 @@ function showWard(session: Session): void {
 // wanted is the patient that the address names.
 function wanted(): string {
   return new URLSearchParams(window.location.hash.slice(1)).get("patient") ?? "";
+}
+
+// linkedAlert is the alert that the address names, as the link of a message does.
+function linkedAlert(): string {
+  return new URLSearchParams(window.location.hash.slice(1)).get("alert") ?? "";
 }
 
 // What is loaded beside the stream is asked for again when the stream reopens; the stream itself reports failures.

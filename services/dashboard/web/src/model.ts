@@ -4,7 +4,7 @@ import { EcgBuffer } from "./ecg";
 import { Metric, type Gap, type Sample } from "./gen/braid/vitals/v1/vitals_pb";
 import type { Alert, AlertCount, Document } from "./gen/braid/alerts/v1/alerts_pb";
 import { End, PathState, type Link, type PathReport } from "./gen/braid/paths/v1/paths_pb";
-import type { GetSeriesResponse, Patient, WatchResponse } from "./gen/braid/query/v1/query_pb";
+import type { GetSeriesResponse, ListQuarantineResponse, Patient, WatchResponse } from "./gen/braid/query/v1/query_pb";
 import type { Connection } from "./feed";
 import { AlertBook } from "./alerts";
 import { seconds, styleOf } from "./clinical";
@@ -19,7 +19,7 @@ const UNHEARD_MS_MAX = 5_000;
 // Changes that come within this time are shown together: a snapshot is hundreds of them.
 const TOGETHER_MS = 30;
 
-export type Topic = "notices" | "ward" | "samples" | "alerts" | "paths" | "links" | "connection";
+export type Topic = "notices" | "ward" | "samples" | "alerts" | "paths" | "links" | "connection" | "quarantine";
 
 export interface PathPoint {
   readonly timeS: number;
@@ -47,6 +47,8 @@ export class Model {
   readonly paths = new Map<string, PathTrack>();
   links: readonly Link[] = [];
   silences: readonly Document[] = [];
+  // What belongs to no patient; undefined until the server was asked.
+  quarantine: ListQuarantineResponse | undefined;
   connection: Connection = { state: "connecting" };
   // What makes the page as a whole unreliable, by source; see view/banner.ts.
   readonly notices = new Map<string, readonly Notice[]>();
@@ -88,6 +90,11 @@ export class Model {
     if (notices.length > 0) this.notices.set(source, notices);
     else if (!this.notices.delete(source)) return;
     this.changed("notices");
+  }
+
+  setQuarantine(quarantine: ListQuarantineResponse): void {
+    this.quarantine = quarantine;
+    this.changed("quarantine");
   }
 
   setSilences(silences: readonly Document[]): void {

@@ -2,7 +2,7 @@
 // dashboard away. Against the example `fake_ward` of the dashboard's crate: BRAID_FAKE_WARD is its binary. With BRAID_STATES=DIR each state
 // is also a picture there.
 //
-// How fast it was is printed beside its target and not judged.
+// How fast many alerts are open is printed and judged: the best of three reloads must reach the target.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { join } from "node:path";
@@ -93,6 +93,48 @@ test("how fast many alerts are open", async () => {
   }
   figures.push([`${ALERTS_ALL} alerts open after a reload, best of 3, s`, Math.min(...times), OPEN_S_TARGET]);
   figures.push([`${ALERTS_ALL} alerts open after a reload, worst of 3, s`, Math.max(...times), OPEN_S_TARGET]);
+  // The best of three, so that another process on this machine does not decide it.
+  assert.ok(Math.min(...times) <= OPEN_S_TARGET, `${times.join(" s, ")} s; at most ${OPEN_S_TARGET} s`);
+});
+
+// focused waits until the alert has the focus, and returns whether it is in sight within its list.
+async function focused(of, id) {
+  await of.waitForFunction((id) => document.activeElement?.getAttribute("data-alert") === id, id);
+  return of.evaluate(() => {
+    const row = document.activeElement.getBoundingClientRect();
+    const list = document.activeElement.closest("ul").getBoundingClientRect();
+    const top = Math.max(0, list.top);
+    const bottom = Math.min(window.innerHeight, list.bottom);
+    return row.top >= top - 1 && row.bottom <= bottom + 1;
+  });
+}
+
+test("the link of a message opens its alert", async () => {
+  const other = await context.newPage();
+  // Far down the list: number 200 of 306 of low priority.
+  await other.goto(`${address}/#patient=patient-1&alert=many-200`);
+  assert.ok(await focused(other, "many-200"), "it is in sight");
+  await other.locator('.alert[data-alert="many-200"][data-linked]').waitFor();
+  await other.locator('.patient[data-patient="patient-1"][aria-current="true"]').waitFor();
+  await picture("1-linked-alert", other);
+  // Another link where the page is open already, of a gateway without a patient.
+  await other.evaluate(() => (window.location.hash = "#alert=silent-gw-2"));
+  assert.ok(await focused(other, "silent-gw-2"), "it is in sight");
+  assert.equal(await other.locator(".alert[data-linked]").count(), 1);
+  await other.evaluate(() => (window.location.hash = "#patient=patient-2&alert=never-raised"));
+  await other.locator('.banner[data-code="link/alert"]').waitFor();
+  await other.close();
+});
+
+test("readings of no patient are counted and listed with what can be done", async () => {
+  await page.locator('.banner[data-code="quarantine/entries"]', { hasText: "15 readings, gaps or alerts" }).waitFor();
+  const panel = page.locator(".quarantine-panel");
+  await panel.getByText("15 kept apart").waitFor();
+  const rows = await panel.locator("li").allTextContents();
+  assert.equal(rows.length, 2);
+  assert.ok(rows.some((row) => row.startsWith("stray-belt at gw-1: 12 entries")), rows.join());
+  assert.ok(rows.every((row) => row.includes("the sensor is not registered")), rows.join());
+  assert.match(await panel.textContent(), /braid quarantine assign.*braid quarantine discard/);
 });
 
 test("who is behind a lost gateway has no score, comes first, and the page says since when and why", async () => {

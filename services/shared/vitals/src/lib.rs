@@ -19,6 +19,7 @@ mod memory;
 pub mod news2;
 pub mod rehearsal;
 pub mod rules;
+mod rules_in_force;
 pub mod silence;
 mod validate;
 mod verdict;
@@ -34,6 +35,7 @@ pub use engine::{Engine, Profile, RestoreError, STREAMS_MAX};
 pub use machine::{Origin, episode_id};
 pub use news2::Spo2Scale;
 pub use rules::{Rule, RuleSet};
+pub use rules_in_force::{RulesInForce, TeamGroups};
 pub use validate::{
     ClockBounds, IDENTIFIER_BYTES_MAX, Invalid, TRACEPARENT_BYTES_MAX, WAVEFORM_VALUES_MAX,
     fill_defaults, validate_identifier, validate_reading, validate_time,

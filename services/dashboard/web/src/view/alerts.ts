@@ -20,7 +20,14 @@ export interface AlertActions {
   select(patient: string): void;
 }
 
-export function alertsView(model: Model, actions: AlertActions): { element: HTMLElement; tick(): void } {
+export interface AlertsView {
+  readonly element: HTMLElement;
+  tick(): void;
+  // open shows one alert and gives it the focus; false while the page does not have it.
+  open(id: string): boolean;
+}
+
+export function alertsView(model: Model, actions: AlertActions): AlertsView {
   const open = h("ul", { class: "alerts" });
   const past = h("ul", { class: "alerts past" });
   const pastBlock = h("details", {}, h("summary", {}, "Resolved"), past);
@@ -36,6 +43,8 @@ export function alertsView(model: Model, actions: AlertActions): { element: HTML
   const pastRows = new KeyedList<Alert>(past, (alert) => alert.id, (alert) => alertRow(model, alert, actions));
   const silenceRows = new KeyedList<Document>(silenced, (silence) => silence.subject, (silence) => silenceRow(model, silence, actions));
   const announced = new Set<string>();
+  // The alert that a link has opened: it is shown although it ended long ago.
+  let opened = "";
 
   const update = () => {
     const alerts = model.alerts.open();
@@ -43,7 +52,7 @@ export function alertsView(model: Model, actions: AlertActions): { element: HTML
     const omitted = model.alerts.omitted();
     more.hidden = omitted.length === 0;
     setText(more, omittedText(omitted));
-    const resolved = model.alerts.past(PAST_SHOWN);
+    const resolved = pastWith(model, opened);
     pastRows.update(resolved);
     pastBlock.hidden = resolved.length === 0;
     const silences = model.silences.filter((silence) => seconds(silence.untilUs) > nowS());
@@ -63,7 +72,29 @@ export function alertsView(model: Model, actions: AlertActions): { element: HTML
   model.on("alerts", update);
   model.on("ward", update);
   update();
-  return { element, tick: update };
+  const show = (id: string): boolean => {
+    if (!model.alerts.has(id)) return false;
+    element.querySelector("[data-linked]")?.removeAttribute("data-linked");
+    opened = id;
+    update();
+    const row = element.querySelector<HTMLElement>(`[data-alert="${CSS.escape(id)}"]`);
+    if (!row) return false;
+    row.closest("details")?.setAttribute("open", "");
+    setAttribute(row, "data-linked", true);
+    row.tabIndex = -1;
+    row.scrollIntoView({ block: "center" });
+    row.focus({ preventScroll: true });
+    return true;
+  };
+  return { element, tick: update, open: show };
+}
+
+// pastWith is what of the resolved alerts is shown, with the one that a link has opened.
+function pastWith(model: Model, opened: string): Alert[] {
+  const past = model.alerts.past(Infinity);
+  const shown = past.slice(0, PAST_SHOWN);
+  const linked = past.slice(PAST_SHOWN).find(({ id }) => id === opened);
+  return linked ? [...shown, linked] : shown;
 }
 
 // omittedText says what the list leaves out: "12 more of low priority".

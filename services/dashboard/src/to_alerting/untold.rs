@@ -8,7 +8,7 @@ use contracts::alerts::{ListUntoldRequest, ListUntoldResponse};
 use contracts::query::{SystemWarning, WarningSeverity};
 use service_kit::Context;
 
-use crate::clients::Clients;
+use super::Alerting;
 use crate::live::Live;
 use crate::warnings::warning;
 
@@ -21,8 +21,7 @@ const CODE: &str = "nobody-told";
 const SENTENCES_MAX: usize = 3;
 
 /// Runs until shutdown.
-pub async fn follow(live: Arc<Live>, clients: Clients, context: Context) {
-    let mut alerting = clients.alerting;
+pub async fn follow(live: Arc<Live>, mut alerting: Alerting, context: Context) {
     let mut warned = BTreeSet::<String>::new();
     loop {
         let asked = alerting.list_untold(ListUntoldRequest {});

@@ -15,9 +15,15 @@ use contracts::alerts::Alert;
 use contracts::paths::{PathReport, PathState};
 use contracts::query::{News2, Patient, Unknown, UnknownCause, Vital};
 use contracts::vitals::{Metric, Priority, Sample, sample::Reading};
+<<<<<<< HEAD:services/dashboard/src/ward.rs
 use store::{DeviceEntry, LatestVital, PatientEntry};
 use vitals::news2::{self, Observation, Score};
 use vitals::{RuleSet, silence};
+=======
+use store::{DeviceEntry, LatestVital, PatientEntry, SpO2Scale};
+use vitals::news2::{self, Observation, Score, Spo2Scale};
+use vitals::{RuleSet, RulesInForce, silence};
+>>>>>>> 8c80f73 (dashboard, ingest: judge by the rules in force, show readings of no patient, open linked alerts):services/dashboard/src/ward_view.rs
 
 use bed::{Bed, Open};
 use rank::{Rank, Standing};
@@ -37,8 +43,10 @@ pub const OPEN_ALERTS_MAX: usize = 64;
 /// Gateways whose path reports and silence alerts are remembered. Of more, those that come later are not, and causes are vaguer.
 const GATEWAYS_MAX: usize = 5_000;
 
-pub struct Ward {
-    rules: RuleSet,
+pub struct WardView {
+    /// What holds for a patient for whom the documents say nothing.
+    built_in: RuleSet,
+    rules: RulesInForce<RuleSet>,
     patients: HashMap<String, Bed>,
     gateways: HashMap<String, Gateway>,
     /// Silence of the core itself, with the alert's id.
@@ -75,10 +83,11 @@ struct Gateway {
     silent: Option<(String, Open)>,
 }
 
-impl Ward {
-    pub fn new(rules: RuleSet) -> Ward {
-        Ward {
-            rules,
+impl WardView {
+    pub fn new(built_in: RuleSet) -> WardView {
+        WardView {
+            built_in,
+            rules: RulesInForce::default(),
             patients: HashMap::new(),
             gateways: HashMap::new(),
             pipeline: None,
@@ -94,6 +103,17 @@ impl Ward {
     /// The tenant that may see a patient; `None` while the register has not told.
     pub fn tenant_of(&self, patient: &str) -> Option<&str> {
         self.patients.get(patient)?.tenant.as_deref()
+    }
+
+    /// The rules in force from here on: they say when a reading of a patient is too old.
+    pub fn on_rules(&mut self, rules: RulesInForce<RuleSet>) {
+        self.rules = rules;
+        self.version += 1;
+    }
+
+    fn rules(&self, id: &str, bed: &Bed) -> &RuleSet {
+        let tenant = bed.tenant.as_deref().unwrap_or_default();
+        self.rules.of(tenant, id).unwrap_or(&self.built_in)
     }
 
     /// The register as it is: names, tenants, scales, and which gateway a patient's devices belong to.
@@ -319,7 +339,13 @@ impl Ward {
     }
 
     /// `None`: readings arrive.
-    fn unwatched(&self, bed: &Bed, heard: &HashMap<&str, i64>, now_us: i64) -> Option<Unknown> {
+    fn unwatched(
+        &self,
+        bed: &Bed,
+        rules: &RuleSet,
+        heard: &HashMap<&str, i64>,
+        now_us: i64,
+    ) -> Option<Unknown> {
         if bed.heard_us == 0 {
             return Some(Unknown {
                 cause: UnknownCause::NeverMeasured.into(),
@@ -331,7 +357,7 @@ impl Ward {
             .latest
             .iter()
             .filter_map(|(metric, latest)| Some((Metric::try_from(*metric).ok()?, latest.time_us)));
-        let pause_us = watched::pause_us(&self.rules, measured, bed.has_waveform, bed.last_seen_us);
+        let pause_us = watched::pause_us(rules, measured, bed.has_waveform, bed.last_seen_us);
         if now_us - bed.heard_us <= pause_us {
             return None;
         }
@@ -354,7 +380,7 @@ impl Ward {
         Some(watched::why(bed.heard_us, now_us, &around, &silences))
     }
 
-    fn score(&self, bed: &Bed, now_us: i64) -> Score {
+    fn score(bed: &Bed, rules: &RuleSet, now_us: i64) -> Score {
         let observations = bed.latest.iter().filter_map(|(metric, latest)| {
             Some(Observation {
                 metric: Metric::try_from(*metric).ok()?,
@@ -365,7 +391,7 @@ impl Ward {
         news2::score(
             observations,
             bed.spo2_scale,
-            |metric| self.rules.stale_after_us(metric),
+            |metric| rules.stale_after_us(metric),
             now_us,
         )
     }
@@ -377,10 +403,11 @@ impl Ward {
         heard: &HashMap<&str, i64>,
         now_us: i64,
     ) -> (Rank, Patient) {
-        let unknown = self.unwatched(bed, heard, now_us);
-        let score = self.score(bed, now_us);
+        let rules = self.rules(id, bed);
+        let unknown = self.unwatched(bed, rules, heard, now_us);
+        let score = Self::score(bed, rules, now_us);
         let wire: News2 = score.to_wire(unknown.clone().filter(|it| it.since_us > 0));
-        let is_worn = |metric: &Metric| silence::is_worn(self.rules.stale_after_us(*metric));
+        let is_worn = |metric: &Metric| silence::is_worn(rules.stale_after_us(*metric));
         let open = || bed.open();
         let priority = |open: &Open| open.priority;
         let worst = open().map(priority).max().unwrap_or_default();
@@ -432,5 +459,5 @@ pub fn unit(metric: i32) -> &'static str {
 }
 
 #[cfg(test)]
-#[path = "ward_tests.rs"]
+#[path = "ward_view_tests.rs"]
 mod tests;

@@ -40,7 +40,7 @@ fn alert(patient: &str, id: &str, priority: Priority, state: AlertState, revisio
     }
 }
 
-fn healthy(ward: &mut Ward, patient: &str) {
+fn healthy(ward: &mut WardView, patient: &str) {
     for (metric, value) in [
         (Metric::RespirationRate, 15.0),
         (Metric::Spo2, 98.0),
@@ -54,14 +54,14 @@ fn healthy(ward: &mut Ward, patient: &str) {
     }
 }
 
-fn ward(patients: &[&str]) -> Ward {
-    let mut ward = Ward::new(RuleSet::default_set());
+fn ward(patients: &[&str]) -> WardView {
+    let mut ward = WardView::new(RuleSet::default_set());
     let entries: Vec<_> = patients.iter().map(|id| entry(id, "t")).collect();
     ward.on_register(&entries, &[]);
     ward
 }
 
-fn order(ward: &Ward, now_us: i64) -> Vec<String> {
+fn order(ward: &WardView, now_us: i64) -> Vec<String> {
     ward.snapshot(now_us)
         .of("t")
         .iter()
@@ -179,7 +179,7 @@ fn the_alert_of_a_silent_gateway_says_why_until_it_ends() {
         ..Alert::default()
     };
     ward.on_alert(&silent(AlertState::Active, 1));
-    let shown = |ward: &Ward| ward.snapshot(later).of("t")[0].unknown.clone().unwrap();
+    let shown = |ward: &WardView| ward.snapshot(later).of("t")[0].unknown.clone().unwrap();
     let unknown = shown(&ward);
     assert_eq!(unknown.cause(), UnknownCause::Path);
     assert_eq!(
@@ -282,7 +282,7 @@ fn what_a_clock_that_was_ahead_said_does_not_stand_for_hours() {
     ward.on_sample(&arrives(70.0, NOW + hour_us, NOW));
     // Its clock is put right.
     ward.on_sample(&arrives(140.0, NOW + 1_000_000, NOW + 1_000_000));
-    let shown = |ward: &Ward| {
+    let shown = |ward: &WardView| {
         let patient = ward.snapshot(NOW).of("t")[0].clone();
         (patient.latest[0].value, patient.last_seen_us)
     };
@@ -350,7 +350,7 @@ fn one_tenants_many_patients_push_out_no_others() {
 
 #[test]
 fn tables_are_bounded() {
-    let mut ward = Ward::new(RuleSet::default_set());
+    let mut ward = WardView::new(RuleSet::default_set());
     for n in 0..PATIENTS_MAX + 10 {
         ward.on_sample(&sample(
             &format!("p{n}"),

@@ -3,15 +3,20 @@
 //! The documents go on as somebody put them. Whether a rule set can be used is for the gateway to say, whose version of the rules may
 //! be another than that of the core.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::{
     alerts::Document,
     vitals::{DeviceInterval, FollowRulesResponse, PatientRules, RulesDocument},
 };
+<<<<<<< HEAD:services/ingest/src/holding.rs
 use serde::Deserialize;
 use store::{Assignment, Spo2Scale};
 use vitals::rules::subjects;
+=======
+use store::{Assignment, SpO2Scale};
+use vitals::TeamGroups;
+>>>>>>> 8c80f73 (dashboard, ingest: judge by the rules in force, show readings of no patient, open linked alerts):services/ingest/src/rules_in_force.rs
 
 /// Bytes of the documents in one answer, below what a gateway takes in one message (4 MiB). A gateway whose people need more is told
 /// so, and judges by what it has.
@@ -23,13 +28,24 @@ pub const ANSWER_BYTES_MAX: usize = 3 << 20;
 )]
 pub struct TooLarge(usize);
 
-/// The decisions in force about rules, of all tenants.
-#[derive(Debug, Default, PartialEq)]
-pub struct Holding {
-    /// By tenant and patient.
-    groups: HashMap<(String, String), String>,
-    /// By tenant and subject.
-    documents: HashMap<(String, String), RulesDocument>,
+/// Rule sets in force of all tenants, as they were put.
+pub type RulesInForce = vitals::RulesInForce<RulesDocument>;
+
+/// The documents as gateways get them.
+pub fn in_force(
+    teams: Vec<(Document, TeamGroups)>,
+    rules: impl IntoIterator<Item = Document>,
+) -> RulesInForce {
+    let rules = rules.into_iter().map(|rules| {
+        // An empty body takes the rules back.
+        let set = (!rules.body.is_empty()).then(|| RulesDocument {
+            subject: rules.subject.clone(),
+            version: rules.version,
+            body: rules.body.clone(),
+        });
+        (rules, set)
+    });
+    RulesInForce::new(teams, rules)
 }
 
 /// Somebody who wears a device of the gateway, or did lately.
@@ -82,55 +98,36 @@ impl Worn {
     }
 }
 
-/// What a team's document says about groups; the rest is alerting's.
-#[derive(Debug, Deserialize)]
-pub struct Groups {
-    #[serde(default)]
-    patients: BTreeMap<String, Membership>,
-}
-
-impl Groups {
-    pub fn of(team: &Document) -> Result<Groups, String> {
-        serde_json::from_str(&team.body).map_err(|error| error.to_string())
-    }
-}
-
-#[derive(Debug, Deserialize)]
-struct Membership {
-    group: Option<String>,
-}
-
-impl Holding {
-    pub fn new(
-        teams: Vec<(Document, Groups)>,
-        rules: impl IntoIterator<Item = Document>,
-    ) -> Holding {
-        let mut groups = HashMap::new();
-        for (team, of_team) in teams {
-            groups.extend(
-                of_team
-                    .patients
-                    .into_iter()
-                    .filter_map(|(patient, membership)| {
-                        Some(((team.tenant.clone(), patient), membership.group?))
-                    }),
-            );
+/// What a gateway of the tenant is told: the rules of these wearers, and who wore what.
+pub fn answer(
+    rules: &RulesInForce,
+    tenant: &str,
+    worn: &Worn,
+) -> Result<FollowRulesResponse, TooLarge> {
+    let mut answer = FollowRulesResponse {
+        intervals: worn.intervals.clone(),
+        has_intervals: worn.is_whole,
+        ..FollowRulesResponse::default()
+    };
+    let mut told = BTreeSet::new();
+    for (patient, wearer) in &worn.wearers {
+        let document = rules.of(tenant, patient);
+        if let Some(document) = document
+            && told.insert(&document.subject)
+        {
+            answer.documents.push(document.clone());
         }
-        // An empty body takes the rules back.
-        let rules = rules.into_iter().filter(|rules| !rules.body.is_empty());
-        let documents = rules.map(|rules| {
-            let document = RulesDocument {
-                subject: rules.subject.clone(),
-                version: rules.version,
-                body: rules.body,
-            };
-            ((rules.tenant, rules.subject), document)
+        answer.patients.push(PatientRules {
+            patient: patient.clone(),
+            devices: wearer.devices.clone(),
+            subject: document.map(|it| it.subject.clone()).unwrap_or_default(),
+            spo2_scale: match wearer.scale {
+                SpO2Scale::One => 1,
+                SpO2Scale::Two => 2,
+            },
         });
-        Holding {
-            groups,
-            documents: documents.collect(),
-        }
     }
+<<<<<<< HEAD:services/ingest/src/holding.rs
 
     /// For these wearers, who are all of the tenant.
     pub fn answer(&self, tenant: &str, worn: &Worn) -> Result<FollowRulesResponse, TooLarge> {
@@ -162,7 +159,13 @@ impl Holding {
             return Err(TooLarge(bytes));
         }
         Ok(answer)
+=======
+    let bytes = answer.documents.iter().map(|it| it.body.len()).sum();
+    if bytes > ANSWER_BYTES_MAX {
+        return Err(TooLarge(bytes));
+>>>>>>> 8c80f73 (dashboard, ingest: judge by the rules in force, show readings of no patient, open linked alerts):services/ingest/src/rules_in_force.rs
     }
+    Ok(answer)
 }
 
 #[cfg(test)]
@@ -231,12 +234,12 @@ mod tests {
         );
     }
 
-    fn read(rules: Vec<Document>) -> Holding {
+    fn read(rules: Vec<Document>) -> RulesInForce {
         let team =
             r#"{"contacts": [], "patients": {"ada": {"group": "copd"}, "eve": {"person": []}}}"#;
         let team = document("one", "default", 1, team);
-        let groups = Groups::of(&team).unwrap();
-        Holding::new(vec![(team, groups)], rules)
+        let groups = TeamGroups::read(&team).unwrap();
+        in_force(vec![(team, groups)], rules)
     }
 
     #[test]
@@ -250,7 +253,7 @@ mod tests {
         ];
         let wearers = people(&[("d1", "ada"), ("d2", "ada"), ("d3", "ben"), ("d4", "eve")]);
         let told = |rules: &[Document]| {
-            let answer = read(rules.to_vec()).answer("one", &wearers).unwrap();
+            let answer = super::answer(&read(rules.to_vec()), "one", &wearers).unwrap();
             let documents = answer.documents.iter();
             let documents = documents.map(|it| (it.subject.clone(), it.version));
             let patients = answer.patients.iter();
@@ -280,12 +283,12 @@ mod tests {
     fn an_answer_is_bounded() {
         let body = "x".repeat(ANSWER_BYTES_MAX);
         let rules = |subject| document("one", subject, 1, &body);
-        let holding = read(vec![rules("default"), rules("patient:ada")]);
+        let in_force = read(vec![rules("default"), rules("patient:ada")]);
         let two = people(&[("d1", "ben"), ("d2", "eve")]);
-        assert!(holding.answer("one", &two).is_ok(), "one set for both");
+        assert!(answer(&in_force, "one", &two).is_ok(), "one set for both");
         let more = people(&[("d1", "ben"), ("d2", "ada")]);
         assert_eq!(
-            holding.answer("one", &more),
+            answer(&in_force, "one", &more),
             Err(TooLarge(2 * ANSWER_BYTES_MAX))
         );
     }
