@@ -261,7 +261,7 @@ impl Subcommand {
                     .end_assignment(&scope, &device, at_us, &change(&signed))
                     .await
                     .map_err(Failure::other)?
-                    .ok_or_else(|| Failure::other(format!("nobody wears {device}")))?;
+                    .ok_or_else(|| Failure::other(format!("no patient wears {device}")))?;
                 process::say(&format!(
                     "{device} was with {} at {} until {}",
                     ended.patient,

@@ -248,7 +248,7 @@ async fn timescaledb_is_told_apart_from_what_keeps_it_from_working() {
     let (_, text) = ask(url.clone(), PASSWORD, &[]).await.unwrap();
     has(&text, "ok  ", "store", "with TimescaleDB");
     has(&text, "ok  ", "clock", "from this machine's");
-    has(&text, "ok  ", "quarantine", "belongs to somebody");
+    has(&text, "ok  ", "quarantine", "belongs to a patient");
     let store = TimescaleStore::open(&TimescaleOptions::new(&url, PASSWORD)).await;
     let apart = Quarantined {
         tenant: store::DEFAULT_TENANT.into(),

@@ -5,15 +5,16 @@ use store::{Account, Accounts, DEFAULT_TENANT, QueryError, Role, WriteError};
 
 use crate::hashing::hashing;
 
-/// Name of the account that is made on the first start of the embedded shape.
+/// Name of the account that the embedded shape makes on its first start.
 pub const FIRST_ACCOUNT: &str = "admin";
-/// Longer ones are refused before anything is computed from them.
+/// Longer passwords are refused before anything is computed.
 pub const PASSWORD_BYTES_MAX: usize = 256;
 pub const PASSWORD_BYTES_MIN: usize = 8;
 pub const NAME_BYTES_MAX: usize = 64;
 /// RFC 9106 recommends 128 bits.
 const SALT_BYTES: usize = 16;
-/// Verified against when there is no such account, so that the time taken does not tell which names exist.
+/// Verified against when there is no such account, so that the duration does not reveal which names
+/// exist.
 const NOBODY: &str = "$argon2id$v=19$m=19456,t=2,p=1$c29tZXNhbHRzb21lc2FsdA$L5C2G4XcYJjBEFgOL1XGHkvEMQdI2dcRBlSkN2zN8Ag";
 
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +34,7 @@ pub enum EnsureError {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ensured {
     Created,
-    /// The account was there; its password was left alone.
+    /// The account existed; its password was left unchanged.
     Existed,
 }
 
@@ -101,7 +102,7 @@ async fn hash(password: String) -> Result<String, EnsureError> {
     }
 }
 
-/// The account, when name and password belong together. Takes about as long when they do not.
+/// The account, if name and password belong together. Takes about the same time if they do not.
 pub async fn verify(
     store: &(impl Accounts + ?Sized),
     name: &str,
@@ -110,7 +111,8 @@ pub async fn verify(
     verify_if(store, name, password, || true).await
 }
 
-/// The same, unless it is not allowed any more by the time that it would be computed: then nobody is found.
+/// The same, unless the attempt is no longer allowed when it would be computed. Then no account is
+/// found.
 pub async fn verify_if(
     store: &(impl Accounts + ?Sized),
     name: &str,

@@ -1,15 +1,16 @@
-//! Slows down whoever guesses passwords. Sans-IO: times are handed in.
+//! Slows down guessing of passwords. Sans-IO: times are handed in.
 //!
-//! Failures are counted under three keys: name with address (few are free), address (of IPv6 its /64), and name (many are free, because
-//! anybody can fail in somebody's name). Beyond the free ones each failure doubles the wait. A success forgets the pair only:
-//! the owner of one account must not be able to reset the count of the address.
+//! Failures are counted under three keys: name with address (few are free), address (of IPv6 its
+//! /64), and name. Under a name many are free, because anybody can fail in another person's name.
+//! Each failure beyond the free ones doubles the wait. A success resets only the pair: the owner of
+//! one account must not be able to reset the count of the address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use service_kit::network;
 
-/// Keys watched. When reached, the one that failed longest ago is forgotten.
+/// Keys watched. At the bound, the key whose last failure is oldest is forgotten.
 pub const KEYS_MAX: usize = 8_192;
 const FREE_PAIR: u32 = 5;
 const FREE_ADDRESS: u32 = 20;
@@ -48,7 +49,7 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// `Err`: how many microseconds to wait before the next attempt is looked at.
+    /// `Err`: microseconds to wait before the next attempt is checked.
     pub fn allowed(&self, name: &str, address: IpAddr, now_us: i64) -> Result<(), i64> {
         let until = keys(name, address)
             .iter()

@@ -1,7 +1,8 @@
-//! Waits for the canary's alerts. Sans-IO: its alerts in as they come, how long ago one was raised and one cleared out.
+//! Waits for the canary's alerts. Sans-IO: takes the alerts as they arrive, and returns how long
+//! ago one was raised and one cleared.
 //!
-//! An alert counts from the time of the reading behind it, not from its arrival: a canary that takes ten minutes proves that real
-//! alerts take as long.
+//! An alert counts from the time of its reading, not from its arrival: a canary that takes ten
+//! minutes proves that real alerts take as long.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ impl Canary {
     pub fn on_alert(&mut self, alert: &Alert, now: Moment) {
         let age_us = now.wall_us.saturating_sub(alert.changed_us).max(0);
         let age = Duration::from_micros(age_us.unsigned_abs());
-        // Older than this machine's uptime is older than anything that counts.
+        // An alert from before the start of this machine is too old to count.
         let Some(at) = now.at.checked_sub(age) else {
             return;
         };
@@ -45,7 +46,7 @@ impl Canary {
         }
     }
 
-    /// The last time at which both halves had come.
+    /// The last time at which both halves had arrived.
     pub fn since(&self) -> Moment {
         let raised = self.raised.unwrap_or(self.begun);
         let cleared = self.cleared.unwrap_or(self.begun);
@@ -107,7 +108,7 @@ mod tests {
             canary.on_alert(&alert(AlertState::Acknowledged, 1_001), at(begun, 1_001));
         }
         assert_eq!(canary.age(at(begun, 1_001)).as_secs(), 401);
-        // A clock that is ahead makes nobody younger than now.
+        // A clock that is ahead makes no alert younger than now.
         for state in [AlertState::Active, AlertState::Resolved] {
             canary.on_alert(&alert(state, 5_000), at(begun, 1_002));
         }

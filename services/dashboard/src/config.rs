@@ -1,4 +1,4 @@
-//! What the dashboard can be told.
+//! Configuration of the dashboard.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,13 +13,16 @@ pub struct Config {
     /// Address of the web page and of gRPC-web.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
-    /// Serve the page over TLS with the certificate of --cert; without it, something in front must.
+    /// Serve the page over TLS with the certificate of --cert. Without it, a proxy in front must do
+    /// so.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false)]
     pub tls: bool,
-    /// Mark the session cookie `Secure` although the page is served without TLS here: set it when TLS ends in front.
+    /// Mark the session cookie `Secure` although the page is served without TLS here. Set it when
+    /// TLS ends at a proxy in front.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false)]
     pub secure_cookies: bool,
-    /// Believe the last entry of X-Forwarded-For when sign-in attempts are counted: set it behind a proxy, and only there.
+    /// Use the last entry of X-Forwarded-For when sign-in attempts are counted. Set it behind a
+    /// proxy, and only there.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false)]
     pub trust_forwarded_for: bool,
     /// Alerting's gRPC address, for acknowledgements.
@@ -28,7 +31,7 @@ pub struct Config {
     /// Address of the emulated links' gRPC service; empty when there is no demonstration.
     #[arg(long, value_name = "URL", default_value = "")]
     pub links_url: String,
-    /// Hours after which a person signs in again.
+    /// Hours after which a person must sign in again.
     #[arg(long, value_name = "HOURS", default_value_t = 12)]
     pub session_hours: u32,
     /// A code that signs in the first administrator, once, within 15 minutes of the start: `/?code=...`.
@@ -40,8 +43,8 @@ pub struct Config {
     #[command(flatten)]
     #[serde(flatten)]
     pub oidc: OidcConfig,
-    /// Folder of the authority that gives gateways their certificates: `gateways.pem` and `gateways.key`, else `ca.pem` and `ca.key`;
-    /// without it none are given here.
+    /// Folder of the authority that issues gateways' certificates: `gateways.pem` and
+    /// `gateways.key`, else `ca.pem` and `ca.key`. Without it the dashboard issues none.
     #[arg(long, value_name = "DIR")]
     pub authority: Option<PathBuf>,
     #[command(flatten)]
@@ -51,19 +54,21 @@ pub struct Config {
 /// The test alert of every minute that proves the way of alerts.
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct CanaryConfig {
-    /// Say that alerts may not come through when the test alert of every minute was not raised and cleared within this time. 0: none is
-    /// expected (ingest has --canary=false).
+    /// Report that alerts may not come through when the test alert of every minute was not raised
+    /// and cleared within this many seconds. 0: no test alert is expected (ingest has
+    /// --canary=false).
     #[arg(long, value_name = "SECONDS", default_value_t = 90)]
     pub canary_within_s: u32,
-    /// Address that gets a POST when alerts stop coming through, and one when they do again; alerting has no part in it.
+    /// Address that gets a POST when alerts stop coming through, and another when they do again.
+    /// Alerting has no part in it.
     #[arg(long, value_name = "URL")]
     pub canary_webhook: Option<Secret>,
-    /// Authorities that the certificate of an https webhook may be of (PEM).
+    /// Authorities that may sign the certificate of an https webhook (PEM).
     #[arg(long, value_name = "FILE")]
     pub canary_webhook_ca: Option<PathBuf>,
 }
 
-/// A test alert is raised once a minute, and needs some time on its way.
+/// A test alert is raised once a minute and needs some time on its way.
 const CANARY_WITHIN_S: std::ops::RangeInclusive<u32> = 75..=3600;
 
 impl CanaryConfig {
@@ -89,35 +94,39 @@ impl CanaryConfig {
     }
 }
 
-/// People who sign in elsewhere. Built-in accounts go on beside them.
+/// Sign-in at a provider. Built-in accounts remain usable.
 #[derive(Clone, Debug, Default, clap::Args, serde::Serialize)]
 pub struct OidcConfig {
-    /// OpenID Connect provider, exactly as it names itself in its tokens; empty: people sign in here only.
+    /// OpenID Connect provider, exactly as it names itself in its tokens. Empty: people sign in
+    /// here only.
     #[arg(long, value_name = "URL", default_value = "")]
     pub oidc_issuer: String,
-    /// What the provider calls this dashboard.
+    /// Name of this dashboard at the provider.
     #[arg(long, value_name = "ID", default_value = "braid")]
     pub oidc_client: String,
-    /// Secret of the client, for providers that ask for one.
+    /// Secret of the client, for providers that require one.
     #[arg(long, value_name = "SECRET")]
     pub oidc_secret: Option<Secret>,
-    /// This dashboard's own address for those who come back, `https://HOST/api/sso/return`; the provider must know it.
+    /// This dashboard's own address to which people return, `https://HOST/api/sso/return`. It must
+    /// be registered at the provider.
     #[arg(long, value_name = "URL", default_value = "")]
     pub oidc_redirect: String,
-    /// Scopes that are asked for; `openid` must be among them.
+    /// Scopes that are requested; `openid` must be among them.
     #[arg(long, value_name = "SCOPES", default_value = "openid profile")]
     pub oidc_scope: String,
-    /// Claim with the role: viewer, clinician or administrator, also with `braid-` before it. A dot leads into an object.
+    /// Claim with the role: viewer, clinician or administrator, also with the prefix `braid-`. A
+    /// dot leads into an object.
     #[arg(long, value_name = "CLAIM", default_value = "roles")]
     pub oidc_role_claim: String,
-    /// Claim with the tenant; empty: everybody belongs to the tenant `default`.
+    /// Claim with the tenant. Empty: all people belong to the tenant `default`.
     #[arg(long, value_name = "CLAIM", default_value = "")]
     pub oidc_tenant_claim: String,
-    /// What the provider calls this API in the access tokens that it gives programs (`aud`), which then may call with them; another name
-    /// than that of --oidc-client. Empty: no token of the provider's own is taken.
+    /// Name of this API in the access tokens that the provider issues to programs (`aud`); such
+    /// programs may call with them. It must differ from --oidc-client. Empty: access tokens of the
+    /// provider are not accepted.
     #[arg(long, value_name = "NAME", default_value = "")]
     pub oidc_audience: String,
-    /// Authorities that the provider's certificate may be of (PEM).
+    /// Authorities that may sign the provider's certificate (PEM).
     #[arg(long, value_name = "FILE")]
     pub oidc_ca: Option<PathBuf>,
 }
@@ -261,7 +270,7 @@ mod tests {
         config: Config,
     }
 
-    /// With the flags and without an identity.
+    /// The flags, without an identity.
     fn parse(flags: &[&str]) -> Config {
         let identity = ["--cert", "c", "--key", "k", "--ca", "a"];
         let line = ["dashboard"].iter().chain(&identity).chain(flags);

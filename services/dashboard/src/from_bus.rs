@@ -1,4 +1,5 @@
-//! Follows the ends of `vitals`, `alerts` and `paths` for the live view. Without a group: every replica sees everything.
+//! Follows the ends of `vitals`, `alerts` and `paths` for the live view. Without a group, because
+//! every replica needs all records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +17,10 @@ use crate::system::Readers;
 /// Records taken in one step.
 const RECORDS_MAX: usize = 512;
 
-/// What to do about a bus that went away. The page stays in service: it says that it is not up to date.
+/// Advice for a bus that is away. The page stays in service and says that it is not up to date.
 const AWAY: &str = "see why the bus does not answer; the page says that it is not up to date";
 
-/// Spawns one task per topic; each is a readiness check of its own until its first record could come.
+/// Spawns one task for each topic. Each is a readiness check until its first record could arrive.
 pub fn follow_all(bus: &Arc<dyn Bus>, live: &Arc<Live>, context: &Context) -> Readers {
     let readers = Readers::default();
     for (topic, check, seen) in [
@@ -35,7 +36,7 @@ pub fn follow_all(bus: &Arc<dyn Bus>, live: &Arc<Live>, context: &Context) -> Re
             check: health.check_at_start(check, AWAY),
         };
         let following = follow(Arc::clone(bus), following, context.shutdown().clone());
-        // A ward that nobody brings up to date any more would look as if all was well.
+        // A ward view that is no longer updated would look as if all was well.
         context.tasks().spawn(health.watch(check, following));
     }
     readers
@@ -76,7 +77,7 @@ impl Follower for Following {
     }
 }
 
-/// The last hop of a traced sample: the first one of the record stands for all.
+/// The last hop of a traced sample. The first sample of the record stands for all.
 fn show(record: &VitalsRecord) {
     if let Some(traced) = record
         .samples
@@ -102,7 +103,8 @@ fn take(delivery: &Delivery, live: &Live) {
         Topic::DeadLetters => Ok(()),
     };
     if let Err(error) = taken {
-        // Whoever stores the topic puts the record among the dead letters; here it is only not shown.
+        // The consumer that stores the topic writes the record to the dead letters. Here it is only
+        // not shown.
         metrics::counter!("braid_dashboard_records_unreadable_total", "topic" => delivery.topic.name()).increment(1);
         tracing::warn!(topic = %delivery.topic, offset = delivery.offset, %error, "a record cannot be read");
     }

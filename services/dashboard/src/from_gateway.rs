@@ -1,5 +1,5 @@
-//! Gateways that come for a certificate: by a token, or by the certificate before. The authority is told to everybody, since it is no
-//! secret; who asks checks it against the token.
+//! Gateways that ask for a certificate: by a token, or by their previous certificate. The
+//! authority's certificate is public; the gateway checks it against the token.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ fn answer(what: &'static str, given: Result<Certificate, GatewayError>) -> Respo
 
 fn refuse(what: &'static str, error: &GatewayError) -> Response {
     tracing::warn!(what, %error, "no certificate for a gateway");
-    // Anybody may ask: what fails here, and where that is, they are not told.
+    // Anybody may ask, so answers have no details of failures.
     let said = match error {
         GatewayError::Query(_)
         | GatewayError::Write(_)
@@ -116,7 +116,7 @@ fn count(what: &'static str, outcome: &'static str) {
         .increment(1);
 }
 
-/// What is no hex proves nothing.
+/// A proof that is not hexadecimal proves nothing.
 fn unhex(text: &str) -> Vec<u8> {
     let digits = text.as_bytes().chunks(2);
     let bytes: Option<Vec<u8>> = digits
@@ -146,7 +146,7 @@ mod tests {
             assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
             assert!(!said.contains(inner), "{said}");
         }
-        // What they did themselves they are.
+        // Mistakes of the gateway itself are explained.
         let none = GatewayError::Authority(AuthorityError::Request("not PEM".to_owned()));
         let (status, said) = refused(&none).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);

@@ -1,4 +1,4 @@
-//! Reads the store: the ward's beginning and its repair, and what people ask for.
+//! Reads the store: the beginning and the repair of the ward view, and answers for people.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,15 +19,16 @@ use vitals::{RuleSet, RulesInForce, TeamGroups};
 use crate::live::Live;
 use crate::ward_view::unit;
 
-/// New patients and changed names show within this time even when nothing rings.
+/// New patients and changed names show within this time even without a notification.
 const REGISTER_INTERVAL: Duration = Duration::from_secs(10);
-/// The first record of somebody unknown has the register read again after this. Each further one in a row doubles the pause, up to
-/// [`REGISTER_INTERVAL`]: a gateway that nobody has registered would have the whole register read all the time.
+/// Pause before the register is read again for an unknown patient. Each further one in a row
+/// doubles it, up to [`REGISTER_INTERVAL`]: an unregistered gateway must not cause endless reading.
 const REGISTER_INTERVAL_MIN: Duration = Duration::from_millis(250);
-/// Open alerts of one tenant folded into the ward at once; of more those that matter most.
+/// Open alerts of one tenant folded into the ward view at once; of more, the most important.
 const OPEN_ALERTS_MAX: usize = 10_000;
 
-/// Open alerts are counted at least this often, for what another replica's bus brought and this one's did not.
+/// Open alerts are counted at least this often, because another replica may have seen changes that
+/// this one missed.
 const COUNTS_INTERVAL: Duration = Duration::from_secs(10);
 /// However many alerts change, they are counted at most this often.
 const COUNTS_INTERVAL_MIN: Duration = Duration::from_millis(500);
@@ -37,13 +38,13 @@ const POINTS_MAX: usize = 4_000;
 /// Longest stretch of a series: 31 days.
 const STRETCH_US_MAX: i64 = 31 * 86_400 * 1_000_000;
 
-/// What a new viewer gets of a patient's latest samples, so that the strip does not start empty.
+/// The recent samples that a new viewer gets, so that the strip does not start empty.
 const RECENT_US: i64 = 8_000_000;
 const RECENT_SAMPLES_MAX: usize = 600;
 
-/// Keeps the ward in step with the store until shutdown.
+/// Keeps the ward view in step with the store until shutdown.
 pub async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: Context) {
-    // Who is signed in goes on watching by the bus.
+    // People who are signed in continue to watch by the bus.
     let check = context.health().check_at_start(
         "store",
         "see why the database does not answer; nobody can sign in meanwhile",
@@ -73,7 +74,7 @@ pub async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: Context
             () = shutdown.requested() => return,
             () = tokio::time::sleep(REGISTER_INTERVAL) => unknown.reset(),
             () = live.missed.notified() => everything = true,
-            // An unknown patient's first samples were not folded under its tenant's eyes.
+            // The first samples of an unknown patient were not shown to its tenant.
             () = live.register_outdated.notified() => tokio::select! {
                 () = shutdown.requested() => return,
                 () = live.missed.notified() => everything = true,
@@ -108,18 +109,19 @@ async fn refresh(
     Ok(())
 }
 
-/// The rule sets and teams that the ward view goes by.
+/// The rule sets and teams that the ward view uses.
 #[derive(Default)]
 struct Documents {
-    /// The newest when they were read.
+    /// Number of the newest document when they were read.
     newest: Option<u64>,
     damaged: Said,
 }
 
 impl Documents {
-    /// Reads them when there is something new. One that cannot be read is said by alerting, too.
+    /// Reads them when there is a new document. Alerting also reports a document that cannot be
+    /// read.
     async fn follow(&mut self, store: &dyn Store, live: &Live) -> Result<(), QueryError> {
-        // First, so that a document that is put while the rest is read is found the next time.
+        // Read first, so that a document put meanwhile is found the next time.
         let newest = store.newest_document().await?;
         if self.newest == Some(newest) {
             return Ok(());
@@ -135,7 +137,7 @@ impl Documents {
     }
 }
 
-/// `None`: taken back, by an empty body.
+/// `None`: withdrawn by an empty body.
 fn rule_set(document: &Document) -> Result<Option<RuleSet>, String> {
     if document.body.is_empty() {
         return Ok(None);
@@ -144,7 +146,7 @@ fn rule_set(document: &Document) -> Result<Option<RuleSet>, String> {
     set.map(Some).map_err(|error| error.to_string())
 }
 
-/// Each tenant's, so that the many of one hide no other's.
+/// Of each tenant separately, so that the many alerts of one tenant hide no other's.
 async fn open_alerts(store: &dyn Store, tenants: BTreeSet<&str>) -> Result<Vec<Alert>, QueryError> {
     let query = AlertsQuery {
         patient: None,
@@ -153,14 +155,15 @@ async fn open_alerts(store: &dyn Store, tenants: BTreeSet<&str>) -> Result<Vec<A
         ..AlertsQuery::default()
     };
     let mut alerts = Vec::new();
-    // Whoever has no tenant is shown to nobody.
+    // Data without a tenant is shown to nobody.
     for tenant in tenants.into_iter().filter(|tenant| !tenant.is_empty()) {
         alerts.extend(store.alerts(&Scope::tenant(tenant), &query).await?);
     }
     Ok(alerts)
 }
 
-/// That nothing arrives from anybody. It belongs to no tenant, so the others' lists do not have it.
+/// The alert that nothing arrives from anybody. It belongs to no tenant, so no tenant's list has
+/// it.
 async fn of_the_core(store: &dyn Store) -> Result<Vec<Alert>, QueryError> {
     let query = AlertsQuery {
         patient: Some(String::new()),
@@ -172,8 +175,8 @@ async fn of_the_core(store: &dyn Store) -> Result<Vec<Alert>, QueryError> {
     Ok(alerts)
 }
 
-/// Of alerts that are open as far as is known here, those that the store does not have among the open ones, as they are there: they
-/// ended while nobody followed the bus.
+/// Alerts that are open here and no longer open in the store, in their stored state: they ended
+/// while the bus was not followed.
 async fn ended(
     store: &dyn Store,
     known: Vec<String>,
@@ -189,7 +192,7 @@ async fn ended(
 
 #[derive(Debug, thiserror::Error)]
 pub enum SeriesError {
-    /// The caller's fault.
+    /// The request is wrong.
     #[error("{0}")]
     Request(&'static str),
     #[error(transparent)]
@@ -218,7 +221,7 @@ pub async fn series(
     let Ok(mut metrics) = metrics else {
         return Err(SeriesError::Request("metrics: unknown to this version"));
     };
-    // One that is asked for a million times would be read and sent a million times.
+    // A metric that is named many times would be read and sent as often.
     metrics.sort_unstable_by_key(|metric| *metric as i32);
     metrics.dedup();
     let points = match request.points as usize {
@@ -266,7 +269,7 @@ pub async fn recent_samples(
         .await
 }
 
-/// A list of alerts, and beside it how many there are and how many of them it leaves out.
+/// A list of alerts with the number of alerts, and how many the list leaves out.
 pub async fn alerts(
     store: &dyn Store,
     scope: &Scope,
@@ -278,7 +281,8 @@ pub async fn alerts(
     Ok((alerts, counts))
 }
 
-/// What is kept apart of a tenant: the cases that arrived last, and how much the list leaves out.
+/// The readings of no patient of a tenant: the cases that arrived last, and how much the list
+/// leaves out.
 pub async fn quarantine(
     store: &dyn Store,
     scope: &Scope,
@@ -308,7 +312,7 @@ pub async fn quarantine(
     })
 }
 
-/// Keeps the totals of open alerts that go with every look at the ward, until shutdown.
+/// Keeps the totals of open alerts, which every ward view carries, until shutdown.
 pub async fn keep_counts(store: Arc<dyn Store>, live: Arc<Live>, shutdown: Shutdown) {
     loop {
         match store.open_alerts(&Scope::Service, None).await {
@@ -423,7 +427,7 @@ mod tests {
             unknown.map(|it| it.id).collect::<Vec<_>>()
         };
         assert_eq!(unknown().await, [""; 0], "four hours by the built-in rules");
-        // Ben is in a group whose blood pressure is taken each hour.
+        // Ben belongs to a group whose blood pressure is taken each hour.
         let mut set = RuleSet::default_set();
         set.stale_after_s.insert("systolic-pressure".into(), 3600);
         let document = |kind: &str, subject: &str, body: String| Document {
@@ -464,7 +468,7 @@ mod tests {
             .unwrap();
         live.on_alert(raised.clone());
         let mut updates = live.updates();
-        // The rest was published while the bus was away.
+        // The end was published while the bus was away.
         let batch = AlertsBatch {
             transitions: vec![
                 raised,

@@ -1,8 +1,8 @@
-//! Gateways and their certificates: a token that gets one, once; the next one by the one in force; and taking them all out of force.
-//! The API, `braid gateways` and the gateways themselves come here.
+//! Gateways and their certificates: a token for the first one, the next one by the one in force,
+//! and revoking them all. The API, `braid gateways` and the gateways themselves use it.
 //!
-//! A token is `<id>.<secret>.<authority>`: the store has the SHA-256 of the secret only, and the last part is the fingerprint of
-//! the authority, by which a gateway that has nothing yet knows whom to believe.
+//! A token is `<id>.<secret>.<authority>`. The store has only the SHA-256 of the secret. The last
+//! part is the fingerprint of the authority, by which a new gateway recognises it.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,13 +23,14 @@ pub const VALID_HOURS_DEFAULT: u32 = 24;
 pub const VALID_HOURS_MAX: u32 = 30 * 24;
 /// Bytes of a reason.
 const REASON_BYTES_MAX: usize = 4_000;
-/// Certificates that a revoked gateway got since and that hold: the one in use and the one that follows it.
+/// Certificates of a revoked gateway that were issued later and hold: the one in use and its
+/// successor.
 const EXCEPTED_MAX: usize = 2;
-/// Another one may put a version at the same time; so often is tried to come between.
+/// Another writer may put a version at the same time; the attempt is repeated this often.
 const ATTEMPTS_MAX: u32 = 5;
 const HOUR_US: i64 = 3_600_000_000;
 
-/// Why somebody gets no certificate or may not decide.
+/// Why a certificate is not issued, or a person may not decide.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     #[error("{field}: {reason}")]
@@ -58,7 +59,7 @@ pub enum GatewayError {
     Authority(#[from] AuthorityError),
 }
 
-/// Who decides, and why.
+/// The author of a decision and the reason.
 #[derive(Debug, Clone)]
 pub struct Decision<'a> {
     pub tenant: &'a str,
@@ -71,7 +72,7 @@ pub struct Token {
     pub until_us: i64,
 }
 
-/// What a gateway is given.
+/// The answer to a gateway.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Certificate {
     pub certificate: String,
@@ -93,7 +94,7 @@ fn check(gateway: &str, decision: &Decision<'_>) -> Result<PeerId, GatewayError>
             format!("is empty or longer than {REASON_BYTES_MAX} bytes"),
         ));
     }
-    // Whatever cannot be read back as an identity must not become one.
+    // An id that cannot be read back as an identity must not become one.
     let id = PeerId::gateway(decision.tenant, gateway);
     id.to_string()
         .parse()
@@ -108,7 +109,7 @@ fn json(body: &impl serde::Serialize) -> Result<String, GatewayError> {
     serde_json::to_string(body).map_err(|error| invalid("body", error.to_string()))
 }
 
-/// Makes a token for a gateway, which is entered into the register.
+/// Makes a token for a gateway and enters the gateway into the register.
 pub async fn enrol(
     store: &dyn Store,
     authority: Fingerprint,
@@ -161,7 +162,8 @@ pub async fn enrol(
     })
 }
 
-/// Gives a gateway its certificate for a token: to one key, and to that again while the token holds, because an answer may be lost.
+/// Issues a gateway's certificate for a token. The token serves one key, and that key again while
+/// it is valid, because an answer may be lost.
 pub async fn exchange(
     store: &dyn Store,
     authority: &LocalAuthority,
@@ -183,7 +185,7 @@ pub async fn exchange(
     };
     let enrolment: Enrolment =
         serde_json::from_str(&first.body).map_err(|_| GatewayError::Unknown)?;
-    // What is compared are hashes, so the time it takes tells nothing of the secret.
+    // Hashes are compared, so the duration reveals nothing of the secret.
     if hex(&Sha256::digest(secret.as_bytes())) != enrolment.secret_sha256 {
         return Err(GatewayError::Unknown);
     }
@@ -191,7 +193,7 @@ pub async fn exchange(
         return Err(GatewayError::Expired);
     }
     let peer = PeerId::gateway(first.tenant.clone(), enrolment.gateway.clone());
-    // Also proves that the asker has the key.
+    // Also proves that the gateway has the key.
     let signed = authority.sign(request_pem, &peer)?;
     let key_sha256 = Some(hex(&Sha256::digest(&signed.key)));
     if newest.version > 1 {
@@ -202,7 +204,7 @@ pub async fn exchange(
         by: &first.author,
         reason: &first.reason,
     };
-    // Before the token is used up: what an exception holds for is given to nobody else.
+    // Before the token is used up: the exception belongs to this gateway alone.
     let made_us = first.at_us;
     except(
         store,
@@ -211,7 +213,7 @@ pub async fn exchange(
         None,
         &decision,
         |revocation| {
-            // Whoever was revoked may hold older tokens.
+            // Older tokens of a revoked gateway are refused.
             if made_us <= revocation.at_us {
                 return Err(GatewayError::Outdated);
             }
@@ -261,7 +263,7 @@ fn check_used_by(used: &Document, key_sha256: Option<&str>) -> Result<(), Gatewa
     )))
 }
 
-/// Gives a gateway its next certificate by the one in force.
+/// Issues a gateway's next certificate by the one in force.
 pub async fn renew(
     store: &dyn Store,
     authority: &LocalAuthority,
@@ -285,7 +287,7 @@ pub async fn renew(
         return Err(not_in_force(&format!("{id} is no gateway")));
     };
     renewal::check_proof(&leaf, request_pem, proof).map_err(|error| not_in_force(&error))?;
-    // Asked for anew: a revocation of a moment ago counts.
+    // Asked for anew, so that a recent revocation counts.
     let revocations = store::revocations(store).await?;
     if revocations.refuses(&id, Some(&Fingerprint::of(&leaf))) {
         return Err(GatewayError::Revoked);
@@ -304,7 +306,7 @@ pub async fn renew(
         Some(&shown),
         &decision,
         |revocation| {
-            // Also by a revocation that came since it was asked for.
+            // Also if a revocation was put meanwhile.
             if !revocation.excepted.contains(&shown) {
                 return Err(GatewayError::Revoked);
             }
@@ -320,7 +322,7 @@ pub async fn renew(
     })
 }
 
-/// Takes every certificate of a gateway out of force.
+/// Revokes every certificate of a gateway.
 pub async fn revoke(
     store: &dyn Store,
     gateway: &str,
@@ -332,7 +334,7 @@ pub async fn revoke(
         return Err(invalid("gateway", format!("there is no {gateway:?}")));
     }
     let revoked = store.documents(&scope, REVOCATION, i64::MIN).await?;
-    // Every service reads all of them after each decision. One that is there already makes no further one.
+    // Every service reads all revocations after each decision. One that exists already adds none.
     if revoked.len() >= DOCUMENTS_MAX && !revoked.iter().any(|it| it.subject == gateway) {
         return Err(GatewayError::Full);
     }
@@ -389,8 +391,9 @@ pub async fn list(store: &dyn Store, scope: &Scope) -> Result<Vec<Gateway>, Gate
         .collect())
 }
 
-/// Lets a new certificate of a revoked gateway in, when what was shown for it still counts by the revocation in force; a certificate
-/// that was shown stays let in, because the answer may be lost. Who was never revoked needs no exception.
+/// Admits a new certificate of a revoked gateway if its proof is still valid by the revocation in
+/// force. A certificate that served as a proof stays admitted, because the answer may be lost. A
+/// gateway that was never revoked needs no exception.
 async fn except(
     store: &dyn Store,
     gateway: &str,
@@ -406,7 +409,7 @@ async fn except(
         let mut body: Revocation = serde_json::from_str(&newest.body)
             .map_err(|error| invalid("body", error.to_string()))?;
         still_counts(&body)?;
-        // Before those that were asked for by it and may never have come back.
+        // Before those that were requested by it and may never have arrived.
         body.excepted
             .sort_by_key(|fingerprint| Some(fingerprint.as_str()) != shown);
         body.excepted.insert(0, signed.fingerprint.to_string());
@@ -416,7 +419,7 @@ async fn except(
     .await
 }
 
-/// What was issued, for those who look after it.
+/// Records the issued certificate for administrators.
 async fn record(
     store: &dyn Store,
     gateway: &str,
@@ -435,7 +438,8 @@ async fn record(
     .await
 }
 
-/// Puts the next version of a document; `body` makes it from the newest one, or says that there is nothing to put.
+/// Puts the next version of a document. `body` makes it from the newest one, or returns that there
+/// is nothing to put.
 async fn put_next(
     store: &dyn Store,
     kind: &str,

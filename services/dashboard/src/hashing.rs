@@ -1,32 +1,34 @@
-//! The hashing of passwords, in memory of its own. A hash takes 19 MiB, aligned; an allocator that gets them back at each sign-in does not always find
-//! them again once smaller things lie behind them: a burst of 28 made 260 MiB, and the kernel ended a dashboard of 256. Kept for the next
-//! hash, those of two at once are 38 MiB.
+//! Hashing of passwords in memory that is kept for the next hash.
+//!
+//! A hash takes 19 MiB, aligned. Allocated anew for each sign-in, such blocks fragment the heap: a
+//! burst of sign-ins exhausted a container's memory. Kept, the blocks of two hashes at once are all
+//! that is needed.
 
 use argon2::password_hash::{Error, Output, ParamsString, PasswordHash, SaltString};
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-/// Hashes computed at once; each takes tens of milliseconds of a core. Further ones wait.
+/// Hashes computed at once; each takes tens of milliseconds of a core. Further hashes wait.
 const HASHES_MAX: usize = 2;
-/// Longest salt that a hash in PHC format has.
+/// Longest salt of a hash in PHC format.
 const SALT_BYTES_MAX: usize = 64;
 
 static PLACES: Semaphore = Semaphore::const_new(HASHES_MAX);
-/// What hashes that have ended leave to the next; no more than there are places.
+/// Blocks for the next hashes, at most as many as there are places.
 static LEFT: Mutex<Vec<Memory>> = Mutex::new(Vec::new());
 
-/// As large as the largest hash it was used for.
+/// As large as the largest hash that used it.
 #[derive(Default)]
 pub(crate) struct Memory(Vec<Block>);
 
-/// The result of `work`, outside of the runtime's own threads; nothing when it was not computed.
+/// The result of `work`, computed outside of the runtime's threads. `None`: it was not computed.
 pub(crate) async fn hashing<T: Send + 'static>(
     work: impl FnOnce(&mut Memory) -> T + Send + 'static,
 ) -> Option<T> {
     let place = PLACES.acquire().await.ok()?;
     let done = tokio::task::spawn_blocking(move || {
-        // The place is the work's own: whoever asked may have gone away long before it ends.
+        // The work holds the place, because the caller may go away long before the work ends.
         let _place = place;
         let mut memory = LEFT.lock().pop().unwrap_or_default();
         let done = work(&mut memory);
@@ -57,7 +59,7 @@ impl Memory {
         Ok(hash.to_string())
     }
 
-    /// Whether a hash in PHC format is this password's.
+    /// Whether the hash in PHC format belongs to this password.
     pub(crate) fn verify(&mut self, password: &str, expected: &str) -> Result<bool, Error> {
         let expected = PasswordHash::new(expected)?;
         let algorithm = Algorithm::try_from(expected.algorithm)?;

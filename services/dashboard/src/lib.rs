@@ -1,11 +1,13 @@
 //! The dashboard: shows the ward to people, live, and takes their acknowledgements.
 //!
-//! Reads the store ([`from_store`]) and the ends of the topics ([`from_bus`]), folds both into the [`ward_view`], and serves a web
-//! page with gRPC-web ([`to_browser`]). It writes audit rows, the public halves of its keys ([`tokens`]), and gateways' tokens, certificates
-//! and revocations ([`gateways`]); acknowledgements and documents go through alerting's API.
+//! It reads the store ([`from_store`]) and the ends of the topics ([`from_bus`]), folds both into
+//! the [`ward_view`], and serves a web page with gRPC-web ([`to_browser`]). It writes audit rows,
+//! the public halves of its keys ([`tokens`]), and gateways' tokens, certificates and revocations
+//! ([`gateways`]). Acknowledgements and documents go through alerting's API ([`to_alerting`]).
 //!
-//! Any number of replicas may run: each follows the bus from its end without a group and can rebuild everything it shows from
-//! the store. Sessions live in one replica's memory, so whatever stands in front keeps a browser at its replica.
+//! Any number of replicas may run. Each follows the bus from its end without a group and can
+//! rebuild everything from the store. Sessions live in one replica's memory, so a proxy in front
+//! keeps a browser at its replica.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! What all viewers share: the ward, and a broadcast of what arrives.
+//! The state that all viewers share: the ward view, and a broadcast of what arrives.
 //!
-//! The broadcast is bounded. A viewer that does not keep up skips what it missed and takes a new snapshot; it never slows down
-//! the others or the tails. Every update carries the tenant that may see it; what belongs to no known tenant is not
-//! broadcast, and the register is read again instead.
+//! The broadcast is bounded. A viewer that falls behind skips the missed updates and takes a new
+//! snapshot; it never slows down the others. Every update carries the tenant that may see it. Data
+//! of no known tenant is not broadcast; instead the register is read again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use crate::canary::Canary;
 use crate::ward_view::{Snapshot, WardView};
 use crate::warnings::{Warnings, warning};
 
-/// Updates a viewer may be behind; then it skips them and takes a new snapshot.
+/// Updates that a viewer may fall behind; beyond it the viewer takes a new snapshot.
 pub const UPDATES_MAX: usize = 2_048;
-/// Alerts of people and gateways that the register does not have yet. When reached, the oldest is not told to those who watch; whoever
-/// comes or reloads finds it in the store.
+/// Alerts of patients and gateways that are not in the register yet. At the bound the oldest is not
+/// sent to viewers; a reload finds it in the store.
 const UNOWNED_MAX: usize = 256;
-/// The ward is shown anew at most this often.
+/// The ward view is published at most this often.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(400);
-/// And at least this often, because scores change by the mere passing of time.
+/// And at least this often, because scores change as time passes.
 const SNAPSHOT_INTERVALS_MAX: u32 = 10;
 
 #[derive(Clone, Debug)]
@@ -51,23 +51,23 @@ pub enum What {
 
 pub struct Live {
     ward: Mutex<WardView>,
-    /// Gateway to tenant, as the register has it.
+    /// Gateway to tenant, by the register.
     gateways: Mutex<HashMap<String, Arc<str>>>,
-    /// Alerts that are told when the register says whose they are.
+    /// Alerts that are sent once the register names their owner.
     unowned: Mutex<VecDeque<Alert>>,
     snapshots: watch::Sender<Arc<Snapshot>>,
     updates: broadcast::Sender<Update>,
-    /// What the system says about itself.
+    /// Warnings about the system.
     pub warnings: Mutex<Warnings>,
-    /// Totals of open alerts by tenant, as the store has them.
+    /// Totals of open alerts by tenant, by the store.
     counts: Mutex<HashMap<String, Vec<AlertCount>>>,
-    /// Rung when an alert has changed.
+    /// Notified when an alert has changed.
     pub alerts_changed: Notify,
-    /// What has come of the system's own test alert.
+    /// The state of the system's own test alert.
     pub canary: Mutex<Canary>,
-    /// Rung when a record names a patient or gateway that the register did not have.
+    /// Notified when a record names a patient or gateway that the register did not have.
     pub register_outdated: Notify,
-    /// Rung when records may have been missed.
+    /// Notified when records may have been missed.
     pub missed: Notify,
 }
 
@@ -120,7 +120,7 @@ impl Live {
         self.ward.lock().on_rules(rules);
     }
 
-    /// Who watches has missed what was missed here, so news goes to them, too.
+    /// Viewers missed what was missed here, so they are sent the news, too.
     pub fn on_stored(&self, latest: &[LatestVital], alerts: Vec<Alert>) {
         {
             let mut ward = self.ward.lock();
@@ -137,7 +137,7 @@ impl Live {
                 .or_default()
                 .push(total.clone());
         }
-        // No list stands beside these: nothing is left out.
+        // These totals stand beside no list, so nothing is left out.
         let counts = |totals: Vec<OpenAlerts>| {
             let mut counts = OpenAlerts::beside(&totals, &[]);
             counts.iter_mut().for_each(|count| count.omitted = 0);
@@ -149,13 +149,13 @@ impl Live {
             .collect();
     }
 
-    /// Those of patients, by id.
+    /// Ids of the open alerts.
     pub fn open_alerts(&self) -> Vec<String> {
         self.ward.lock().open_alerts()
     }
 
-    /// Samples of one record, whose key is the patient. The key decides who may see them, so what names another patient is
-    /// left out.
+    /// Samples of one record. Its key is the patient and decides who may see them, so samples that
+    /// name another patient are left out.
     pub fn on_samples(&self, patient: &str, mut samples: Vec<Sample>) {
         samples.retain(|sample| sample.patient == patient);
         if samples.is_empty() || is_canary(patient) {
@@ -193,7 +193,7 @@ impl Live {
         self.send(owner, What::Alert(Arc::new(alert)));
     }
 
-    /// Belongs to no patient and no gateway, so to no tenant: everybody is warned.
+    /// The alert belongs to no patient and no gateway, so to no tenant: everybody is warned.
     fn on_silent_pipeline(&self, alert: &Alert) {
         let mut warnings = self.warnings.lock();
         if alert.state() == AlertState::Resolved {
@@ -205,7 +205,8 @@ impl Live {
         }
     }
 
-    /// An alert without a patient, such as that of a silent gateway, belongs to the tenant of its gateway, as in the store.
+    /// An alert without a patient, such as that of a silent gateway, belongs to the tenant of its
+    /// gateway, as in the store.
     fn owner(&self, alert: &Alert) -> Option<Arc<str>> {
         match alert.patient.as_str() {
             "" => self.gateways.lock().get(&alert.gateway).cloned(),
@@ -213,7 +214,7 @@ impl Live {
         }
     }
 
-    /// Reports of one record, whose key is the gateway; the key decides as above.
+    /// Reports of one record. Its key is the gateway and decides as for samples.
     pub fn on_paths(&self, gateway: &str, mut reports: Vec<PathReport>) {
         let tenant = self.gateways.lock().get(gateway).cloned();
         let owner = tenant.as_deref().unwrap_or_default();
@@ -227,7 +228,7 @@ impl Live {
 
     fn send(&self, tenant: Option<Arc<str>>, what: What) {
         match tenant {
-            // An error means that nobody watches.
+            // An error means that there are no viewers.
             Some(tenant) => drop(self.updates.send(Update { tenant, what })),
             None => self.register_outdated.notify_one(),
         }
@@ -238,7 +239,7 @@ impl Live {
         self.snapshots.send_replace(Arc::new(snapshot));
     }
 
-    /// What a viewer of a tenant sees of the ward at this moment.
+    /// The ward view of a tenant at this moment.
     pub fn look(&self, tenant: &str) -> ListPatientsResponse {
         let snapshot = self.snapshots.borrow().clone();
         ListPatientsResponse {
@@ -391,7 +392,7 @@ mod tests {
         assert_eq!(&*update.tenant, "t");
         assert!(matches!(update.what, What::Alert(told) if *told == alert("p")));
         assert!(updates.try_recv().is_err(), "once, and nobody's to nobody");
-        // Nor is the register read over and over for whom it does not know.
+        // The register is not read endlessly for unknown patients.
         let again = live.register_outdated.notified();
         let rang = tokio::time::timeout(Duration::ZERO, again).await;
         assert!(rang.is_err());

@@ -1,10 +1,12 @@
 //! Signing in at an OpenID Connect provider: authorization code with PKCE (RFC 7636).
 //!
-//! The browser is sent there with a state, a nonce and the hash of a verifier, all random and all remembered here; it comes back with
-//! a code, which is exchanged for a token that must carry the nonce. The state is also in a cookie, so that nobody can be made to
-//! finish a sign-in that somebody else began.
+//! The browser is sent there with a state, a nonce and the hash of a verifier. All are random and
+//! remembered here. The browser returns with a code, which is exchanged for a token that must carry
+//! the nonce. The state is also in a cookie, so that nobody can be made to finish another person's
+//! sign-in.
 //!
-//! A program has no browser: it may call with an access token that the provider gave it for us.
+//! A program has no browser. It may call with an access token that the provider issued for this
+//! dashboard.
 
 mod jwt;
 
@@ -33,17 +35,18 @@ use crate::config::OidcConfig;
 pub use jwt::TokenError;
 use jwt::{Expected, KeySet, Purpose};
 
-/// Sign-ins that have begun and not ended; when reached, the oldest of the address that has begun the most is forgotten: nobody pushes
-/// others' out.
+/// Sign-ins in progress. At the bound the oldest of the address with the most is forgotten, so that
+/// no address displaces the others.
 const PENDING_MAX: usize = 1_000;
-/// Somebody who takes longer begins again.
+/// A slower person begins again.
 const PENDING_WITHIN: Duration = Duration::from_secs(600);
-/// What the provider says of itself is asked for again after this, and for an unknown key, or for who stands in front, this often.
+/// The provider's metadata is read again after this time. For an unknown key, or for a proxy in
+/// front, it is read this often.
 const FRESH: Duration = Duration::from_secs(3_600);
 const KEYS_AGAIN: Duration = Duration::from_secs(30);
 /// Longest name of a person.
 const NAME_BYTES_MAX: usize = 120;
-/// Before every name, so that nobody can be taken for a built-in account.
+/// Prefix of every name, so that no person can be taken for a built-in account.
 pub const NAME_PREFIX: &str = "sso:";
 
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +70,7 @@ pub enum OidcError {
 }
 
 impl OidcError {
-    /// Whose fault: the provider's or the network's, or the person's.
+    /// The origin of an error: the provider or the network, or the person.
     pub fn is_outage(&self) -> bool {
         matches!(
             self,
@@ -76,7 +79,7 @@ impl OidcError {
     }
 }
 
-/// Who the provider says it is.
+/// The person, as the provider names them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Vouched {
     pub name: String,
@@ -110,8 +113,8 @@ pub struct Oidc {
     config: OidcConfig,
     tls: Arc<ClientConfig>,
     known: tokio::sync::Mutex<Option<Known>>,
-    /// When the keys were last asked for because of an unknown one. Held meanwhile, so that others with such a key wait for the answer, and
-    /// those with a known one do not.
+    /// When the keys were last read because of an unknown one. Held during the read: others with
+    /// such a key wait, those with a known key do not.
     asked_again: tokio::sync::Mutex<Option<Instant>>,
     pending: Mutex<HashMap<String, Pending>>,
     shown: Mutex<Vec<Value>>,
@@ -123,7 +126,7 @@ struct Tokens {
 }
 
 impl Oidc {
-    /// `None`: nobody signs in elsewhere.
+    /// `None`: no provider is configured.
     pub fn new(config: &OidcConfig) -> Result<Option<Arc<Oidc>>, ConfigError> {
         let Some(ca) = config.oidc_ca.as_deref().filter(|_| config.is_set()) else {
             return Ok(None);
@@ -138,7 +141,7 @@ impl Oidc {
         })))
     }
 
-    /// Where to send the browser, and the state it must come back with.
+    /// The address to which the browser is sent, and the state that it must bring back.
     pub async fn begin(&self, from: IpAddr) -> Result<(String, String), OidcError> {
         let discovered = self.discovered().await?;
         let (state, nonce, verifier) = (random(), random(), random());
@@ -172,7 +175,8 @@ impl Oidc {
         Ok((format!("{endpoint}{and}{query}"), state))
     }
 
-    /// What the browser came back with, whose cookie named the same state. A state serves once.
+    /// Finishes a sign-in with the values that the browser brought back; its cookie named the same
+    /// state. A state serves once.
     pub async fn finish(&self, state: &str, code: &str) -> Result<Vouched, OidcError> {
         let pending = self.pending.lock().remove(state);
         let pending = pending.filter(|pending| pending.at.elapsed() < PENDING_WITHIN);
@@ -212,12 +216,12 @@ impl Oidc {
         vouched(&self.config, &claims)
     }
 
-    /// Whether callers may show an access token of the provider instead of a token of ours, and this one says to be such.
+    /// Whether access tokens of the provider are accepted, and this token claims to be one.
     pub fn takes(&self, token: &str) -> bool {
         !self.config.oidc_audience.is_empty() && jwt::names_issuer(token, &self.config.oidc_issuer)
     }
 
-    /// Who calls with this access token, and until when it is taken.
+    /// The caller of this access token, and the time until which it is accepted.
     pub async fn caller(&self, token: &str) -> Result<(Vouched, i64), OidcError> {
         let purpose = Purpose::Call {
             audience: &self.config.oidc_audience,
@@ -229,12 +233,13 @@ impl Oidc {
         Ok((vouched, until_s.saturating_mul(1_000_000)))
     }
 
-    /// The keys by which callers' tokens are signed, for what stands in front; as they were last read.
+    /// The keys that sign the provider's access tokens, as last read, for a proxy in front.
     pub fn shown_keys(&self) -> Vec<Value> {
         self.shown.lock().clone()
     }
 
-    /// Keeps the provider's keys fresh for what stands in front, which is asked before we are.
+    /// Keeps the provider's keys fresh for a proxy in front, which checks tokens before the
+    /// dashboard does.
     pub async fn keep_keys(&self, shutdown: Shutdown) {
         if self.config.oidc_audience.is_empty() {
             return;
@@ -246,7 +251,7 @@ impl Oidc {
                 () = shutdown.requested() => return,
                 _ = tick.tick() => {}
             }
-            // Not under the lock: a provider that hangs must not hold up whom its last keys let in.
+            // Not under the lock: a provider that hangs must not delay people whose keys are known.
             match self.fetch().await {
                 Ok(fetched) => {
                     self.learn(&mut *self.known.lock().await, fetched);
@@ -264,7 +269,7 @@ impl Oidc {
         };
         let keys = self.keys().await?;
         Ok(match jwt::verify(token, &keys, &expected) {
-            // Providers change their keys: they are read again, but not as often as anybody likes.
+            // Providers change their keys, so they are read again, at a bounded rate.
             Err(TokenError::NoKey | TokenError::Signature) => {
                 self.ask_again().await?;
                 jwt::verify(token, &self.keys().await?, &expected)?
@@ -280,13 +285,13 @@ impl Oidc {
             .map(|known| known.discovered.clone())
     }
 
-    /// Reads the keys once more, unless that was tried lately.
+    /// Reads the keys once more, unless that was tried recently.
     async fn ask_again(&self) -> Result<(), OidcError> {
         let mut asked = self.asked_again.lock().await;
         if asked.is_some_and(|at| at.elapsed() < KEYS_AGAIN) {
             return Ok(());
         }
-        // Also when there is no answer: forged tokens are not to ask a provider that hangs one after the other.
+        // Also without an answer: forged tokens must not cause one request after the other.
         *asked = Some(Instant::now());
         let fetched = self.fetch().await?;
         self.learn(&mut *self.known.lock().await, fetched);
@@ -322,14 +327,14 @@ impl Oidc {
         });
     }
 
-    /// Discovery and keys. What was known stays when they cannot be read.
+    /// Metadata and keys. The last ones stay when they cannot be read.
     async fn fetch(&self) -> Result<(Discovered, KeySet), OidcError> {
         let issuer = self.config.oidc_issuer.trim_end_matches('/');
         let url = format!("{issuer}/.well-known/openid-configuration");
         let discovered: Discovered = self
             .ask(Method::GET, &url, &[], Vec::new(), "discovery")
             .await?;
-        // Discovery 1.0, 4.3: another issuer's answer is no answer.
+        // Discovery 1.0, 4.3: the answer of another issuer is refused.
         if discovered.issuer != self.config.oidc_issuer {
             return Err(OidcError::Provider("issuer"));
         }
@@ -377,7 +382,8 @@ fn forget_one(pending: &mut HashMap<String, Pending>) {
     }
 }
 
-/// Name, tenant and role from the claims. Of several roles the highest counts; unknown ones are left out.
+/// Name, tenant and role from the claims. Of several roles the highest counts; unknown ones are
+/// left out.
 fn vouched(config: &OidcConfig, claims: &Value) -> Result<Vouched, OidcError> {
     let texts = |claim: &str| -> Vec<String> {
         match at(claims, claim) {
@@ -402,7 +408,7 @@ fn vouched(config: &OidcConfig, claims: &Value) -> Result<Vouched, OidcError> {
             .filter(|it| !it.is_empty())
             .ok_or(OidcError::NoTenant)?,
     };
-    // The subject is the one claim that a provider never gives to two.
+    // The subject is the one claim that is unique at the provider.
     let subject = texts("sub")
         .into_iter()
         .next()

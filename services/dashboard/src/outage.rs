@@ -1,10 +1,12 @@
-//! When people are told directly that alerts do not come through: once when it begins and once when it is over. Sans-IO.
+//! Decides when people are told directly that alerts do not come through: once when it begins and
+//! once when it is over. Sans-IO.
 
 use std::time::{Duration, Instant};
 
 use consumer_health::Moment;
 
-/// All must be well for so long before an outage counts as over, so that one that comes and goes is one.
+/// Everything must be well for this time before an outage counts as over, so that a flapping outage
+/// is one.
 const WELL_FOR: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,13 +17,13 @@ pub enum Post {
 
 #[derive(Debug, Default)]
 pub struct Outage {
-    /// Since when, for people; `None`: all is well.
+    /// The beginning, for people. `None`: all is well.
     open: Option<Moment>,
     well_since: Option<(Instant, Moment)>,
 }
 
 impl Outage {
-    /// `troubles`: what does not work at this moment and since when, the worst first.
+    /// `troubles`: each current trouble and its beginning, the worst first.
     pub fn on_look(&mut self, troubles: &[(String, Moment)], now: Moment) -> Option<Post> {
         if let Some((_, since)) = troubles.iter().min_by_key(|(_, since)| since.at) {
             self.well_since = None;
@@ -61,7 +63,7 @@ mod tests {
         let says = vec!["not judged".to_owned()];
         assert_eq!(post, Some(Post::Outage { since: at(5), says }));
         assert_eq!(outage.on_look(&trouble("another", 21), at(22)), None);
-        // A moment without is no end.
+        // A moment without troubles does not end the outage.
         assert_eq!(outage.on_look(&[], at(23)), None);
         assert_eq!(outage.on_look(&trouble("again", 24), at(40)), None);
         assert_eq!(outage.on_look(&[], at(41)), None);

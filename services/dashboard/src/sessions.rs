@@ -1,14 +1,15 @@
-//! Who is signed in. Sans-IO: keys and times are handed in.
+//! The table of sessions. Sans-IO: keys and times are handed in.
 //!
-//! A token lives with whom it was given to; this table knows its hash.
+//! Only the owner has the token; this table holds its hash.
 
 use std::collections::HashMap;
 
 use store::{Account, Role};
 
-/// Sessions of one replica. When reached, the one that would expire first is signed out.
+/// Sessions of one replica. When reached, the session that would expire first ends.
 pub const SESSIONS_MAX: usize = 2_000;
-/// Sessions of one account, above it the oldest ends: a leaked password cannot push everybody else out.
+/// Sessions of one account; beyond it the oldest ends. So a leaked password cannot end everybody
+/// else's sessions.
 pub const SESSIONS_PER_ACCOUNT_MAX: usize = 32;
 
 /// A signed-in person; an extension of every authenticated request.
@@ -17,17 +18,17 @@ pub struct Person {
     pub name: String,
     pub tenant: String,
     pub role: Role,
-    /// Why it asks what it asks now, if it says so; of one request.
+    /// The reason of this request, if the person gave one.
     pub reason: String,
 }
 
 impl Person {
-    /// Viewers look; acknowledging and cutting links need a clinician or an administrator.
+    /// Viewers only look. Acknowledging and cutting links need a clinician or an administrator.
     pub fn may_act(&self) -> bool {
         self.role >= Role::Clinician
     }
 
-    /// Decides who is told and by which rules.
+    /// Whether the person decides about teams and rules.
     pub fn is_administrator(&self) -> bool {
         self.role == Role::Administrator
     }
@@ -38,7 +39,8 @@ pub type Key = [u8; 32];
 
 struct Session {
     person: Person,
-    /// Of the account when the person signed in; another one now means the password was changed.
+    /// Hash of the account's password at sign-in. Another value now means that the password was
+    /// changed.
     password_hash: String,
     expires_us: i64,
 }
@@ -94,7 +96,8 @@ impl Sessions {
         self.table.remove(key).map(|session| session.person)
     }
 
-    /// Names with a session, to be looked up again in the store. Who signed in at a provider has no account there.
+    /// Names with a session, to be looked up in the store again. People of a provider have no
+    /// account there.
     pub fn names(&self) -> Vec<String> {
         let with_account = self.table.values().filter(|s| !s.password_hash.is_empty());
         let mut names: Vec<_> = with_account.map(|s| s.person.name.clone()).collect();
@@ -103,7 +106,7 @@ impl Sessions {
         names
     }
 
-    /// Ends the sessions of `name` that its account as it is (`None`: removed) would not have given.
+    /// Ends the sessions of `name` that its present account (`None`: removed) does not justify.
     pub fn recheck(&mut self, name: &str, account: Option<&Account>) {
         self.table.retain(|_, session| {
             session.person.name != name

@@ -1,8 +1,11 @@
-//! Watches the whole installation from here, so that a page whose alerts have stopped says so even when alerting does not know.
+//! Watches the whole installation, so that a page whose alerts have stopped says so even when
+//! alerting does not know.
 //!
-//! Three sources: the progress of every group against the bus's ends, this replica's own readers, and the canary. What is wrong is a
-//! banner on the page ([`crate::warnings`]), a warning in `/readyz`, a gauge, and for what keeps alerts from people one post to the
-//! webhook ([`crate::to_people`]). A trouble of another service never takes this page out of service: it is where people read of it.
+//! Three sources: the progress of every group against the bus's ends, this replica's own readers,
+//! and the canary. A failure is a banner on the page ([`crate::warnings`]), a warning in `/readyz`,
+//! and a gauge. A failure that keeps alerts from people is also posted to the webhook
+//! ([`crate::to_people`]). A failure of another service never takes this page out of service,
+//! because people read of it there.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,13 +19,13 @@ use tokio::time::MissedTickBehavior;
 
 use crate::{live::Live, outage::Outage, to_people::Webhook, warnings::warning};
 
-/// How often the canary is looked for and troubles are posted.
+/// How often the canary is checked and failures are posted.
 const TICK: Duration = Duration::from_secs(1);
 
 const CANARY: &str = "canary";
 const CANARY_SAYS: &str = "Alerts may not come through: the test alert of every minute is missing.";
 
-/// How far the three readers of this replica have come.
+/// The positions of the three readers of this replica.
 #[derive(Default)]
 pub struct Readers {
     pub vitals: Arc<Seen>,
@@ -30,7 +33,7 @@ pub struct Readers {
     pub paths: Arc<Seen>,
 }
 
-/// What keeps alerts from people at this moment, by code.
+/// Current failures that keep alerts from people, by code.
 type Critical = Arc<Mutex<BTreeMap<&'static str, (String, Moment)>>>;
 
 pub fn start(
@@ -96,7 +99,7 @@ pub fn start(
     ));
 }
 
-/// A group of another service: a restart of this one would not help it.
+/// A group of another service. A restart of this service would not help it.
 fn group(duty: Duty) -> (Own, WarningSeverity, Pace) {
     let own = Own {
         lag_metric: "braid_dashboard_watched_lag_records",
@@ -116,7 +119,7 @@ fn group(duty: Duty) -> (Own, WarningSeverity, Pace) {
     (own, severity, pace)
 }
 
-/// A reader of this replica: while the bus answers, another replica does better.
+/// A reader of this replica. While the bus answers, another replica may do better.
 fn reader(
     name: &'static str,
     topic: Topic,
@@ -147,7 +150,7 @@ fn reader(
     (own, severity, Pace::default())
 }
 
-/// One sentence for the page, without the time and without what an engine said.
+/// One sentence for the page, without the time and without an engine's words.
 fn sentence(stands: &str, does: &str, standing: &Standing) -> Option<(String, Moment)> {
     let (text, since) = match standing {
         Standing::Unknown | Standing::Well { .. } => return None,

@@ -1,4 +1,4 @@
-//! Everything a browser sees: the page, signing in, and gRPC-web.
+//! Everything that a browser sees: the page, signing in, and gRPC-web.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,12 +41,13 @@ mod watch;
 
 /// Bodies of `/api/*`; a longer one is refused with 413.
 const API_BODY_BYTES_MAX: usize = 4 * 1024;
-/// Bodies are taken as a whole by then, or refused with 408: who sends slowly keeps no place that others need.
+/// A body must arrive within this time, or it is refused with 408, so that slow senders hold no
+/// places.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// A removed account or a changed password ends its sessions within this time.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The services that are called in the name of people.
+/// Clients of the services that are called in the name of people.
 pub struct Clients {
     pub alerting: Alerting,
     /// `None`: no demonstration.
@@ -108,7 +109,8 @@ impl App {
         })
     }
 
-    /// A row of the audit log. It is written before what it records happens, so nothing happens unrecorded.
+    /// Writes a row of the audit log before the recorded action happens, so nothing happens
+    /// unrecorded.
     async fn audit(
         &self,
         person: &Person,
@@ -155,7 +157,7 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(federated::routes())
         .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
         .layer(middleware::from_fn(whole_bodies_only));
-    // Beside the lock against other sites: a provider is one.
+    // A second check besides the one against other sites, because a provider is another site.
     let back = federated::return_routes().with_state(app.clone());
     let office = app.office.clone().map(from_gateway::routes);
     let office = office.map(|routes| routes.layer(middleware::from_fn(whole_bodies_only)));
@@ -198,10 +200,10 @@ async fn signed_in_only(State(app): State<Arc<App>>, mut request: Request, next:
     next.run(request).await
 }
 
-/// Of strangers: gRPC is for who is signed in.
+/// For requests without a session: gRPC needs a signed-in person.
 async fn whole_bodies_only(request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
-    // The longest there are; each route has its own limit besides.
+    // The longest bodies of all routes; each route has its own limit besides.
     let whole = axum::body::to_bytes(body, from_gateway::BODY_BYTES_MAX);
     match tokio::time::timeout(BODY_WITHIN, whole).await {
         Ok(Ok(body)) => next.run(Request::from_parts(head, body.into())).await,
@@ -221,7 +223,7 @@ pub async fn recheck_sessions(app: Arc<App>) {
         for name in names {
             match app.store.account(&name).await {
                 Ok(account) => app.sessions.lock().recheck(&name, account.as_ref()),
-                // Keeps the sessions: the store's absence must not sign the ward's screens out.
+                // Keeps the sessions: an absent store must not sign out the ward's screens.
                 Err(error) => tracing::warn!(%error, "sessions could not be checked"),
             }
         }

@@ -1,4 +1,5 @@
-//! Tells people by a webhook of the dashboard's own that alerts do not come through. Alerting has no part in it.
+//! Tells people by the dashboard's own webhook that alerts do not come through. Alerting has no
+//! part in it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,9 +15,9 @@ use tokio::sync::mpsc;
 
 use crate::{config::CanaryConfig, outage::Post};
 
-/// Posts that wait; another is dropped and logged. An outage has two.
+/// Posts that wait; a further post is dropped and logged. An outage has two.
 const WAITING_MAX: usize = 8;
-/// Tries of one post: over about ten minutes. Then it is given up and logged.
+/// Attempts for one post, over about ten minutes. Then it is given up and logged.
 const TRIES_MAX: u32 = 16;
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -27,7 +28,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// The sender, and what sends until shutdown; nothing without an address.
+    /// The sender, and the future that sends until shutdown. `None`: no address is configured.
     pub fn new(
         config: &CanaryConfig,
         shutdown: Shutdown,
@@ -36,7 +37,7 @@ impl Webhook {
             return Ok(None);
         };
         let refused = |reason: String| {
-            // The address may hold a secret: no message repeats it.
+            // The address may hold a secret, so no message repeats it.
             ConfigError::new(
                 "canary_webhook",
                 reason,
@@ -53,7 +54,7 @@ impl Webhook {
                     "--canary-webhook-ca /etc/ssl/certs/ca-certificates.crt",
                 ));
             }
-            // Never used: the address is a plain one.
+            // Never used: the address has no TLS.
             (None, _) => Arc::new(https::believing_anybody()?),
         };
         let (posts, waiting) = mpsc::channel(WAITING_MAX);
@@ -103,7 +104,7 @@ async fn deliver(post: &Post, url: &Secret, tls: &Arc<ClientConfig>) {
         let reason = match called {
             Ok((status, _)) if status.is_success() => return count("delivered"),
             Ok((status, _)) => format!("answered {status}"),
-            // Its text holds the address.
+            // The text of this error contains the address.
             Err(CallError::Url(_)) => "the address cannot be used".to_owned(),
             Err(error) => error.to_string(),
         };

@@ -1,8 +1,10 @@
-//! The tokens of sessions: signed (JWT, ES256), so that what stands in front of the dashboard turns strangers away by itself.
+//! The tokens of sessions: signed (JWT, ES256), so that a proxy in front can refuse strangers by
+//! itself.
 //!
-//! Each replica signs by a key of its own that never leaves its memory. The public half is a document of the store until the last token
-//! by it has ended, so every replica shows the keys of all (RFC 7517). What a token is worth here is decided by the table of
-//! sessions alone: one that is forged, altered or signed out is not in it.
+//! Each replica signs with its own key, which never leaves its memory. The public half is a
+//! document of the store until its last token has ended, so every replica shows the keys of all
+//! (RFC 7517). The table of sessions alone decides whether a token is valid here: a forged, altered
+//! or signed-out token is not in it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,20 +21,22 @@ use tokio::sync::Mutex;
 
 use crate::sessions::Key;
 
-/// What Envoy's configuration asks of a token.
+/// Requirements of Envoy's configuration.
 const ISSUER: &str = "spiffe://braid/service/dashboard";
 const AUDIENCE: &str = "braid-people";
 /// Kind of the documents that hold public keys.
 const KIND: &str = "session-key";
-/// A replica makes a new key after this.
+/// A replica makes a new key after this time.
 const KEY_US: i64 = 24 * 3_600_000_000;
-/// Clocks differ: a key is shown so much longer than its last token holds.
+/// Tolerance for clocks that differ: a key is shown for this time after its last token has ended.
 const CLOCK_TOLERANCE_US: i64 = 600_000_000;
-/// Keys shown, newest first: two of each of a hundred replicas. The tokens of those beyond are refused in front.
+/// Keys shown, the newest first: two of each of a hundred replicas. Tokens of further keys are
+/// refused in front.
 const KEYS_MAX: usize = 200;
-/// Strangers may ask for the keys; the store is asked once in this time.
+/// Strangers may request the keys, so the store is asked once in this time.
 const SHOWN_FRESH_US: i64 = 1_000_000;
-/// Envoy reads the keys each second and asks for none that it misses, so the first token by a new key waits until it was read.
+/// Envoy reads the keys each second and does not ask for missing ones. So the first token of a new
+/// key waits until the key was read.
 const SETTLE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
@@ -51,22 +55,22 @@ struct Own {
     pair: KeyPair,
     id: String,
     until_us: i64,
-    /// When its first token may go out.
+    /// When the first token of the key may be sent.
     settled: Instant,
 }
 
-/// The own key, and everybody's to be shown.
+/// The own key, and the keys of all replicas.
 pub struct Tokens {
     store: Arc<dyn Store>,
     /// How long a session lasts.
     session_us: i64,
-    /// Somebody in front reads the keys.
+    /// A proxy in front reads the keys.
     is_fronted: bool,
     own: Mutex<Option<Own>>,
     shown: Mutex<Option<(i64, String)>>,
 }
 
-/// What the table of sessions has instead of the token.
+/// The value in the table of sessions that stands for the token.
 pub fn key_of(token: &str) -> Key {
     Sha256::digest(token.as_bytes()).into()
 }
@@ -108,7 +112,7 @@ impl Tokens {
         Ok(format!("{signed}.{}", BASE64.encode(signature)))
     }
 
-    /// The public keys of all replicas, as a set of RFC 7517; the own among them.
+    /// The public keys of all replicas, including the own, as a set of RFC 7517.
     pub async fn shown(&self, now_us: i64) -> Result<String, TokenError> {
         let mut shown = self.shown.lock().await;
         if let Some((at_us, keys)) = &*shown
@@ -121,7 +125,7 @@ impl Tokens {
                 *shown = Some((now_us, keys.clone()));
                 Ok(keys)
             }
-            // The store's absence must not sign the ward's screens out.
+            // An absent store must not sign out the ward's screens.
             (Err(error), Some((_, keys))) => {
                 tracing::warn!(%error, "the keys of other replicas could not be read");
                 Ok(keys.clone())
@@ -153,7 +157,7 @@ impl Tokens {
         own.as_ref().ok_or(TokenError::Signature)
     }
 
-    /// Nothing is signed by a key before the store has its public half.
+    /// No token is signed with a key before the store has its public half.
     async fn make(&self, now_us: i64) -> Result<Own, TokenError> {
         let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let (id, public) = public(&pair).ok_or(TokenError::Signature)?;
@@ -187,7 +191,7 @@ impl Tokens {
     }
 }
 
-/// A public key whose other half nobody has: Envoy takes a set without keys for a failure.
+/// A public key without a private half, because Envoy treats a set without keys as a failure.
 pub fn nobodys_key() -> Option<Value> {
     let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).ok()?;
     public(&pair).map(|(_, key)| key)
@@ -213,7 +217,7 @@ fn side_by_side(der: &[u8]) -> Option<Vec<u8>> {
     for _ in 0..2 {
         let (head, tail) = rest.split_at_checked(2)?;
         let (number, tail) = tail.split_at_checked(usize::from(head[1]))?;
-        // A zero stands before a number that would look negative otherwise.
+        // A zero precedes a number that would look negative otherwise.
         let number = &number[number.len().saturating_sub(32)..];
         both.extend(std::iter::repeat_n(0, 32 - number.len()));
         both.extend_from_slice(number);

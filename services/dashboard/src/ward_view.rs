@@ -1,12 +1,14 @@
-//! The ward: everybody's newest values, scores and open alerts, in the order of [`rank`]. Sans-IO: records and time go in, snapshots
-//! come out.
+//! The ward view: every patient's newest values, score and open alerts, in the order of [`rank`].
+//! Sans-IO: records and time go in, snapshots come out.
 //!
-//! What comes from the store and from the bus overlaps and is folded idempotently: a value replaces an older one by device
-//! time, or one that was of the future when it came itself, an alert one with a lower revision. So a snapshot of the store may be
-//! folded in at any moment, which is how the ward starts and how it recovers from anything missed.
+//! Data of the store and of the bus overlap and are folded idempotently. A value replaces an older
+//! one by event time, or one that lay in the future when it arrived. An alert replaces a lower
+//! revision. So a snapshot of the store may be folded in at any moment, at the start and for
+//! repair.
 //!
-//! A snapshot depends on the time: from whom nothing arrives has no score ([`watched`]), and neither has anybody of whom a reading
-//! that the score needs has become too old. So snapshots are taken at intervals, whether or not anything arrives.
+//! A snapshot depends on the time: a patient from whom nothing arrives has no score ([`watched`]),
+//! and neither has a patient with a needed reading that is too old. So snapshots are taken at
+//! intervals, whether or not anything arrives.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,15 +17,9 @@ use contracts::alerts::Alert;
 use contracts::paths::{PathReport, PathState};
 use contracts::query::{News2, Patient, Unknown, UnknownCause, Vital};
 use contracts::vitals::{Metric, Priority, Sample, sample::Reading};
-<<<<<<< HEAD:services/dashboard/src/ward.rs
 use store::{DeviceEntry, LatestVital, PatientEntry};
 use vitals::news2::{self, Observation, Score};
-use vitals::{RuleSet, silence};
-=======
-use store::{DeviceEntry, LatestVital, PatientEntry, SpO2Scale};
-use vitals::news2::{self, Observation, Score, Spo2Scale};
 use vitals::{RuleSet, RulesInForce, silence};
->>>>>>> 8c80f73 (dashboard, ingest: judge by the rules in force, show readings of no patient, open linked alerts):services/dashboard/src/ward_view.rs
 
 use bed::{Bed, Open};
 use rank::{Rank, Standing};
@@ -33,25 +29,27 @@ mod bed;
 mod rank;
 mod watched;
 
-/// Patients on one dashboard. When reached, a registered patient takes the place of somebody whom the register does not name, else of
-/// somebody without open alerts of the tenant with the most patients. Who finds no place is counted as omitted; the store keeps
-/// everything.
+/// Patients on one dashboard. At the bound a registered patient replaces an unregistered one, or
+/// else one without open alerts of the tenant with the most patients. Patients without a place are
+/// counted as omitted; the store keeps all data.
 pub const PATIENTS_MAX: usize = 5_000;
-/// Alerts remembered per patient. When reached, the one that matters least is forgotten here: resolved before open, then the lowest
-/// priority, acknowledged before unacknowledged, then the oldest. The patient's number of alerts then reads "at least".
+/// Alerts remembered for one patient. At the bound the least important is forgotten here: resolved
+/// before open, then by priority, acknowledged before unacknowledged, then the oldest. The number
+/// of alerts then reads "at least".
 pub const OPEN_ALERTS_MAX: usize = 64;
-/// Gateways whose path reports and silence alerts are remembered. Of more, those that come later are not, and causes are vaguer.
+/// Gateways whose path reports and silence alerts are remembered. Of more, later ones are ignored,
+/// and causes are less exact.
 const GATEWAYS_MAX: usize = 5_000;
 
 pub struct WardView {
-    /// What holds for a patient for whom the documents say nothing.
+    /// The rules for a patient without a rule set in force.
     built_in: RuleSet,
     rules: RulesInForce<RuleSet>,
     patients: HashMap<String, Bed>,
     gateways: HashMap<String, Gateway>,
-    /// Silence of the core itself, with the alert's id.
+    /// Id and state of the alert that the core itself is silent.
     pipeline: Option<(String, Open)>,
-    /// Patients of each tenant in the register.
+    /// Registered patients by tenant.
     registered: HashMap<String, usize>,
     /// Rises with every change that a snapshot would show.
     version: u64,
@@ -79,7 +77,7 @@ impl Snapshot {
 #[derive(Default)]
 struct Gateway {
     reports: Reports,
-    /// With the alert's id.
+    /// Id and state of the alert.
     silent: Option<(String, Open)>,
 }
 
@@ -100,12 +98,12 @@ impl WardView {
         self.version
     }
 
-    /// The tenant that may see a patient; `None` while the register has not told.
+    /// The tenant that may see a patient; `None` while the register has not named it.
     pub fn tenant_of(&self, patient: &str) -> Option<&str> {
         self.patients.get(patient)?.tenant.as_deref()
     }
 
-    /// The rules in force from here on: they say when a reading of a patient is too old.
+    /// Takes the rules in force: they decide when a patient's reading is too old.
     pub fn on_rules(&mut self, rules: RulesInForce<RuleSet>) {
         self.rules = rules;
         self.version += 1;
@@ -155,7 +153,7 @@ impl WardView {
         self.version += 1;
     }
 
-    /// True when the register need not be read again for it.
+    /// True when the register need not be read again for the sample.
     pub fn on_sample(&mut self, sample: &Sample) -> bool {
         if !self.make_room(&sample.patient, None, false) {
             return true;
@@ -173,7 +171,7 @@ impl WardView {
         known
     }
 
-    /// Reports of a gateway's paths: they tell a silent sensor from a silent gateway.
+    /// Reports of a gateway's paths, which distinguish a silent sensor from a silent gateway.
     pub fn on_paths(&mut self, gateway: &str, reports: &[PathReport]) {
         let Some(known) = self.gateway(gateway) else {
             return;
@@ -187,7 +185,7 @@ impl WardView {
         }
     }
 
-    /// Open alerts by id, as far as is known here.
+    /// Ids of the open alerts, as far as is known here.
     pub fn open_alerts(&self) -> Vec<String> {
         let wide = self.gateways.values().filter_map(|it| it.silent.as_ref());
         let wide = wide.chain(&self.pipeline).map(|(id, open)| (id, open));
@@ -196,7 +194,8 @@ impl WardView {
         open.map(|(id, _)| id.clone()).collect()
     }
 
-    /// False: it is known. An alert without a patient is of a gateway or of the core, and counts for causes only.
+    /// False: the alert is known already. An alert without a patient concerns a gateway or the
+    /// core, and counts for causes only.
     pub fn on_alert(&mut self, alert: &Alert) -> bool {
         if alert.patient.is_empty() {
             self.on_wide_alert(alert);
@@ -264,7 +263,8 @@ impl WardView {
         self.patients.entry(patient.to_owned()).or_default()
     }
 
-    /// False: the table is full, and nobody leaves it for this patient. `urgent`: there is an alert of high priority.
+    /// False: the table is full, and no patient leaves it for this one. `urgent`: an alert of high
+    /// priority is open.
     fn make_room(&mut self, patient: &str, tenant: Option<&str>, urgent: bool) -> bool {
         if self.patients.len() < PATIENTS_MAX || self.patients.contains_key(patient) {
             return true;
@@ -276,8 +276,9 @@ impl WardView {
         true
     }
 
-    /// Among those without open alerts: strangers first. Registered patients leave only for somebody of a smaller tenant or for an
-    /// urgent alert, since somebody who left and came back with every reading would have no score.
+    /// Chosen among patients without open alerts, unregistered ones first. A registered patient
+    /// leaves only for a smaller tenant's patient or for an urgent alert, because a patient who
+    /// leaves and returns has no score.
     fn leaving(&self, tenant: Option<&str>, urgent: bool) -> Option<String> {
         let mut counts: BTreeMap<Option<&str>, usize> = BTreeMap::new();
         let calm = |bed: &&Bed| bed.open().next().is_none();

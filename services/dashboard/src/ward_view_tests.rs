@@ -126,7 +126,7 @@ fn from_whom_nothing_arrives_has_no_score_and_comes_first() {
         ward.on_sample(&sample("ill", metric, value, later));
     }
     assert_eq!(order(&ward, NOW), ["ill", "cut"]);
-    // Nothing more came. The time alone changes the order.
+    // Nothing more arrived. The time alone changes the order.
     assert_eq!(order(&ward, later), ["cut", "ill"]);
     let cut = ward.snapshot(later).of("t")[0].clone();
     let unknown = cut.unknown.unwrap();
@@ -134,7 +134,7 @@ fn from_whom_nothing_arrives_has_no_score_and_comes_first() {
     let news2 = cut.news2.unwrap();
     assert_eq!((news2.score, news2.risk()), (None, Risk::Unspecified));
     assert_eq!(news2.unknown, Some(unknown), "since when and why");
-    // A backlog of old readings makes nobody watched; a fresh reading does.
+    // A backlog of old readings does not count as watching; a fresh reading does.
     let arrives = |time_us| Sample {
         ingest_time_us: later,
         ..sample("cut", Metric::HeartRate, 70.0, time_us)
@@ -280,14 +280,14 @@ fn what_a_clock_that_was_ahead_said_does_not_stand_for_hours() {
         ..sample("a", Metric::HeartRate, value, time_us)
     };
     ward.on_sample(&arrives(70.0, NOW + hour_us, NOW));
-    // Its clock is put right.
+    // The clock is corrected.
     ward.on_sample(&arrives(140.0, NOW + 1_000_000, NOW + 1_000_000));
     let shown = |ward: &WardView| {
         let patient = ward.snapshot(NOW).of("t")[0].clone();
         (patient.latest[0].value, patient.last_seen_us)
     };
     assert_eq!(shown(&ward), (140.0, NOW + 1_000_000));
-    // What a gateway had kept comes after it and changes nothing.
+    // Readings that a gateway had kept arrive later and change nothing.
     ward.on_sample(&arrives(60.0, NOW - hour_us, NOW + 2_000_000));
     assert_eq!(shown(&ward), (140.0, NOW + 1_000_000));
 }

@@ -1,14 +1,16 @@
-//! What the system says about itself: the warnings that the page shows as banners and the API lists. Sans-IO.
+//! What the system says about itself: the warnings that the page shows as banners and the API
+//! lists. Sans-IO.
 //!
-//! Whoever finds that a part does not do its work calls [`Warnings::raise`] with a code, and [`Warnings::end`] when the part works again.
-//! A warning is of one tenant or of everybody. It reaches every viewer with the next look at the ward, within two seconds.
+//! A part that finds a failure calls [`Warnings::raise`] with a code, and [`Warnings::end`] when it
+//! is over. A warning concerns one tenant or everybody. It reaches every viewer with the next ward
+//! view, within two seconds.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use contracts::query::{SystemWarning, WarningSeverity};
 
-/// Warnings in force. At the bound the least severe one leaves; of these the youngest.
+/// Warnings in force. At the bound the youngest of the least severe ones leaves.
 const WARNINGS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
@@ -18,7 +20,8 @@ pub struct Warnings {
 }
 
 impl Warnings {
-    /// Replaces the warning of the same code and tenant, and keeps its beginning when the new one does not know it.
+    /// Replaces the warning of the same code and tenant. Keeps its beginning if the new one has
+    /// none.
     pub fn raise(&mut self, tenant: &str, mut warning: SystemWarning) {
         let key = (warning.code.clone(), tenant.to_owned());
         if let Some(known) = self.in_force.get(&key)
@@ -39,7 +42,7 @@ impl Warnings {
         self.in_force.remove(&(code.to_owned(), tenant.to_owned()));
     }
 
-    /// Those that concern a tenant, most severe first, then oldest first.
+    /// Those that concern a tenant, the most severe first, then the oldest.
     pub fn of(&self, tenant: &str) -> Vec<SystemWarning> {
         let concerned = self.in_force.iter();
         let concerned = concerned.filter(|((_, of), _)| of.is_empty() || of == tenant);
@@ -49,7 +52,7 @@ impl Warnings {
     }
 }
 
-/// Ascending: most severe first.
+/// Ascending: the most severe first.
 fn rank(warning: &SystemWarning) -> (Reverse<i32>, i64, &str) {
     (
         Reverse(warning.severity),

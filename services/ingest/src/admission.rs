@@ -1,4 +1,5 @@
-//! What of an upload may go on, and what is filled in: pure, given what the register says.
+//! Decides which entries of an upload may go on, and fills in what ingest adds. Pure, given what
+//! the register says.
 
 use clocks::{GatewayClock, TOLERATED_US, Taken};
 use contracts::vitals::{EdgeAlert, Gap, Sample};
@@ -17,7 +18,8 @@ pub const STREAMS_PER_DEVICE_MAX: usize = 64;
 /// The store's integers are signed.
 const SEQUENCE_MAX: u64 = i64::MAX as u64;
 
-/// Why an entry goes no further. The kind is a label of metrics; the reason is for people, at the gateway.
+/// Why an entry goes no further. The kind is a label of metrics; the reason is for people at the
+/// gateway.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Refusal {
@@ -26,17 +28,18 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A gateway of nobody, or one that has nothing to do with the patient.
+    /// The gateway is not registered, or it does not serve the patient.
     pub const NOT_OWNED: &'static str = "not-owned";
-    /// Names another patient or gateway than the register and the certificate do.
+    /// The entry names another patient or gateway than the register and the certificate do.
     pub const CONTRADICTS: &'static str = "contradicts-register";
     pub const CLOCK: &'static str = "clock";
-    /// It would be kept apart, and there is no room.
+    /// The entry would be kept apart, and there is no room.
     pub const NO_ROOM: &'static str = "no-room";
     pub const MALFORMED: &'static str = "malformed";
     pub const STREAMS: &'static str = "too-many-streams";
 
-    /// Whether it may be somebody's all the same: then it is kept apart, for people to say whose. Of anything else nothing can be kept.
+    /// Whether the entry may still belong to a patient. Then it is kept apart until a person
+    /// decides. Of a malformed entry nothing can be kept.
     pub fn is_kept_apart(&self) -> bool {
         !matches!(
             self.kind,
@@ -70,7 +73,8 @@ impl Refusal {
 
 pub use service_kit::tls::GatewayId;
 
-/// By how much the time of an entry that was put right may be wrong. Of a gateway that does not say its time, as much as is tolerated.
+/// By how much the corrected time of an entry may be wrong. For a gateway that does not send its
+/// time, this is the tolerance.
 pub fn doubt_us(clock: Option<GatewayClock>, taken: Taken) -> i64 {
     clock.map_or(TOLERATED_US, |clock| clock.doubt_us(taken))
 }
@@ -79,13 +83,14 @@ pub fn doubt_us(clock: Option<GatewayClock>, taken: Taken) -> i64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
     pub now_us: i64,
-    /// What is ahead of this is ahead of the core's clock although that may have been set wrong: see [`clocks::OwnClock::latest_us`].
+    /// A time beyond this is ahead of the core's clock, even if that clock was set wrong: see
+    /// [`clocks::OwnClock::latest_us`].
     pub latest_us: i64,
 }
 
 impl Arrival {
-    /// The time of an event as it may be stored. Nothing has happened in the future: a time that is further ahead than
-    /// [`ClockBounds::INGEST`] allows is one of now.
+    /// The time of an event as it may be stored. An event cannot be in the future: a time further
+    /// ahead than [`ClockBounds::INGEST`] allows becomes the present.
     fn bounded_us(self, event_us: i64) -> i64 {
         let latest_us = self.latest_us.saturating_add(ClockBounds::INGEST.future_us);
         if event_us > latest_us {
@@ -96,8 +101,9 @@ impl Arrival {
     }
 }
 
-/// Checks a sample and fills what ingest fills; or says why it is refused, for people. `worn`: when somebody wore its device. `clock`:
-/// the gateway's, when it says its time.
+/// Checks a sample and fills in what ingest adds, or returns the reason of the refusal for people.
+/// `worn`: when a patient wore its device. `clock`: the gateway's clock, when the gateway sends its
+/// time.
 pub fn admit_sample(
     sample: &mut Sample,
     gateway: &GatewayId,
@@ -128,7 +134,7 @@ pub fn admit_sample(
     attributed(&mut sample.patient, gateway, worn, when)
 }
 
-/// Puts the gap's times right and says whose it is.
+/// Corrects the gap's times and attributes it to a patient.
 pub fn admit_gap(
     gap: &mut Gap,
     gateway: &GatewayId,
@@ -153,25 +159,25 @@ pub fn admit_gap(
     let when = When {
         from_us: gap.from_time_us,
         to_us: gap.to_time_us.max(gap.from_time_us),
-        // Nothing tells when the gateway took what it dropped.
+        // No field says when the gateway took the samples that it dropped.
         doubt_us: TOLERATED_US,
     };
-    // What a gateway says of it beside the device counts for nothing.
+    // Only the device in a gap counts, not the patient that the gateway names.
     gap.patient.clear();
     attributed(&mut gap.patient, gateway, worn, when)
 }
 
-/// Whose alert it is.
+/// The patients whom an alert may concern.
 #[derive(Debug, Clone, Copy)]
 pub enum Concerned<'a> {
-    /// It names a device, which was worn so.
+    /// The alert names a device, which was worn in these intervals.
     Device(&'a [Interval]),
-    /// It names none. Whether the gateway had any device of the patient that the alert names, or is one of its tenant's when it names no
-    /// patient either.
+    /// The alert names no device. True: the gateway served the patient that the alert names. If it
+    /// names no patient either: the gateway belongs to the tenant.
     Cares(bool),
 }
 
-/// `when`: its time, put right.
+/// `when`: the corrected time of the alert.
 pub fn admit_alert(
     alert: &mut EdgeAlert,
     gateway: &GatewayId,
@@ -181,7 +187,7 @@ pub fn admit_alert(
     validate_identifier("rule", &alert.rule, "spo2-low").map_err(Refusal::malformed)?;
     agree("gateway", &alert.gateway, &gateway.id)?;
     alert.gateway.clone_from(&gateway.id);
-    // Notes beside the alert, for which no alert is refused.
+    // These are notes beside the alert. An alert is never refused for them.
     if alert.rules_subject.len() > SUBJECT_BYTES_MAX {
         alert.rules_subject.clear();
     }
@@ -210,8 +216,8 @@ pub fn admit_alert(
     }
 }
 
-/// Puts the time of an alert right as that of the sample that raised it. One that cannot be is one of now: nobody is left without help
-/// over a clock, and rules calculate with its time.
+/// Corrects the time of an alert in the same way as that of the sample that raised it. If no
+/// plausible time results, the alert gets the present time: a wrong clock must not suppress it.
 pub fn settle_time(alert: &mut EdgeAlert, arrival: Arrival, clock: Option<GatewayClock>) {
     let (said_us, taken) = (alert.time_us, Taken::of_alert(alert));
     let right_us = clock.map_or(said_us, |clock| clock.event_us(said_us, taken));
@@ -220,7 +226,7 @@ pub fn settle_time(alert: &mut EdgeAlert, arrival: Arrival, clock: Option<Gatewa
         right_us if right_us > 0 && right_us >= oldest_us => right_us,
         _ => arrival.now_us,
     };
-    // What began the episode moves with the time of the transition; it is not after it.
+    // The beginning of the episode moves with the time of the transition and is never after it.
     if alert.since_us != 0 {
         let offset_us = alert.time_us.saturating_sub(said_us);
         alert.since_us = alert.since_us.saturating_add(offset_us);
@@ -232,7 +238,8 @@ pub fn settle_time(alert: &mut EdgeAlert, arrival: Arrival, clock: Option<Gatewa
     alert.gateway_behind_us = None;
 }
 
-/// Fills in whose it is. What names somebody else than the register does is nobody's.
+/// Fills in the patient. An entry that names another patient than the register is attributed to no
+/// patient.
 fn attributed(
     patient: &mut String,
     gateway: &GatewayId,
@@ -270,7 +277,7 @@ mod tests {
         latest_us: NOW_US,
     };
 
-    /// Of a gateway that says now what its clock shows.
+    /// Of a gateway whose clock shows this at present.
     fn clock(ahead_us: i64) -> Option<GatewayClock> {
         let sent = Sent {
             wall_us: NOW_US + ahead_us,
@@ -324,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_time_is_put_right_before_it_is_judged() {
-        // A clock that is two days ahead, and what a gateway may not say itself.
+        // A clock that is two days ahead, and fields that a gateway may not fill in itself.
         let ahead_us = 48 * 3_600_000_000;
         let mut it = Sample {
             device_time_us: NOW_US + ahead_us,
@@ -370,7 +377,7 @@ mod tests {
             );
         }
         assert_eq!(stored(future_us, NOW, clock(0)), future_us);
-        // The core's own clock was set back by an hour: it is not the readings that are wrong.
+        // The core's own clock was set back by an hour. The readings are right.
         let set_back = Arrival {
             now_us: NOW_US - 3_600_000_000,
             latest_us: NOW_US,
@@ -387,7 +394,8 @@ mod tests {
         assert!(refusal.is_kept_apart() && refusal.kind == "not-assigned");
         assert_eq!((it.patient.as_str(), it.gateway.as_str()), ("", "gw"));
         assert_eq!(it.ingest_time_us, NOW_US, "it can go on as it is");
-        // The clock of the gateway is two hours behind: the belt changed hands an hour ago, and the reading is of before.
+        // The gateway's clock is two hours behind. The belt changed hands an hour ago, and the
+        // reading is older than that.
         let hour_us = 3_600_000_000;
         worn[0].until_us = NOW_US - hour_us;
         let mut wrong = Sample {

@@ -1,9 +1,10 @@
-//! Alerts of gateways on their way to the bus: admitted, most urgent first, and paced.
+//! The way of gateways' alerts to the bus: admitted, the most urgent first, and paced.
 //!
-//! An alert within its gateway's quota goes at once. The others wait, each until the quota has room, and only for their own gateway:
-//! no alert is refused for its number, and none delays another gateway's. Alerts of high priority have a quota of their own, so they
-//! never wait behind the others. The quota counts what reaches the bus: an alert that the bus already holds costs nothing, so a gateway
-//! that sends its upload again continues where it was.
+//! An alert within its gateway's quota is published at once. Further alerts wait until the quota
+//! has room, and delay only their own gateway. No alert is refused for its number. Alerts of high
+//! priority have a quota of their own, so they never wait behind others.
+//! The quota counts what reaches the bus. An alert that the bus already holds costs nothing, so a
+//! gateway that repeats its upload continues where it was.
 
 use std::{
     cmp::Reverse,
@@ -12,8 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clocks::{GatewayClock, Taken as TakenAt};
-use contracts::vitals::{EdgeAlert, Priority, Quarantined, UploadResponse, quarantined::Entry};
+use contracts::vitals::{EdgeAlert, Priority, Quarantined, UploadResponse};
 use parking_lot::Mutex;
 use service_kit::{
     Shutdown,
@@ -21,20 +21,18 @@ use service_kit::{
 };
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
-use vitals::attribution::When;
 
 use crate::{
-    admission::{Arrival, Concerned, GatewayId, admit_alert, doubt_us, settle_time},
-    apart::Apart,
+    admission::GatewayId,
     duplicates::Duplicates,
-    from_gateway::{refuse, unknown},
-    register::Register,
+    from_gateway::refuse,
+    judging::{Alert, At, Judged, Judging, Run},
     to_bus::{Lane, Lanes, NotPublished, Records},
 };
 
 /// Alerts in one upload; one with more is refused as a whole. A gateway sends at most 512.
 pub const ALERTS_PER_UPLOAD_MAX: usize = 4_096;
-/// What a gateway did not use of its quota in so long it may send at once.
+/// A gateway may send at once what it did not use of its quota in this time.
 const SAVED: Duration = Duration::from_secs(60);
 /// Shortest pause before the quota is looked at again.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -42,7 +40,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 pub type Published = oneshot::Receiver<Result<(), NotPublished>>;
 pub type Answers = mpsc::Sender<Result<UploadResponse, Status>>;
 
-/// Which quota an alert counts against.
+/// The quota that an alert counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Class {
     High,
@@ -61,101 +59,87 @@ impl Class {
 /// An alert that may go to the bus.
 #[derive(Debug)]
 pub struct Admitted {
-    /// Of the record on the bus.
+    /// Key of the record on the bus.
     key: String,
-    /// As it goes on, with its time corrected.
+    /// The alert with its corrected time.
     alert: EdgeAlert,
-    /// As it came: the same alert is recognised by it, whatever is known of the gateway's clock by then.
+    /// The alert as it arrived. A repetition is recognised by it, independent of the gateway's
+    /// clock.
     came: EdgeAlert,
 }
 
-/// What became of the alerts of one upload.
+/// The result for the alerts of one upload.
 #[derive(Debug, Default)]
 pub struct Taken {
-    /// Those that went at once, and when the bus holds them.
+    /// Alerts that were published at once, and when the bus holds them.
     pub published: Option<Published>,
     pub sent: Vec<EdgeAlert>,
-    /// Those beyond the quota, in the order in which they are to go.
+    /// Alerts beyond the quota, in the order in which they will be published.
     pub rest: Vec<Admitted>,
-    /// Those that are nobody's.
+    /// Alerts of no patient.
     pub apart: Vec<Quarantined>,
     /// Why alerts were refused; the protocol has no index for them.
     pub refused: Vec<String>,
 }
 
 pub struct Alerts {
-    register: Arc<Register>,
+    judging: Arc<Judging>,
     lanes: Lanes,
     duplicates: Arc<Mutex<Duplicates>>,
     quotas: Mutex<Quotas<(GatewayId, Class)>>,
-    /// Between two looks at a quota that is used up.
+    /// Pause between two looks at a quota that is used up.
     pause: Duration,
-    apart: Arc<Apart>,
     shutdown: Shutdown,
 }
 
 impl Alerts {
-    /// `per_s`: alerts of one gateway a second, of each class; 0: any number.
+    /// `per_s`: alerts of one gateway a second, for each class; 0: no limit.
     pub fn new(
-        register: Arc<Register>,
+        judging: Arc<Judging>,
         lanes: Lanes,
         duplicates: Arc<Mutex<Duplicates>>,
         per_s: u64,
-        apart: Arc<Apart>,
         shutdown: Shutdown,
     ) -> Alerts {
         Alerts {
-            register,
+            judging,
             lanes,
             duplicates,
             quotas: Mutex::new(Quotas::new(Quota::items(per_s, SAVED))),
             pause: (Duration::from_secs(1) / u32::try_from(per_s.max(1)).unwrap_or(u32::MAX))
                 .max(PAUSE_MIN),
-            apart,
             shutdown,
         }
     }
 
-    /// Admits the alerts of one upload and publishes those that the quota covers. `behind`: alerts of the same stream wait, and all but
-    /// those of high priority wait behind them.
+    /// Admits the alerts of one upload and publishes those within the quota. `behind`: alerts of
+    /// the same stream wait, and all alerts but those of high priority wait behind them.
     pub async fn take(
         &self,
         gateway: &GatewayId,
         mut alerts: Vec<EdgeAlert>,
-        (arrival, clock): (Arrival, Option<GatewayClock>),
+        at: At,
         behind: bool,
     ) -> Result<Taken, Status> {
         let mut taken = Taken::default();
-        // Stable, so that what a rule raised and ended keeps its order.
+        // The sort is stable, so that the raising and the end of one rule keep their order.
         alerts.sort_by_key(|alert| Reverse(alert.priority));
         let mut urgent = Records::new();
+        let mut run = Run::new(gateway, at, &mut taken.apart);
         for came in alerts {
-            let mut alert = came.clone();
-            settle_time(&mut alert, arrival, clock);
-            let doubt_us = doubt_us(clock, TakenAt::of_alert(&came));
-            let when = When::at(alert.time_us, doubt_us);
-            let device;
-            let concerned = if alert.device.is_empty() {
-                let found = self
-                    .register
-                    .cares_for(gateway, &alert.patient, when.from_us);
-                Concerned::Cares(found.await.map_err(unknown)?)
-            } else {
-                let found = self.register.device(&alert.device, gateway);
-                device = found.await.map_err(unknown)?;
-                Concerned::Device(device.intervals(gateway))
-            };
-            if let Err(refusal) = admit_alert(&mut alert, gateway, &concerned, when) {
-                let entry = Entry::Alert(alert);
-                let (at_us, kept) = (arrival.now_us, &mut taken.apart);
-                if let Err(refusal) = self.apart.keep(gateway, refusal, entry, at_us, kept) {
-                    taken.refused.push(refuse("alert", gateway, refusal));
+            let Alert { alert, came } = match self.judging.judge(&mut run, Alert::new(came)).await?
+            {
+                Judged::Admitted(alert) => alert,
+                Judged::Held => {
+                    count_duplicate();
+                    continue;
                 }
-                continue;
-            }
-            if self.is_held(&came) {
-                continue;
-            }
+                Judged::Apart => continue,
+                Judged::Refused(refusal) => {
+                    taken.refused.push(refuse("alert", gateway, refusal));
+                    continue;
+                }
+            };
             let key = if alert.patient.is_empty() {
                 alert.gateway.clone()
             } else {
@@ -191,8 +175,8 @@ impl Alerts {
         Ok(taken)
     }
 
-    /// Publishes the alerts that wait, as the quota allows. Ends early when the gateway has closed the stream: it sends again what it has
-    /// no answer for.
+    /// Publishes the waiting alerts as the quota allows. Ends early when the gateway has closed the
+    /// stream, because it repeats what was not acknowledged.
     pub async fn publish_rest(
         &self,
         gateway: &GatewayId,
@@ -207,7 +191,7 @@ impl Alerts {
             let mut urgent = Records::new();
             let mut sent = Vec::new();
             while let Some(next) = rest.pop_front() {
-                // It may have come by another stream meanwhile.
+                // The alert may have arrived by another stream meanwhile.
                 if self.is_held(&next.came) {
                     continue;
                 }
@@ -233,7 +217,7 @@ impl Alerts {
         Ok(())
     }
 
-    /// Once the bus holds these, the same again costs nothing.
+    /// Once the bus holds these alerts, a repetition costs nothing.
     async fn enter(&self, published: Published, sent: &[EdgeAlert]) -> Result<(), NotPublished> {
         published.await.unwrap_or(Err(NotPublished::Ending))?;
         let mut duplicates = self.duplicates.lock();
@@ -245,7 +229,7 @@ impl Alerts {
     fn is_held(&self, alert: &EdgeAlert) -> bool {
         let is_held = self.duplicates.lock().has_alert(alert);
         if is_held {
-            metrics::counter!("braid_ingest_duplicates_total", "kind" => "alert").increment(1);
+            count_duplicate();
         }
         is_held
     }
@@ -260,4 +244,8 @@ impl Alerts {
         }
         has_room
     }
+}
+
+fn count_duplicate() {
+    metrics::counter!("braid_ingest_duplicates_total", "kind" => "alert").increment(1);
 }

@@ -12,7 +12,8 @@ use crate::{
     to_bus::NotPublished,
 };
 
-/// What is said of a sample that no broker will ever take. A gateway may be in anybody's hands: what the bus says of itself is for the log.
+/// The reason for a sample that no broker will ever take. The details are only logged, because a
+/// gateway may be in anybody's hands.
 const REFUSED_BY_BUS: &str = "the bus refuses the upload; the log of ingest tells why";
 
 /// An upload on its way to the bus.
@@ -21,17 +22,19 @@ pub struct Pending {
     pub position: u64,
     pub rejections: Vec<Rejection>,
     pub published: Vec<Published>,
-    /// What to remember once the bus holds it: (device, stream, sequence) and the samples' places in the request.
+    /// What is remembered once the bus holds it: (device, stream, sequence), and the places of the
+    /// samples in the request.
     pub samples: Vec<(u32, String, String, u64)>,
     pub alerts: Vec<EdgeAlert>,
-    /// When some of the alerts are beyond the gateway's quota: all of them.
+    /// All alerts of the upload, if some of them exceed the gateway's quota.
     pub paced: Option<Taken>,
     pub gaps: usize,
-    /// What is nobody's, until it is handed to its lane; how much that is in all, and the samples' places in the request.
+    /// Entries of no patient, until their lane takes them; their number, and the places of the
+    /// samples in the request.
     pub apart: Vec<Quarantined>,
     pub apart_count: usize,
     pub apart_samples: Vec<u32>,
-    /// Why alerts and gaps were refused, for which the protocol has no index.
+    /// Reasons of refused alerts and gaps, which the protocol cannot refuse by index.
     pub refused: Vec<String>,
 }
 
@@ -49,7 +52,8 @@ pub async fn acknowledge(
                 Err(NotPublished::Ending) => {
                     return Err(Status::unavailable("ingest ends; send again"));
                 }
-                // Sending it again would fail again: it is given back to people at the gateway.
+                // A repetition would fail again, so the sample is returned to people at the
+                // gateway.
                 Err(NotPublished::Refused(reason)) => {
                     tracing::error!(reason, "the bus refuses an upload");
                     let refused = std::mem::take(&mut pending.samples);
@@ -79,7 +83,7 @@ pub async fn acknowledge(
             core_time_us: clock.now_us(),
         };
         if answers.send(Ok(answer)).await.is_err() {
-            // The gateway has gone; it sends again what it does not know to be held.
+            // The gateway is gone. It repeats what was not acknowledged.
             return Ok(());
         }
     }

@@ -1,8 +1,10 @@
-//! How much may be kept apart: a bound for each gateway and one for all, so that nobody fills the store with what belongs to nobody.
+//! How much may be kept apart: a bound for each gateway and one for all gateways. So entries of no
+//! patient cannot fill the store.
 //!
-//! What does not fit is refused by its index: the gateway keeps it in its own file, counts it and warns. What is in the store is read
-//! every [`LOOK_EVERY`]; what was let in since the look before the last counts beside it. So the bounds may be passed by what replicas let in
-//! within two looks.
+//! An entry that does not fit is refused by its index. The gateway then writes it to its own file,
+//! counts it and warns.
+//! The stored amount is read every [`LOOK_EVERY`]; entries since the last but one look count beside
+//! it. Replicas together may exceed the bounds by what they admit within two looks.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,10 +16,10 @@ use store::{QuarantineFill, Store};
 
 use crate::admission::{GatewayId, Refusal};
 
-/// Entries kept apart of one gateway: half a day of five values a second.
+/// Entries kept apart for one gateway: half a day of five values a second.
 pub const GATEWAY_ENTRIES_MAX: u64 = 200_000;
 pub const GATEWAY_BYTES_MAX: u64 = 256 << 20;
-/// The same of all gateways.
+/// The same for all gateways together.
 pub const ALL_ENTRIES_MAX: u64 = 2_000_000;
 pub const ALL_BYTES_MAX: u64 = 2 << 30;
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -44,15 +46,16 @@ impl Amount {
     }
 }
 
-/// By tenant and gateway. As many gateways as have something kept apart, of which the bound of all leaves no more than its entries.
+/// By tenant and gateway. The bound of all entries bounds the number of gateways, too.
 type ByGateway = HashMap<(String, String), Amount>;
 
-/// Keeps apart what is nobody's, as far as there is room.
+/// Keeps entries of no patient apart while there is room.
 #[derive(Default)]
 pub struct Apart(Mutex<Room>);
 
 impl Apart {
-    /// Adds the entry to `kept` if it may be somebody's and there is room. Returns why not.
+    /// Adds the entry to `kept` if it may belong to a patient and there is room. Otherwise returns
+    /// the reason.
     pub fn keep(
         &self,
         gateway: &GatewayId,
@@ -85,7 +88,7 @@ impl Apart {
 struct Room {
     stored: ByGateway,
     stored_in_all: Amount,
-    /// Let in since the last look, and between that and the one before.
+    /// Admitted since the last look, and between that look and the one before.
     since: ByGateway,
     since_in_all: Amount,
     before: ByGateway,
@@ -93,7 +96,7 @@ struct Room {
 }
 
 impl Room {
-    /// Whether there is room for one more; then it is taken.
+    /// Whether there is room for one more entry; if so, the room is taken.
     fn take(&mut self, gateway: &GatewayId, quarantined: &Quarantined) -> bool {
         let more = Amount {
             entries: 1,
@@ -148,7 +151,7 @@ impl Room {
         };
         (entries > 0).then(|| Warning {
             says: format!(
-                "{entries} readings, gaps and alerts of {} gateways ({bytes} bytes) belong to nobody and are kept apart{full}",
+                "{entries} readings, gaps and alerts of {} gateways ({bytes} bytes) belong to no patient and are kept apart{full}",
                 self.stored.len()
             ),
             to_do: "see whose they are with `braid quarantine list`; assign or discard them".to_owned(),
@@ -174,7 +177,7 @@ pub async fn follow(
                     .set(room.stored_in_all.bytes as f64);
                 warning.set(room.says());
             }
-            Err(error) => tracing::debug!(%error, "what is kept apart is not known"),
+            Err(error) => tracing::debug!(%error, "the amount that is kept apart is unknown"),
         }
         tokio::select! {
             () = shutdown.requested() => return,
@@ -204,7 +207,8 @@ mod tests {
         }
         assert_eq!(taken, GATEWAY_ENTRIES_MAX);
         assert!(room.take(&gateway("b"), &kept));
-        // What the store does not show yet still counts at the next look, and what it shows counts from then on.
+        // An entry that the store does not show yet still counts at the next look. A stored entry
+        // counts from then on.
         room.on_look(Vec::new());
         assert!(!room.take(&gateway("a"), &kept));
         let fill = |gateway: &str, entries, bytes| QuarantineFill {

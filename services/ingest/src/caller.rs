@@ -1,4 +1,5 @@
-//! Which gateway calls, by its certificate, and until when it may.
+//! Identifies the calling gateway by its certificate, and ends its call when the certificate is
+//! revoked.
 
 use service_kit::{
     grpc::{Peer, calls::CallEnd},
@@ -9,7 +10,7 @@ use tonic::{Extensions, Status};
 
 use crate::admission::GatewayId;
 
-/// The gateway that calls, and why its call ends, once it has to.
+/// The calling gateway, and a future that yields the reason when its call must end.
 pub fn caller(
     extensions: &Extensions,
     guard: &CallGuard,

@@ -1,7 +1,8 @@
-//! Sends the canary: a reading of a made-up patient every half minute, by the lane that all readings take.
+//! Sends the canary: a synthetic reading every half minute, in the lane of all readings.
 //!
-//! It enters behind admission, which needs a gateway's certificate, and takes every step after it: lane, bus, rules, store, outbox,
-//! topic `alerts`, page. The dashboard waits for the alerts that it raises.
+//! It enters behind admission, which needs a gateway's certificate. From there it takes every step:
+//! lane, bus, rules, store, outbox, topic `alerts`, page. The dashboard waits for the alerts that
+//! it raises.
 
 use contracts::{canary::NAME, vitals::VitalsRecord};
 use service_kit::Shutdown;
@@ -9,7 +10,8 @@ use vitals::canary::{next_us, reading};
 
 use crate::to_bus::{Lane, Lanes, NotPublished, Records};
 
-/// One after the other, so at most one waits in the lane; halves that pass while the bus is away are left out.
+/// Canaries are sent one after the other, so at most one waits in the lane. Half minutes that pass
+/// while the bus is away are left out.
 pub async fn run(lanes: Lanes, shutdown: Shutdown) {
     loop {
         let now_us = contracts::now_us();
@@ -31,7 +33,7 @@ pub async fn run(lanes: Lanes, shutdown: Shutdown) {
             () = shutdown.requested() => return,
             published = published => match published {
                 Ok(Ok(())) => metrics::counter!("braid_ingest_canaries_total").increment(1),
-                // Whoever waits for it says that it did not come.
+                // The dashboard reports that the canary did not arrive.
                 Ok(Err(NotPublished::Refused(reason))) => {
                     tracing::warn!(reason, "the canary is not published");
                 }

@@ -15,23 +15,26 @@ pub struct Config {
     #[command(flatten)]
     #[serde(flatten)]
     pub front: FrontConfig,
-    /// How old an answer of the register of devices may be: a device that gets another wearer is noticed within it, and what
-    /// another gateway brings of it within a second.
+    /// Age in seconds up to which an answer of the register of devices is used. A change of the
+    /// wearer is noticed within this time, and a change of the gateway within a second.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub register_refresh_s: u64,
-    /// Samples that one gateway may bring a second, beside what it did not use in the last ten minutes; beyond it is read later. Much below
-    /// the default a gateway with a backlog takes the waiting for a dead link and sends again. 0: any number.
+    /// Samples that one gateway may upload a second, plus what it did not use in the last ten
+    /// minutes. Further uploads are read later. Far below the default, a gateway with a backlog
+    /// takes the wait for a dead link and repeats its upload. 0: no limit.
     #[arg(long, value_name = "SAMPLES", default_value_t = 5_000)]
     pub gateway_samples_per_s: u64,
-    /// The same in bytes. 0: any number.
+    /// Bytes that one gateway may upload a second; otherwise as for samples. 0: no limit.
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
     pub gateway_bytes_per_s: u64,
-    /// Alerts that one gateway may raise a second, beside what it did not use in the last minute: so many of high priority, and so many
-    /// others. Further alerts of this gateway go on one after the other; no other gateway's wait with them. 0: any number.
+    /// Alerts that one gateway may raise a second, plus what it did not use in the last minute.
+    /// Alerts of high priority have the same quota once more. Further alerts of this gateway are
+    /// published one after the other and delay no other gateway. 0: no limit.
     #[arg(long, value_name = "ALERTS", default_value_t = 2)]
     pub gateway_alerts_per_s: u64,
-    /// Send a made-up reading every half minute that must raise and clear a test alert, by which the dashboard knows that alerts come
-    /// through. It is nobody's: no list, count or notice has it.
+    /// Send a synthetic reading every half minute that must raise and clear a test alert. By it the
+    /// dashboard knows that alerts arrive. It belongs to no patient: no list, count or notice
+    /// contains it.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
     pub canary: bool,
 }

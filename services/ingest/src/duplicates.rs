@@ -1,8 +1,9 @@
-//! Leaves out what this process has already brought to the bus: retries after a lost link, and alerts that came over several paths.
+//! Leaves out what this process has already published: repetitions after a lost link, and alerts
+//! that came over several paths.
 //!
-//! For each stream the last [`WINDOW`] sequences are remembered bit by bit, as a replay window does. What is older
-//! than the window goes on: the store has the last word by (device, stream, sequence). A sequence is entered only after
-//! the bus holds it, because a duplicate is acknowledged at once.
+//! For each stream the last [`WINDOW`] sequences are remembered in a bit field, like a replay
+//! window. Older sequences go on, because the store recognises them by (device, stream, sequence).
+//! A sequence is entered only after the bus holds it, because a duplicate is acknowledged at once.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -13,17 +14,18 @@ use contracts::vitals::{EdgeAlert, Sample};
 use foldhash::fast::RandomState as QuickHash;
 use prost::Message;
 
-/// Sequences remembered of a stream: more than a gateway has in flight.
+/// Sequences remembered for a stream: more than a gateway has in flight.
 const WINDOW: u64 = 64 * WORDS as u64;
 const WORDS: usize = 128;
-/// Streams remembered: 100 MiB; beyond it all are forgotten, and duplicates are left to the store for a moment.
+/// Streams remembered, about 100 MiB. Beyond it all are forgotten, and for a moment only the store
+/// finds duplicates.
 const STREAMS_MAX: usize = 100_000;
-/// Alerts remembered; then the oldest is forgotten.
+/// Alerts remembered; beyond it the oldest is forgotten.
 const ALERTS_MAX: usize = 10_000;
 
 #[derive(Default)]
 pub struct Duplicates {
-    /// By device, then stream, so that a look-up borrows.
+    /// By device, then stream, so that a look-up needs no copy of a name.
     streams: HashMap<String, HashMap<String, Window, QuickHash>, QuickHash>,
     count: usize,
     alerts: HashSet<u64>,
@@ -64,7 +66,7 @@ impl Duplicates {
         }
     }
 
-    /// By content: a gateway that lost its journal counts its alerts from 1 again, and none of those may be taken for an old one.
+    /// By content, because a gateway that lost its journal counts its alerts from 1 again.
     pub fn has_alert(&self, alert: &EdgeAlert) -> bool {
         self.alerts.contains(&self.alert_key(alert))
     }
@@ -96,7 +98,7 @@ impl Window {
 
     fn enter(&mut self, sequence: u64) {
         if sequence > self.highest {
-            // The places between are those of sequences that have left the window.
+            // The places between belong to sequences that have left the window.
             let forget = (sequence - self.highest).min(WINDOW);
             for n in 1..=forget {
                 let place = self.highest.wrapping_add(n);
@@ -113,7 +115,7 @@ impl Window {
     }
 
     fn word(sequence: u64) -> usize {
-        // Below WORDS, so it fits.
+        // The value is below WORDS, so it fits.
         (sequence % WINDOW / 64) as usize
     }
 
@@ -156,7 +158,7 @@ mod tests {
                 };
                 if random.random_bool(0.7) {
                     duplicates.enter_sample("d", "s", sequence);
-                    // What is too old for the window is not remembered.
+                    // A sequence that is too old for the window is not remembered.
                     if highest.saturating_sub(sequence) < WINDOW {
                         entered.insert(sequence);
                     }

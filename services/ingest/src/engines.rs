@@ -1,5 +1,5 @@
-//! Readiness: both engines take a write, tried now and then. A store that is away later is a warning: uploads go on to the bus, and who
-//! took ingest out of service for it would keep them from there.
+//! Readiness: from time to time, both engines must take a write. A store that goes away later is a
+//! warning only: uploads go on to the bus, and taking ingest out of service would stop them.
 
 use std::{sync::Arc, time::Duration};
 

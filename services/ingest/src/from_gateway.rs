@@ -1,14 +1,16 @@
-//! IngestService: one stream per gateway and class of data.
+//! IngestService: one stream for each gateway and class of data.
 //!
-//! A stream has two halves. The first reads uploads, admits them and hands them to the lanes; the second waits for the lanes in the
-//! order of the uploads and acknowledges. Between them are at most [`IN_FLIGHT_MAX`] uploads.
+//! A stream has two halves. The first reads uploads, admits them and hands them to the lanes. The
+//! second waits for the lanes in the order of the uploads and acknowledges. Between them are at
+//! most [`IN_FLIGHT_MAX`] uploads.
 
 mod entries;
+pub mod newer;
 
 use std::{
     pin::Pin,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bus::Bus;
@@ -16,7 +18,6 @@ use contracts::vitals::{Sample, UploadRequest, UploadResponse};
 use parking_lot::Mutex;
 use service_kit::{
     Context, Shutdown,
-    names::{Bound, Names},
     quota::{Quota, Quotas},
     telemetry::{continue_trace, traceparent},
 };
@@ -29,36 +30,34 @@ use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
+use newer::Upload;
+
 use crate::{
-    admission::{GatewayId, Refusal, STREAMS_PER_DEVICE_MAX},
+    admission::{GatewayId, Refusal},
     alerts::{ALERTS_PER_UPLOAD_MAX, Alerts, Answers},
     answers::{Pending, acknowledge},
     apart::Apart,
     caller::caller,
     duplicates::Duplicates,
     gateway_clocks::GatewayClocks,
-    newer::{self, Upload},
+    judging::{At, Judging},
     readmission::Readmitted,
     register::Register,
     to_bus::{Lane, Lanes, NotPublished, Records},
 };
 
-/// Uploads of one stream that are read and not acknowledged; then the stream is not read, and flow control stops the gateway.
+/// Uploads of one stream that are read and not acknowledged. Beyond it the stream is not read, and
+/// flow control stops the gateway.
 pub(crate) const IN_FLIGHT_MAX: usize = 16;
-/// Answers that wait for a slow reader; then acknowledging waits.
+/// Answers that wait for a slow reader. Beyond it acknowledging waits.
 const ANSWERS_MAX: usize = 16;
-/// Samples, alerts and gaps in one upload; one with more is refused as a whole.
+/// Samples, alerts and gaps in one upload; a larger upload is refused as a whole.
 const ENTRIES_MAX: usize = 20_000;
-/// Streams of one device in a day; samples of further ones are refused. A device has one for each metric that it measures.
-const STREAMS: Bound = Bound {
-    names_max: STREAMS_PER_DEVICE_MAX,
-    unused: Duration::from_secs(86_400),
-};
-/// What bounds a gateway beside the constants.
+/// Configured bounds of a gateway.
 pub struct Bounds {
-    /// Of samples and bytes.
+    /// Quota of samples and bytes.
     pub quota: Quota,
-    /// 0: any number.
+    /// Alerts a second; 0: no limit.
     pub alerts_per_s: u64,
     pub apart: Arc<Apart>,
 }
@@ -68,17 +67,14 @@ pub struct Gateways {
 }
 
 struct Shared {
-    register: Arc<Register>,
+    judging: Arc<Judging>,
     bus: Arc<dyn Bus>,
     lanes: Lanes,
     duplicates: Arc<Mutex<Duplicates>>,
     alerts: Alerts,
-    /// Of each device.
-    streams: Mutex<Names<String, String>>,
     clocks: GatewayClocks,
     guard: CallGuard,
     quotas: Mutex<Quotas<GatewayId>>,
-    apart: Arc<Apart>,
     shutdown: Shutdown,
 }
 
@@ -98,26 +94,24 @@ impl Gateways {
         } = bounds;
         let shutdown = context.shutdown().clone();
         let duplicates = Arc::<Mutex<Duplicates>>::default();
+        let judging = Arc::new(Judging::new(register, Arc::clone(&duplicates), apart));
         let alerts = Alerts::new(
-            Arc::clone(&register),
+            Arc::clone(&judging),
             lanes.clone(),
             Arc::clone(&duplicates),
             alerts_per_s,
-            Arc::clone(&apart),
             shutdown.clone(),
         );
         Gateways {
             shared: Arc::new(Shared {
-                register,
+                judging,
                 bus,
                 lanes,
                 duplicates,
                 alerts,
-                streams: Mutex::new(Names::new(STREAMS)),
                 clocks: GatewayClocks::new(context.clock().clone()),
                 guard: CallGuard::new(revocations),
                 quotas: Mutex::new(Quotas::new(quota)),
-                apart,
                 shutdown,
             }),
         }
@@ -141,12 +135,13 @@ impl Gateways {
             metrics::gauge!("braid_ingest_streams").increment(1.0);
             let acknowledging =
                 acknowledge(&shared.duplicates, shared.clocks.own(), waiting, &answers);
-            // Also while an upload waits for the bus: as long as one has a place, it takes memory.
+            // Also while an upload waits for the bus, because a waiting upload takes memory.
             let reading = async {
                 tokio::select! {
                     biased;
                     status = ended => Err(status),
-                    // What the gateway has given up it sends again by another stream: let in here, too, it would be paid for twice.
+                    // The gateway repeats on another stream what it has given up on this one.
+                    // Admitted here too, it would count twice against the quota.
                     () = answers.closed() => Ok(()),
                     read = shared.read(&gateway, uploads, pending, &answers) => read,
                 }
@@ -160,7 +155,7 @@ impl Gateways {
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
-    /// Warns while the clocks of most gateways contradict the one of this machine.
+    /// Warns while the clocks of most gateways contradict the clock of this machine.
     pub fn watch_clocks(&self, context: &Context) {
         let (shared, of) = (Arc::clone(&self.shared), context.clone());
         context
@@ -168,7 +163,8 @@ impl Gateways {
             .spawn(async move { shared.clocks.watch(&of).await });
     }
 
-    /// Once more for an upload that came at `arrived_us`; returns when the bus holds what is admitted.
+    /// Admits an upload once more that arrived at `arrived_us`; returns when the bus holds the
+    /// admitted entries.
     pub async fn readmit(
         &self,
         gateway: &GatewayId,
@@ -180,7 +176,7 @@ impl Gateways {
             whole: None,
             bytes: 0,
         };
-        // Without a quota nothing waits.
+        // Without a quota no alert waits.
         let pending = self
             .shared
             .admit(gateway, upload, arrived_us, false)
@@ -188,7 +184,7 @@ impl Gateways {
         for published in pending.published {
             match published.await.unwrap_or(Err(NotPublished::Ending)) {
                 Ok(()) => {}
-                Err(NotPublished::Ending) => return Err(Status::unavailable("ended before")),
+                Err(NotPublished::Ending) => return Err(Status::unavailable("ingest ends; send again")),
                 Err(NotPublished::Refused(reason)) => return Err(Status::internal(reason)),
             }
         }
@@ -204,7 +200,7 @@ impl Gateways {
 }
 
 impl Shared {
-    /// Until the gateway ends the stream, the service ends, or an upload cannot be judged.
+    /// Returns when the gateway ends the stream, the service ends, or an upload cannot be judged.
     async fn read(
         self: &Arc<Self>,
         gateway: &GatewayId,
@@ -212,14 +208,14 @@ impl Shared {
         pending: mpsc::Sender<Pending>,
         answers: &Answers,
     ) -> Result<(), Status> {
-        // Alerts of one upload that wait for the quota. A second upload of the stream that would have some to wait is read further when
-        // the first one's have gone, so a stream holds those of one upload at most.
+        // Alerts of one upload that wait for the quota. The stream is read further only when they
+        // are published, so it holds those of one upload at most.
         let mut waiting: Option<JoinHandle<()>> = None;
         loop {
             let upload = tokio::select! {
                 biased;
                 () = self.shutdown.requested() => return Err(Status::unavailable("ingest ends; send again")),
-                // The second half has ended: its status tells why.
+                // The second half has ended: its status has the reason.
                 () = pending.closed() => return Ok(()),
                 upload = uploads.message() => upload?,
             };
@@ -239,7 +235,7 @@ impl Shared {
                 .await?;
             if let Some(taken) = admitted.paced.take() {
                 if let Some(waiting) = waiting.take() {
-                    // What became of them their own answer says.
+                    // Their own answer has the result.
                     let _ = waiting.await;
                 }
                 let (done, published) = oneshot::channel();
@@ -257,7 +253,7 @@ impl Shared {
         }
     }
 
-    /// Returns when the gateway owes nothing more.
+    /// Returns when the gateway's quota has room.
     async fn paid(&self, gateway: &GatewayId) -> Result<(), Status> {
         let now = Instant::now();
         let owed = self.quotas.lock().owed(gateway, now);
@@ -265,7 +261,7 @@ impl Shared {
             tracing::warn!(
                 gateway = gateway.id,
                 tenant = gateway.tenant,
-                "brings more than its quota and is read more slowly; nothing is lost"
+                "uploads more than its quota and is read more slowly; nothing is lost"
             );
         }
         if owed.wait.is_zero() {
@@ -311,9 +307,10 @@ impl Shared {
             position: upload.position,
             ..Pending::default()
         };
-        // Alerts first, so that they are on their way before anything else of this upload is looked at.
+        // Alerts come first, so that they are on their way before the other entries are judged.
         if !upload.alerts.is_empty() {
-            let at = (self.clocks.arrival(arrived_us), clock);
+            let arrival = self.clocks.arrival(arrived_us);
+            let at = At { arrival, clock };
             let mut taken = self.alerts.take(gateway, upload.alerts, at, behind).await?;
             pending.refused.append(&mut taken.refused);
             pending.apart.append(&mut taken.apart);
@@ -334,11 +331,13 @@ impl Shared {
             pending.published.push(kept);
         }
         let mut bulk = Records::new();
-        // Of now: what waited until here has waited at the gateway.
-        let at = (self.clocks.arrival(self.clocks.own().now_us()), clock);
+        // The present time: the upload may have waited for the quota since it arrived.
+        let arrival = self.clocks.arrival(self.clocks.own().now_us());
+        let at = At { arrival, clock };
         self.admit_samples(gateway, upload.samples, at, &mut bulk, &mut pending)
             .await?;
-        let at = (arrived_us, clock);
+        let arrival = self.clocks.arrival(arrived_us);
+        let at = At { arrival, clock };
         self.admit_gaps(gateway, upload.gaps, at, &mut bulk, &mut pending)
             .await?;
         let apart = std::mem::take(&mut pending.apart);
@@ -347,7 +346,7 @@ impl Shared {
             let record = bulk.entry(gateway.id.clone()).or_default();
             record.quarantined = apart;
         }
-        // What came before costs nothing, lest a gateway pays for what it sends again after a lost link.
+        // Repetitions cost nothing, so that a gateway does not pay for a lost link.
         let new = pending.samples.len() + pending.gaps + pending.apart_count;
         let bytes = if is_kept_whole {
             bytes
@@ -364,7 +363,8 @@ impl Shared {
     }
 }
 
-/// Joins the trace of the first sample that has one, and lets the samples of that trace go on as children of this span.
+/// Joins the trace of the first sample that has one. The samples of that trace continue as children
+/// of this span.
 fn continue_first_trace(span: &tracing::Span, samples: &mut [Sample]) {
     let Some(first) = samples.iter().find(|sample| !sample.traceparent.is_empty()) else {
         return;
@@ -379,7 +379,7 @@ fn continue_first_trace(span: &tracing::Span, samples: &mut [Sample]) {
     }
 }
 
-/// Entries that the protocol gives no index for a refusal are logged here.
+/// Logs refused entries for which the protocol has no index.
 pub(crate) fn refuse(kind: &'static str, gateway: &GatewayId, refusal: Refusal) -> String {
     metrics::counter!("braid_ingest_refused_entries_total", "kind" => kind, "reason" => refusal.kind)
         .increment(1);
@@ -387,7 +387,7 @@ pub(crate) fn refuse(kind: &'static str, gateway: &GatewayId, refusal: Refusal) 
     refusal.reason
 }
 
-/// A gateway may be in anybody's hands: where the store is and what it says is for the log.
+/// A gateway may be in anybody's hands, so the details of the store are only logged.
 pub(crate) fn unknown(error: QueryError) -> Status {
     tracing::warn!(%error, "the register does not answer, so an upload cannot be judged");
     Status::unavailable("the register of devices does not answer; send again")

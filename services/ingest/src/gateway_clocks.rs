@@ -1,4 +1,4 @@
-//! What is known of the clocks of gateways, and of the own one by them.
+//! Knowledge about the clocks of gateways, and about the own clock that follows from them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use service_kit::{Context, Warning};
 
 use crate::admission::{Arrival, GatewayId};
 
-/// How often it is looked whether gateways share an error.
+/// How often the gateways are checked for an error that they share.
 const LOOK_EACH: Duration = Duration::from_secs(10);
 
 pub struct GatewayClocks {
@@ -20,7 +20,7 @@ pub struct GatewayClocks {
 #[derive(Default)]
 struct Known {
     clocks: Clocks,
-    /// Number of the last step of the own clock after which they were learned anew.
+    /// Number of the own clock's last step after which the errors were learned anew.
     followed_step: u64,
 }
 
@@ -67,7 +67,8 @@ impl GatewayClocks {
         }
     }
 
-    /// What is known of the gateway's clocks. What it says of the time is a witness for the clock of this machine.
+    /// The state of the gateway's clocks after this upload. The time that the gateway sends is a
+    /// witness for the clock of this machine.
     pub fn on_upload(
         &self,
         gateway: &GatewayId,
@@ -124,7 +125,8 @@ mod tests {
     const T0: i64 = 1_800_000_000 * S;
     const GATEWAYS: usize = 5;
 
-    /// Right gateways upload each second to an ingest whose clock steps: how far readings are moved, and are ahead of what is allowed.
+    /// Gateways with right clocks upload each second to an ingest whose clock steps. Returns how
+    /// far readings are moved, and how far ahead of the allowed time they are.
     fn furthest_moved_us(by_us: i64) -> i64 {
         let (monotonic_us, error_us) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicI64::new(0)));
         let of = (Arc::clone(&monotonic_us), Arc::clone(&error_us));

@@ -1,4 +1,5 @@
-//! Ingest: takes vitals from gateways, puts them on the bus, and writes the store from the bus.
+//! Ingest: takes vitals from gateways, publishes them on the bus, and writes the store from the
+//! bus.
 //!
 //! ```text
 //! gateway --from_gateway--> admission, duplicates --to_bus--> topic vitals --to_store--> rows and progress (one transaction)
@@ -7,10 +8,11 @@
 //! ```
 //!
 //! - A sample is acknowledged after the bus holds it, in the order of the gateway's journal.
-//! - Whose a sample, a gap or an alert is, is decided once, here, by its time. What is nobody's is kept apart in the store until somebody
-//!   assigns or discards it.
-//! - An alert has its own lane to the bus, so it waits behind no bulk data.
-//! - Replicas share nothing but bus and store. What two of them let through twice the store leaves out, by (device, stream, sequence).
+//! - Samples, gaps and alerts are attributed to a patient once, here, by their time. Entries of no
+//!   patient are kept apart in the store until a person assigns or discards them.
+//! - An alert has its own lane to the bus, so it never waits behind bulk data.
+//! - Replicas share only bus and store. The store leaves out what two of them admit twice, by
+//!   (device, stream, sequence).
 
 mod admission;
 mod alerts;
@@ -23,8 +25,8 @@ mod duplicates;
 mod engines;
 mod from_gateway;
 mod gateway_clocks;
+mod judging;
 pub mod measure;
-mod newer;
 pub mod readmission;
 mod register;
 pub mod release;
@@ -51,11 +53,13 @@ pub use config::Config;
 /// Consumer group of the topic `vitals` that writes the store.
 pub const GROUP: &str = consumer_health::duty::STORING_VITALS.group;
 
-/// A gateway may use at once what it did not use of its quota in so long. By the defaults these are 3 million samples and 2.3 GiB, more
-/// than the default journal of a gateway holds (256 MiB): after a day without a link a gateway catches up as fast as its links allow.
+/// A gateway may use at once what it did not use of its quota in this time. With the default quota
+/// this exceeds the default journal of a gateway, so a gateway catches up as fast as its links
+/// allow.
 const SAVED: Duration = Duration::from_secs(600);
 
-/// Runs until shutdown is requested; returns when what was taken in is acknowledged or was given back to the gateways.
+/// Runs until shutdown is requested. Returns when every admitted upload is acknowledged or refused
+/// for a repetition.
 pub async fn run(
     config: Config,
     bus: Arc<dyn Bus>,
@@ -127,7 +131,7 @@ pub async fn run(
     };
     let gateways = from_gateway::Gateways::new(register, bus, lanes, revocations, bounds, &context);
     gateways.watch_clocks(&context);
-    let routes = tonic::service::Routes::new(newer::Server::new(gateways, followers));
+    let routes = tonic::service::Routes::new(from_gateway::newer::Server::new(gateways, followers));
     let tls = identity.server_config(true, &[b"h2"]);
     serve(
         listener,
@@ -138,7 +142,7 @@ pub async fn run(
     )
     .await?;
     if !context.drain_tasks().await {
-        tracing::warn!("drained incompletely; gateways send again what was not acknowledged");
+        tracing::warn!("not all uploads were acknowledged before the end; gateways send the others again");
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
-//! How fast the way from an admitted upload to the bus is, for the figure of `braid bench`: uploads of many gateways enter the
-//! lane as the streams of gateways enter them, each stream with a bounded number in flight, and count when the bus holds them.
+//! Measures the way from an admitted upload to the bus for `braid bench`. Uploads of many gateways
+//! enter the lane as gateways' streams do, each with a bounded number in flight. An upload counts
+//! when the bus holds it.
 
 use std::{sync::Arc, time::Duration, time::Instant};
 
@@ -22,7 +23,7 @@ const METRICS: [Metric; 6] = [
     Metric::DiastolicPressure,
 ];
 
-/// What is published.
+/// The shape of the published data.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// Gateways, each with a stream and a patient of its own.
@@ -64,12 +65,12 @@ fn record(gateway: u64, second: u64, length_s: u64) -> VitalsRecord {
     }
 }
 
-/// Publishes all records and says how long it took until the bus held the last one.
+/// Publishes all records and returns the time until the bus held the last one.
 pub async fn publish(bus: &Arc<dyn Bus>, shape: Shape) -> Result<Duration, String> {
     let context = Context::new("ingest");
     let lanes = Lanes::start(bus, &context);
     let each = shape.records / shape.gateways.max(1);
-    // Made before the clock starts: uploads come decoded.
+    // Made before the measurement starts, because uploads arrive decoded.
     let uploads: Vec<Vec<VitalsRecord>> = (0..shape.gateways)
         .map(|gateway| {
             let seconds = (0..each).map(|n| n * shape.record_s);

@@ -1,8 +1,9 @@
-//! A second chance for kept uploads of newer gateways, once this version knows what they say: through the admission of every upload, as
-//! the gateway that the dead letter names.
+//! Admits uploads a second time: kept uploads of newer gateways, once this version knows their
+//! fields, and samples that were refused. They pass the admission of every upload in the name of
+//! their gateway.
 //!
-//! Two things differ from an upload that comes now. The gateway's clock is judged by when the upload came then. And what was let in at
-//! the first time comes again: the store leaves it out, by (device, stream, sequence).
+//! The gateway's clock is judged by the time at which the upload first arrived. Entries that were
+//! admitted the first time are left out by the store, by (device, stream, sequence).
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,22 +17,24 @@ use tonic::Status;
 
 pub use crate::admission::GatewayId;
 use crate::{
-    from_gateway::{Bounds, Gateways},
-    newer::{self, Upload},
+    from_gateway::{
+        Bounds, Gateways,
+        newer::{self, Upload},
+    },
     register::Register,
     to_bus::Lanes,
 };
 
-pub use crate::newer::{GATEWAY, UPLOADS};
+pub use crate::from_gateway::newer::{GATEWAY, UPLOADS};
 
 /// An engine that does not answer for so long is away.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Refused samples that are readmitted at once; a caller with more goes on with the next.
 pub const REFUSED_AT_ONCE_MAX: usize = 2_000;
-/// Who owns a device is asked once a run.
+/// The owner of a device is asked for once in a run.
 const REGISTER_REFRESH: Duration = Duration::from_secs(3600);
 
-/// An upload as the dead letters have it.
+/// An upload as it stands in the dead letters.
 #[derive(Debug, Clone)]
 pub struct Kept {
     /// The letter's header [`GATEWAY`].
@@ -40,24 +43,24 @@ pub struct Kept {
     pub arrived_us: i64,
 }
 
-/// What went to the topic, and why the rest did not.
+/// What was published, and why the rest was not.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Readmitted {
     pub samples: usize,
     pub alerts: usize,
     pub gaps: usize,
-    /// Nobody's: kept apart.
+    /// Entries of no patient, which are kept apart.
     pub apart: usize,
     pub refused: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum NotReadmitted {
-    #[error("is no upload: {0}")]
+    #[error("is not an upload: {0}")]
     NoUpload(String),
-    #[error("says more than this version knows, too: it waits for a newer one")]
+    #[error("has fields that this version does not know: it waits for a newer one")]
     StillNewer,
-    #[error("{0}; it can be tried again, nothing comes in twice")]
+    #[error("{0}; a repetition is safe")]
     Failed(String),
 }
 
@@ -70,9 +73,9 @@ impl Readmission {
         let context = Context::new("readmission");
         let register = Arc::new(Register::new(store, REGISTER_REFRESH));
         let lanes = Lanes::start(&bus, &context);
-        // It was let in when it came; what was revoked since is another matter.
+        // The upload was authorised when it first arrived. Later revocations do not matter.
         let revocations = watch::channel(Followed::default()).1;
-        // Without a quota; of what a run keeps apart, the bounds of one gateway and of all hold.
+        // There is no quota. The bounds of what is kept apart hold.
         let bounds = Bounds {
             quota: Quota::items(0, Duration::ZERO),
             alerts_per_s: 0,

@@ -1,9 +1,11 @@
-//! Who wore which device when: the store's register, remembered.
+//! Who wore which device when: the store's register, cached.
 //!
-//! An answer is used for the refresh time, unless the assignments of the device change: that is asked each second for all devices at once.
-//! A change that begins [`store::ASSIGN_LEAD_US`] after it is entered is so known here before it begins. When the store does not answer, the
-//! last known assignments are believed for [`STALE_MAX`], so that gateways that were known go on through a failure of the store. What a
-//! gateway names is up to it: names that nobody can have registered are not asked for, and unknown ones are the first to be forgotten.
+//! An answer is used for the refresh time, or until the assignments of the device change. Changes
+//! of all devices are asked for each second, so a change that begins [`store::ASSIGN_LEAD_US`]
+//! after its entry is known in time.
+//! While the store does not answer, the last known assignments hold for [`STALE_MAX`].
+//! A gateway may send any name. Names that cannot be registered are not asked for, and unknown ones
+//! are forgotten first.
 
 use std::{
     collections::HashMap,
@@ -19,13 +21,14 @@ use vitals::{attribution::Interval, validate_identifier};
 
 use crate::admission::GatewayId;
 
-/// Devices remembered; beyond it those that nobody has registered are forgotten, or else all, and asked for anew.
+/// Devices remembered. Beyond it the unregistered ones are forgotten, or else all, and asked for
+/// anew.
 const DEVICES_MAX: usize = 100_000;
-/// A device that is unknown, or another tenant's, is asked for again after this.
+/// A device that is unknown, or of another tenant, is asked for again after this time.
 const UNKNOWN_REFRESH: Duration = Duration::from_secs(1);
 const STALE_MAX: Duration = Duration::from_secs(3600);
-/// How often it is asked what has changed, and how far back: who enters a change may have a clock that is behind another's by so much.
-/// Beyond it the refresh time holds.
+/// How often changes are asked for, and how far back. The clock of the program that enters a change
+/// may be behind by this much; beyond it the refresh time holds.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_BACK_US: i64 = 60_000_000;
 
@@ -37,7 +40,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// As far as the gateway may know: of another tenant's device nothing.
+    /// What the gateway may know: nothing of another tenant's device.
     pub fn intervals(&self, gateway: &GatewayId) -> &[Interval] {
         if self.tenant == gateway.tenant {
             &self.intervals
@@ -56,7 +59,7 @@ pub struct Register {
     store: Arc<dyn Store>,
     refresh: Duration,
     known: Mutex<HashMap<String, Known, RandomState>>,
-    /// Counts looks that found a change.
+    /// Number of looks that found a change.
     changes: watch::Sender<u64>,
 }
 
@@ -70,12 +73,12 @@ impl Register {
         }
     }
 
-    /// Sees that assignments have changed, whose ever.
+    /// Notifies of every change of any assignment.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// For a gateway of this tenant. A device that nobody has registered has no intervals.
+    /// For a gateway of this tenant. An unregistered device has no intervals.
     pub async fn device(&self, id: &str, gateway: &GatewayId) -> Result<Arc<Device>, QueryError> {
         if validate_identifier("device", id, "chest-belt-7").is_err() {
             return Ok(Arc::default());
@@ -140,7 +143,7 @@ impl Register {
         }))
     }
 
-    /// Follows what changes until `end`.
+    /// Follows the changes until `end`.
     pub async fn follow(&self, end: impl Future<Output = ()>) {
         let mut end = std::pin::pin!(end);
         let mut looked = Looked {
@@ -152,14 +155,14 @@ impl Register {
                 () = end.as_mut() => return,
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
-            // As for any other question meanwhile, what was last known holds.
+            // The last known assignments hold meanwhile.
             if let Err(error) = self.look(&mut looked).await {
-                tracing::debug!(%error, "what has changed in the register is not known");
+                tracing::debug!(%error, "changes of the register are unknown for now");
             }
         }
     }
 
-    /// Reads anew what was changed since shortly before the newest change that is known.
+    /// Reads anew which assignments changed since shortly before the newest known change.
     async fn look(&self, looked: &mut Looked) -> Result<(), QueryError> {
         let since_us = looked.newest_us.saturating_sub(LOOK_BACK_US);
         let found = self.store.assignments_changed_since(since_us).await?;
@@ -178,7 +181,7 @@ impl Register {
             self.changes.send_modify(|changes| *changes += 1);
         }
         let newest_us = found.iter().map(|(_, changed_us)| *changed_us);
-        // No time of a clock that is far ahead, behind which all others' would be passed over.
+        // A clock that is far ahead must not hide later changes of others.
         looked.newest_us = newest_us
             .fold(looked.newest_us, i64::max)
             .min(contracts::now_us());
@@ -186,8 +189,8 @@ impl Register {
         Ok(())
     }
 
-    /// Whether the patient wore any device at the gateway at that time, or, of no patient, whether it is a gateway of its tenant: one of
-    /// that name elsewhere has nothing to do with it. Asked only for alerts that name no device.
+    /// Whether the patient wore any device at the gateway at that time. Without a patient: whether
+    /// the gateway belongs to its tenant. Asked only for alerts that name no device.
     pub async fn cares_for(
         &self,
         gateway: &GatewayId,
@@ -205,7 +208,7 @@ impl Register {
     }
 }
 
-/// What the last look found.
+/// The result of the last look.
 struct Looked {
     newest_us: i64,
     found: Vec<(String, i64)>,
@@ -288,7 +291,7 @@ mod tests {
         };
         let (known, ()) = tokio::join!(becomes_known, register.follow(done.notified()));
         assert_eq!(wearers(&known), ["ada", "ben"]);
-        // A change is seen once, and a clock that is ahead hides none behind it.
+        // A change is seen once, and a clock that is ahead hides no later change.
         let mut looked = Looked {
             newest_us: now_us,
             found: Vec::new(),

@@ -1,6 +1,8 @@
-//! What was kept apart goes on to the topic, once somebody has said whose it is: as a backfill, by the way of everything else.
+//! Publishes entries that were kept apart, once a person has assigned them. They take the way of
+//! all others, as a backfill.
 //!
-//! Doing it twice has the effect of once: consumers leave out what they have, by (device, stream, sequence).
+//! A second release has no further effect: consumers leave out what they have, by (device, stream,
+//! sequence).
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,23 +21,23 @@ use crate::{
 
 /// An engine that does not answer for so long is away.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Who wore a device is asked once a run.
+/// The wearer of a device is asked for once in a run.
 const REGISTER_REFRESH: Duration = Duration::from_secs(3600);
 
-/// Whose it is.
+/// The patient to whom the entries go.
 #[derive(Debug, Clone)]
 pub enum To {
     Patient(String),
-    /// Whoever wore the device at the time, by the register as it is now.
+    /// The patient who wore the device at the time, by the register as it is now.
     Wearer,
 }
 
-/// What became of one page.
+/// The result for one page.
 #[derive(Debug, Default)]
 pub struct Released {
-    /// On the topic: these may be taken out of the quarantine.
+    /// Published: these may be removed from the quarantine.
     pub keys: Vec<i64>,
-    /// Still nobody's, and why.
+    /// Still of no patient, with the reason.
     pub left: Vec<String>,
 }
 
@@ -43,7 +45,7 @@ pub struct Released {
 pub enum NotReleased {
     #[error(transparent)]
     Register(#[from] QueryError),
-    #[error("the bus does not take it: {0}; it can be tried again, nothing comes in twice")]
+    #[error("the bus does not take it: {0}; a repetition is safe")]
     Bus(String),
 }
 
@@ -60,7 +62,7 @@ impl Release {
         }
     }
 
-    /// Returns when the bus holds what is released.
+    /// Returns when the bus holds the released entries.
     pub async fn release(
         &self,
         page: Vec<QuarantineEntry>,
@@ -104,13 +106,13 @@ impl Release {
             id: it.gateway.clone(),
         };
         let Some((device, from_us, to_us)) = event(it) else {
-            return Ok(Err("it says nothing".to_owned()));
+            return Ok(Err("the entry is empty".to_owned()));
         };
         let known = self.register.device(device, &gateway).await?;
         let when = When {
             from_us,
             to_us,
-            // What the gateway's clock was wrong by is not known any more.
+            // The error of the gateway's clock is no longer known.
             doubt_us: TOLERATED_US,
         };
         let interval = attribute(known.intervals(&gateway), &it.gateway, when);
@@ -120,7 +122,7 @@ impl Release {
     }
 }
 
-/// Its device and its time.
+/// The device and the time of the entry.
 fn event(it: &Quarantined) -> Option<(&str, i64, i64)> {
     Some(match it.entry.as_ref()? {
         Entry::Sample(it) => (&it.device, it.device_time_us, it.device_time_us),
@@ -137,7 +139,7 @@ fn add(it: Quarantined, patient: String, urgent: &mut Records, bulk: &mut Record
     match it.entry {
         Some(Entry::Sample(mut sample)) => {
             sample.patient.clone_from(&patient);
-            // It comes now, so that alerting takes it for a backfill and wakes nobody.
+            // It arrives now, so alerting treats it as a backfill and notifies nobody.
             sample.ingest_time_us = contracts::now_us();
             bulk.entry(patient).or_default().samples.push(sample);
         }

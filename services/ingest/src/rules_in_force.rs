@@ -1,7 +1,7 @@
-//! Which rules hold for the people of a gateway: pure, given the documents and the register.
+//! Which rules hold for the patients of a gateway. Pure, given the documents and the register.
 //!
-//! The documents go on as somebody put them. Whether a rule set can be used is for the gateway to say, whose version of the rules may
-//! be another than that of the core.
+//! The documents are handed on unchanged. The gateway decides whether it can use a rule set,
+//! because its version of the rules may differ from the core's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,11 @@ use contracts::{
     alerts::Document,
     vitals::{DeviceInterval, FollowRulesResponse, PatientRules, RulesDocument},
 };
-<<<<<<< HEAD:services/ingest/src/holding.rs
-use serde::Deserialize;
 use store::{Assignment, Spo2Scale};
-use vitals::rules::subjects;
-=======
-use store::{Assignment, SpO2Scale};
 use vitals::TeamGroups;
->>>>>>> 8c80f73 (dashboard, ingest: judge by the rules in force, show readings of no patient, open linked alerts):services/ingest/src/rules_in_force.rs
 
-/// Bytes of the documents in one answer, below what a gateway takes in one message (4 MiB). A gateway whose people need more is told
-/// so, and judges by what it has.
+/// Bytes of the documents in one answer, below what a gateway takes in one message (4 MiB). A
+/// gateway whose patients need more gets an error and keeps its last rules.
 pub const ANSWER_BYTES_MAX: usize = 3 << 20;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -37,7 +31,7 @@ pub fn in_force(
     rules: impl IntoIterator<Item = Document>,
 ) -> RulesInForce {
     let rules = rules.into_iter().map(|rules| {
-        // An empty body takes the rules back.
+        // An empty body withdraws the rules.
         let set = (!rules.body.is_empty()).then(|| RulesDocument {
             subject: rules.subject.clone(),
             version: rules.version,
@@ -48,26 +42,26 @@ pub fn in_force(
     RulesInForce::new(teams, rules)
 }
 
-/// Somebody who wears a device of the gateway, or did lately.
+/// A patient who wears a device of the gateway, or did lately.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Wearer {
-    /// Those that are worn at present.
+    /// Devices that the patient wears at present.
     pub devices: Vec<String>,
     pub scale: Spo2Scale,
 }
 
 /// A gateway takes no readings that are older: see `ClockBounds::GATEWAY`.
 const LATELY_US: i64 = 31 * 24 * 3600 * 1_000_000;
-/// Intervals in one answer, the newest. A gateway of more does not refuse devices that it does not know.
+/// Intervals in one answer, the newest. Beyond it the gateway does not refuse unknown devices.
 pub const INTERVALS_MAX: usize = 8192;
 
-/// Who wore what at one gateway lately.
+/// The recent wearing intervals of one gateway.
 #[derive(Debug, Default, PartialEq)]
 pub struct Worn {
     /// By patient.
     pub wearers: BTreeMap<String, Wearer>,
     pub intervals: Vec<DeviceInterval>,
-    /// These are all.
+    /// These are all intervals.
     pub is_whole: bool,
 }
 
@@ -98,7 +92,7 @@ impl Worn {
     }
 }
 
-/// What a gateway of the tenant is told: the rules of these wearers, and who wore what.
+/// The answer to a gateway of the tenant: the rules of these wearers, and their intervals.
 pub fn answer(
     rules: &RulesInForce,
     tenant: &str,
@@ -121,49 +115,12 @@ pub fn answer(
             patient: patient.clone(),
             devices: wearer.devices.clone(),
             subject: document.map(|it| it.subject.clone()).unwrap_or_default(),
-            spo2_scale: match wearer.scale {
-                SpO2Scale::One => 1,
-                SpO2Scale::Two => 2,
-            },
+            spo2_scale: wearer.scale.number().into(),
         });
     }
-<<<<<<< HEAD:services/ingest/src/holding.rs
-
-    /// For these wearers, who are all of the tenant.
-    pub fn answer(&self, tenant: &str, worn: &Worn) -> Result<FollowRulesResponse, TooLarge> {
-        let of = |name: &str| (tenant.to_owned(), name.to_owned());
-        let mut answer = FollowRulesResponse {
-            intervals: worn.intervals.clone(),
-            has_intervals: worn.is_whole,
-            ..FollowRulesResponse::default()
-        };
-        let mut told = BTreeSet::new();
-        for (patient, wearer) in &worn.wearers {
-            let group = self.groups.get(&of(patient)).map(String::as_str);
-            let document =
-                subjects(patient, group).find_map(|subject| self.documents.get(&of(&subject)));
-            if let Some(document) = document
-                && told.insert(&document.subject)
-            {
-                answer.documents.push(document.clone());
-            }
-            answer.patients.push(PatientRules {
-                patient: patient.clone(),
-                devices: wearer.devices.clone(),
-                subject: document.map(|it| it.subject.clone()).unwrap_or_default(),
-                spo2_scale: wearer.scale.number().into(),
-            });
-        }
-        let bytes = answer.documents.iter().map(|it| it.body.len()).sum();
-        if bytes > ANSWER_BYTES_MAX {
-            return Err(TooLarge(bytes));
-        }
-        Ok(answer)
-=======
     let bytes = answer.documents.iter().map(|it| it.body.len()).sum();
     if bytes > ANSWER_BYTES_MAX {
         return Err(TooLarge(bytes));
->>>>>>> 8c80f73 (dashboard, ingest: judge by the rules in force, show readings of no patient, open linked alerts):services/ingest/src/rules_in_force.rs
     }
     Ok(answer)
 }

@@ -1,8 +1,9 @@
-//! Publishes what was admitted, in two lanes: one for alerts, one for everything else.
+//! Publishes admitted entries in two lanes: one for alerts, one for everything else.
 //!
-//! A lane takes all uploads that wait and publishes them in one call while the next ones gather, so many gateways share a
-//! commit of the bus. One call at a time keeps the order of each gateway. When the bus does not answer the lane tries again until
-//! it does or the service ends; meanwhile its queue fills, uploads wait, and the gateways keep their data in their journals.
+//! A lane takes all waiting uploads and publishes them in one call while the next ones gather. So
+//! many gateways share a commit of the bus. One call at a time keeps the order of each gateway.
+//! When the bus does not answer, the lane tries again until it does or the service ends. Meanwhile
+//! its queue fills, uploads wait, and the gateways keep their data in their journals.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,24 +13,24 @@ use prost::Message;
 use service_kit::{Backoff, Context, Shutdown};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-/// Uploads that may wait in a lane; beyond it their streams wait, and by flow control the gateways. As many go out in one call, and one
-/// call takes a turn to the cluster and back: fewer would bound the rate by that.
+/// Uploads that may wait in a lane. Beyond it their streams wait, and by flow control the gateways.
+/// All of them go out in one call, so a smaller number would limit the rate.
 const WAITING_MAX: usize = 1024;
-/// Bytes of records in a lane, those that are being published among them; beyond it the same. So many uploads of waveforms, which wait
-/// while the bus is away, would be more memory than a service has.
+/// Bytes of records in a lane, including those that are being published. Beyond it uploads wait as
+/// well: waveforms would otherwise exhaust the memory while the bus is away.
 const WAITING_BYTES_MAX: usize = 32 << 20;
-/// A publish stops growing at this size.
+/// A call stops growing at this size.
 const PUBLISH_BYTES_MAX: usize = 4 << 20;
-/// A patient's record stops growing at this size; far below what the bus takes.
+/// A patient's record stops growing at this size, far below the limit of the bus.
 const RECORD_BYTES_MAX: usize = 128 << 10;
 const _: () = assert!(RECORD_BYTES_MAX * 4 < bus::RECORD_BYTES_MAX);
 
-/// What one upload has for one lane, by key of the bus.
+/// The records of one upload for one lane, by key of the bus.
 pub type Records = BTreeMap<String, VitalsRecord>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotPublished {
-    /// The service ends; the gateway sends again elsewhere.
+    /// The service ends; the gateway repeats the upload elsewhere.
     Ending,
     /// The bus will never take it.
     Refused(String),
@@ -71,7 +72,7 @@ impl Lane {
 }
 
 impl Lanes {
-    /// The lanes end when every handle is gone and what they were given is published.
+    /// The lanes end when every handle is dropped and their jobs are published.
     pub fn start(bus: &Arc<dyn Bus>, context: &Context) -> Lanes {
         let start = |lane: Lane| {
             let (jobs, queue) = mpsc::channel(WAITING_MAX);
@@ -88,7 +89,7 @@ impl Lanes {
         }
     }
 
-    /// Waits for a place in the lane; the receiver tells when the bus holds the records.
+    /// Waits for a place in the lane. The receiver resolves when the bus holds the records.
     pub async fn publish(
         &self,
         lane: Lane,
@@ -112,13 +113,13 @@ impl Lanes {
             _room: room,
             done,
         };
-        // A lane that has ended drops the job, and the receiver tells.
+        // A lane that has ended drops the job, and the receiver fails.
         let _ = queue.jobs.send(job).await;
         receiver
     }
 }
 
-/// One record per key; a key with much data gets several, in order.
+/// One record for each key; a key with much data gets several, in order.
 fn encode(records: Records) -> Vec<Record> {
     let mut encoded = Vec::with_capacity(records.len());
     for (key, record) in records {
@@ -145,7 +146,7 @@ fn encode(records: Records) -> Vec<Record> {
     encoded
 }
 
-/// A key's record that is being filled.
+/// The record of a key while it is filled.
 struct Open<'a> {
     key: String,
     record: VitalsRecord,
@@ -154,9 +155,9 @@ struct Open<'a> {
 }
 
 impl Open<'_> {
-    /// The record that has room for so many bytes more.
+    /// Returns a record with room for this many bytes more.
     fn room(&mut self, more: usize) -> &mut VitalsRecord {
-        // With its tag and length.
+        // Including tag and length.
         let more = more + 4;
         if self.bytes > 0 && self.bytes + more > RECORD_BYTES_MAX {
             self.close();
@@ -174,7 +175,7 @@ impl Open<'_> {
 }
 
 async fn run(lane: Lane, bus: Arc<dyn Bus>, mut queue: mpsc::Receiver<Job>, shutdown: Shutdown) {
-    // One that did not fit into the last call.
+    // A job that did not fit into the last call.
     let mut left: Option<Job> = None;
     loop {
         let first = match left.take() {
@@ -201,8 +202,8 @@ async fn run(lane: Lane, bus: Arc<dyn Bus>, mut queue: mpsc::Receiver<Job>, shut
     }
 }
 
-/// Publishes all jobs in one call. When the bus will never take that, each goes alone: one gateway's record is no reason to give
-/// another's back.
+/// Publishes all jobs in one call. When the bus refuses the call for good, each job is published
+/// alone, so that one gateway's record takes no other with it.
 async fn publish(lane: Lane, bus: &dyn Bus, jobs: Vec<Job>, shutdown: &Shutdown) {
     let records = jobs.iter().flat_map(|job| job.records.iter().cloned());
     let started = std::time::Instant::now();
@@ -216,7 +217,7 @@ async fn publish(lane: Lane, bus: &dyn Bus, jobs: Vec<Job>, shutdown: &Shutdown)
         } else {
             together.clone()
         };
-        // A stream that has ended does not wait any more.
+        // A stream that has ended no longer waits.
         let _ = job.done.send(result);
     }
 }
@@ -229,7 +230,7 @@ async fn persist(
 ) -> Result<(), NotPublished> {
     let mut backoff = Backoff::for_reconnect();
     loop {
-        // Records are cheap to copy: their values are shared.
+        // Records are cheap to copy, because their values are shared.
         match bus.publish(Topic::Vitals, records.clone()).await {
             Ok(()) => return Ok(()),
             Err(error) if error.is_retryable() => {
@@ -319,7 +320,7 @@ mod tests {
         while enters().await {
             uploads += 1;
         }
-        // Of 1 MB each.
+        // Each has 1 MB.
         assert!(
             (30..=WAITING_BYTES_MAX / 1_000_000).contains(&uploads),
             "{uploads}"

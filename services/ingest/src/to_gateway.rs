@@ -1,4 +1,5 @@
-//! FollowRules: the rules in force go out to the gateways, so that they judge as the core does when they cannot reach it.
+//! FollowRules: sends gateways the rules in force, so that they judge as the core does while they
+//! cannot reach it.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -24,8 +25,8 @@ pub type RulesStream = Pin<Box<dyn Stream<Item = Result<FollowRulesResponse, Sta
 /// `None`: not read yet.
 pub type Reader = watch::Receiver<Option<Arc<RulesInForce>>>;
 
-/// Keeps the decisions in step with the store until shutdown; `documents` says when there is something new. While the store does not
-/// answer, the last ones stay.
+/// Keeps the rules in step with the store until shutdown; `documents` notifies of a new version.
+/// While the store does not answer, the last ones hold.
 pub async fn follow_documents(
     store: Arc<dyn Store>,
     mut documents: watch::Receiver<Followed>,
@@ -36,7 +37,7 @@ pub async fn follow_documents(
     let mut said = Said::default();
     let mut backoff = Backoff::for_reconnect();
     loop {
-        // Seen before it is read: what is put meanwhile is read the next time.
+        // Marked as seen before reading, so that a document put meanwhile is read the next time.
         let is_known = documents.borrow_and_update().version > 0;
         let read = async {
             if !is_known {
@@ -53,7 +54,7 @@ pub async fn follow_documents(
                         says,
                         to_do: PUT_ANEW.to_owned(),
                     }));
-                    // Other kinds of documents change, too.
+                    // Documents of other kinds change as well.
                     to.send_if_modified(|known| {
                         let is_new = known.as_deref() != Some(&rules);
                         if is_new {
@@ -79,7 +80,8 @@ pub async fn follow_documents(
     }
 }
 
-/// And what of the documents cannot be read. Whether a rule set can be used is for the gateways to say.
+/// Also returns the documents that cannot be read. Whether a rule set can be used is decided by the
+/// gateways.
 async fn read(store: &dyn Store) -> Result<(RulesInForce, Vec<Damaged>), QueryError> {
     let now_us = contracts::now_us();
     let teams = store::in_force(store, TEAM, now_us, Otherwise::Earlier, TeamGroups::read).await?;
@@ -94,7 +96,7 @@ pub struct Followers {
     pub store: Arc<dyn Store>,
     pub register: Arc<Register>,
     pub rules: Reader,
-    /// How old what is known of a gateway's devices may be.
+    /// Age up to which the known devices of a gateway are used.
     pub refresh: Duration,
     pub guard: CallGuard,
     pub shutdown: Shutdown,
@@ -122,7 +124,7 @@ impl Followers {
             refresh: self.refresh,
         };
         let shutdown = self.shutdown.clone();
-        // One answer waits for a slow reader; the next one is made when it has gone.
+        // One answer waits for a slow reader; the next one is made after that.
         let (answers, stream) = mpsc::channel(1);
         tokio::spawn(async move {
             let ended = tokio::select! {
@@ -132,7 +134,7 @@ impl Followers {
                 () = answers.closed() => return,
                 status = follower.tell(&answers) => status,
             };
-            // Whoever followed may be gone.
+            // The follower may be gone.
             let _ = answers.send(Err(ended)).await;
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
@@ -140,7 +142,7 @@ impl Followers {
 }
 
 impl Follower {
-    /// Answers at once, and whenever the answer is another. Returns why it cannot go on.
+    /// Answers at once, and again whenever the answer changes. Returns why it cannot continue.
     async fn tell(&self, answers: &mpsc::Sender<Result<FollowRulesResponse, Status>>) -> Status {
         let ended = || Status::unavailable("ingest ends");
         let mut rules = self.rules.clone();
@@ -196,7 +198,8 @@ impl Follower {
         }
     }
 
-    /// Asked in the tenant of the certificate: a gateway of that name elsewhere has nothing to do with it.
+    /// Asked in the tenant of the certificate, so that a gateway of the same name elsewhere gets
+    /// nothing.
     async fn worn(&self) -> Result<Worn, QueryError> {
         let scope = Scope::tenant(&self.gateway.tenant);
         let of = Of::Gateway(&self.gateway.id);

@@ -1,6 +1,8 @@
-//! A JSON Web Token of a provider: signature first, then who it is for and how long it holds (OpenID Connect Core 1.0, 3.1.3.7).
+//! A JSON Web Token of a provider: first its signature, then its audience and validity (OpenID
+//! Connect Core 1.0, 3.1.3.7).
 //!
-//! Sans-IO: keys and times are handed in. Taken are RS256 and ES256; anything else, `none` above all, is refused by name.
+//! Sans-IO: keys and times are handed in. RS256 and ES256 are accepted. Every other algorithm,
+//! above all `none`, is refused by name.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -8,16 +10,16 @@ use rustls::SignatureScheme;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Longest token that is looked at.
+/// Longest token that is parsed.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
-/// Keys of a provider; further ones are not looked at.
+/// Keys of a provider; further keys are ignored.
 const KEYS_MAX: usize = 64;
-/// Clocks differ.
+/// Tolerance for clocks that differ.
 pub const CLOCK_TOLERANCE_S: i64 = 60;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TokenError {
-    #[error("the token is no signed JWT")]
+    #[error("the token is not a signed JWT")]
     Form,
     #[error("the token's algorithm {0:?} is neither RS256 nor ES256")]
     Algorithm(String),
@@ -25,24 +27,25 @@ pub enum TokenError {
     NoKey,
     #[error("the token's signature is wrong")]
     Signature,
-    #[error("the token's {0} is not what it has to be")]
+    #[error("the token has a wrong {0}")]
     Claim(&'static str),
     #[error("the token has expired")]
     Expired,
 }
 
-/// What a token must say.
+/// The claims that a token must have.
 pub struct Expected<'a> {
     pub issuer: &'a str,
     pub purpose: Purpose<'a>,
     pub now_s: i64,
 }
 
-/// What a token is for. One for the one is worth nothing for the other.
+/// The purpose of a token. A token for one purpose is refused for the other.
 pub enum Purpose<'a> {
     /// The identity token at the end of a sign-in.
     SignIn { client: &'a str, nonce: &'a str },
-    /// An access token (RFC 9068) for what is called by this name there; who asked for it is the provider's affair.
+    /// An access token (RFC 9068) for the audience of this name. The provider decides who may ask
+    /// for it.
     Call { audience: &'a str },
 }
 
@@ -77,7 +80,7 @@ impl Key {
 }
 
 impl KeySet {
-    /// Those by which a token can be signed, to be shown to others: their public halves and nothing else that the provider says of them.
+    /// The keys that can sign a token, for publication: only their public halves.
     pub fn shown(&self) -> Vec<Value> {
         let keys = self.keys.iter().take(KEYS_MAX);
         keys.filter(|key| key.is_for_signatures() && public_key(key).is_some())
@@ -86,7 +89,7 @@ impl KeySet {
     }
 }
 
-/// Whether the token says of itself that it is of this issuer; nothing is believed by that.
+/// Whether the token claims to be of this issuer. The claim is not trusted yet.
 pub fn names_issuer(token: &str, issuer: &str) -> bool {
     let payload = token
         .split('.')
@@ -104,7 +107,7 @@ struct Header {
     kid: String,
 }
 
-/// The claims of a token that is genuine, for us, and in force.
+/// The claims of a token that is genuine, in force, and made for this audience.
 pub fn verify(token: &str, keys: &KeySet, expected: &Expected<'_>) -> Result<Value, TokenError> {
     let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Form)?;
     let (header, payload) = signed.split_once('.').ok_or(TokenError::Form)?;
@@ -122,7 +125,7 @@ pub fn verify(token: &str, keys: &KeySet, expected: &Expected<'_>) -> Result<Val
         "EC" => ecdsa_der(&bytes(signature)?).ok_or(TokenError::Signature)?,
         _ => bytes(signature)?,
     };
-    // The algorithm is the key's, not the token's: a key of another kind is never tried.
+    // The algorithm is that of the key, not of the token: a key of another kind is never tried.
     let fitting = keys.keys.iter().take(KEYS_MAX).filter(|key| {
         key.kty == kty
             && (header.kid.is_empty() || key.kid == header.kid)
@@ -154,7 +157,7 @@ fn check(claims: &Value, expected: &Expected<'_>) -> Result<(), TokenError> {
     let is_for = |name: &str| audiences.iter().any(|audience| *audience == name);
     match expected.purpose {
         Purpose::SignIn { client, nonce } => {
-            // Who is named as the party that asked must be us; among several audiences one must be named.
+            // The authorized party must be this client. Among several audiences one must be named.
             let azp = &claims["azp"];
             if !is_for(client)
                 || (azp.is_null() && audiences.len() > 1)
@@ -185,7 +188,7 @@ fn check(claims: &Value, expected: &Expected<'_>) -> Result<(), TokenError> {
     Ok(())
 }
 
-/// A time of the claims; a fraction is left out.
+/// A time in the claims, without its fraction.
 pub fn seconds(claims: &Value, claim: &str) -> Option<i64> {
     let value = &claims[claim];
     value.as_i64().or(value.as_f64().map(|s| s as i64))
@@ -202,7 +205,7 @@ fn is_signed(scheme: SignatureScheme, key: &[u8], message: &[u8], signature: &[u
     })
 }
 
-/// As a certificate would have it: RSAPublicKey of RFC 8017, or the uncompressed point.
+/// The encoding of a certificate: RSAPublicKey of RFC 8017, or the uncompressed point.
 fn public_key(key: &Key) -> Option<Vec<u8>> {
     let bytes = |text: &str| BASE64.decode(text).ok();
     if key.kty == "RSA" {
@@ -213,7 +216,8 @@ fn public_key(key: &Key) -> Option<Vec<u8>> {
     (key.crv == "P-256" && x.len() == 32 && y.len() == 32).then(|| [&[4], &x[..], &y[..]].concat())
 }
 
-/// JSON Web Algorithms have both numbers side by side (RFC 7518, 3.4), certificates a sequence of two.
+/// JSON Web Algorithms put both numbers side by side (RFC 7518, 3.4). Certificates have a sequence
+/// of two.
 fn ecdsa_der(signature: &[u8]) -> Option<Vec<u8>> {
     if signature.len() != 64 {
         return None;
@@ -222,7 +226,7 @@ fn ecdsa_der(signature: &[u8]) -> Option<Vec<u8>> {
     der(0x30, &[integer(r)?, integer(s)?].concat())
 }
 
-/// A number without sign: no leading zeros but one that keeps it from being negative.
+/// An unsigned number: no leading zeros but the one that keeps it from being negative.
 fn integer(bytes: &[u8]) -> Option<Vec<u8>> {
     let first = bytes.iter().position(|byte| *byte != 0)?;
     let bytes = &bytes[first..];
@@ -285,7 +289,7 @@ mod tests {
             refused(&format!("{none}.{payload}.")),
             TokenError::Algorithm("none".into())
         );
-        // The public key as a shared secret: the oldest trick.
+        // The public key used as a shared secret, a well-known attack.
         let shared = BASE64.encode(r#"{"alg":"HS256"}"#);
         assert!(matches!(
             refused(&format!("{shared}.{payload}.{signature}")),

@@ -1,4 +1,4 @@
-//! Asks alerting of whose alerts nobody is told, and warns the tenant's people of it on the page.
+//! Asks alerting which alerts reach nobody, and warns the tenant's people on the page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use super::Alerting;
 use crate::live::Live;
 use crate::warnings::warning;
 
-/// A change is on the page after so long.
+/// A change is on the page after this time.
 const ASK_EACH: Duration = Duration::from_secs(10);
-/// An answer that takes longer is given up, and what was known stays.
+/// A slower answer is given up, and the last one stays.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const CODE: &str = "nobody-told";
-/// Sentences in one banner; the rest is counted.
+/// Sentences in one banner; further ones are counted.
 const SENTENCES_MAX: usize = 3;
 
 /// Runs until shutdown.

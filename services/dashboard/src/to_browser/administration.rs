@@ -1,4 +1,5 @@
-//! What administrators alone see and decide: the audit log, gateways and their certificates. Reading the log is in the log.
+//! What only administrators see and decide: the audit log, gateways and their certificates. Reading
+//! the log is logged, too.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ fn administrator<T>(request: &Request<T>) -> Result<Person, Status> {
 fn status(error: GatewayError) -> Status {
     match error {
         GatewayError::Invalid { .. } => Status::invalid_argument(error.to_string()),
-        // The name is another tenant's: said so by the store.
+        // The store says so: the name belongs to another tenant.
         GatewayError::Write(store::WriteError::Invalid(reason)) => Status::invalid_argument(reason),
         GatewayError::Full => Status::resource_exhausted(error.to_string()),
         GatewayError::Contended => Status::aborted(error.to_string()),

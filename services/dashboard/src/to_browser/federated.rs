@@ -1,7 +1,9 @@
-//! The two ends of a sign-in at the provider, and whether there is one. The browser comes back from another site, so the cookie
-//! that binds it to its sign-in is Lax, holds nothing else, and serves once.
+//! The two ends of a sign-in at the provider, and whether a provider is configured. The browser
+//! returns from another site, so the cookie that binds it to its sign-in is Lax. The cookie holds
+//! nothing else and serves once.
 //!
-//! A program with an access token of the provider calls at once: the token itself opens its session, which ends with it at the latest.
+//! A program with an access token of the provider calls at once. The token itself opens its
+//! session, which ends with the token at the latest.
 
 use std::sync::Arc;
 
@@ -23,12 +25,12 @@ use crate::tokens::key_of;
 
 const COOKIE: &str = "braid_sso";
 const COOKIE_SECURE: &str = "__Host-braid_sso";
-/// What is said of an outage, whose cause is in the log.
+/// The public text for an outage; its cause is logged.
 const AWAY: &str = "the provider cannot be used now; try again";
-/// As long as a sign-in may take.
+/// A sign-in may take this long.
 const COOKIE_S: u32 = 600;
 
-/// Asked by the page itself.
+/// Requested by the page itself.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/api/sso", get(available))
@@ -36,7 +38,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/api/keys/provider", get(keys))
 }
 
-/// Asked by a browser that the provider sends back.
+/// Requested by a browser that returns from the provider.
 pub fn return_routes() -> Router<Arc<App>> {
     Router::new().route("/api/sso/return", get(come_back))
 }
@@ -45,7 +47,8 @@ async fn available(State(app): State<Arc<App>>) -> Response {
     Json(serde_json::json!({ "available": app.oidc.is_some() })).into_response()
 }
 
-/// The keys by which callers' tokens of the provider are signed, for what stands in front. Where none are taken: a key that fits none.
+/// The keys that sign the provider's access tokens, for a proxy in front. Where no such tokens are
+/// accepted: a key that fits none.
 async fn keys(State(app): State<Arc<App>>) -> Response {
     let mut keys = app
         .oidc
@@ -82,7 +85,7 @@ struct Returned {
     state: String,
     #[serde(default)]
     code: String,
-    /// What the provider says when it does not let somebody in.
+    /// The provider's error when it does not admit a person.
     #[serde(default)]
     error: String,
 }
@@ -123,7 +126,8 @@ async fn come_back(
     response
 }
 
-/// Lets in who shows an access token of the provider, the first time that it comes; everybody else goes on as they are.
+/// Opens a session for an access token of the provider when it is first used. Every other request
+/// passes unchanged.
 pub async fn admit_caller(
     State(app): State<Arc<App>>,
     peer: Option<Extension<Peer>>,
@@ -157,13 +161,13 @@ fn account(vouched: Vouched) -> Account {
         name: vouched.name,
         tenant: vouched.tenant,
         role: vouched.role,
-        // No password: such a session is not held to an account of the store.
+        // Without a password hash the session is not checked against an account of the store.
         password_hash: String::new(),
         created_us: contracts::now_us(),
     }
 }
 
-/// The one and no other: a host beside ours could set the one without the prefix.
+/// Exactly the cookie with the prefix: a neighbouring host could set one without it.
 fn cookie_name(app: &App) -> &'static str {
     if app.secure_cookies {
         COOKIE_SECURE
@@ -189,10 +193,11 @@ fn redirect(to: &str) -> Response {
     (StatusCode::SEE_OTHER, headers).into_response()
 }
 
-/// As the caller's protocol has it: gRPC reads its status from headers, and takes any body for a message.
+/// In the form of the caller's protocol: gRPC reads its status from headers, and takes any body for
+/// a message.
 fn refuse_caller(error: &OidcError, asked: &HeaderMap) -> Response {
     let mut refusal = refuse(error);
-    // Another token may help, and programs know by this that they need one.
+    // Another token may help, and the header tells programs that they need one.
     if let OidcError::Token(_) = error {
         *refusal.status_mut() = StatusCode::UNAUTHORIZED;
     }
@@ -206,7 +211,7 @@ fn refuse_caller(error: &OidcError, asked: &HeaderMap) -> Response {
         _ => Status::unavailable(AWAY),
     };
     let mut answer = refusal.status().into_response();
-    // A reason that no header can hold is left out; the status says the same.
+    // A reason that no header can hold is left out. The status says the same.
     let _ = said.add_header(answer.headers_mut());
     answer
 }

@@ -1,6 +1,8 @@
-//! Slows an address that shows wrong tokens: sessions' tokens as `Authorization: Bearer`, and what gateways show for a certificate.
+//! Slows an address that shows wrong tokens: session tokens as `Authorization: Bearer`, and the
+//! tokens and certificates of gateways.
 //!
-//! Passwords and sign-in codes have attempts of their own. A cookie is no guess: a ward's screen goes on asking with one that has ended.
+//! Passwords and sign-in codes have counters of their own. A cookie is no guess: a ward's screen
+//! repeats requests with an expired cookie.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,14 +17,14 @@ use service_kit::grpc::Peer;
 
 use super::{App, sign_in};
 
-/// What an answer says of the token that was shown.
+/// What an answer says about the token of the request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Door {
-    /// 401: it opens no session.
+    /// 401: the token opens no session.
     Service,
-    /// 204: the same.
+    /// 204: likewise.
     Session,
-    /// 403: it is not known, used, or over.
+    /// 403: the token is unknown, used, or expired.
     Certificate,
 }
 

@@ -1,7 +1,8 @@
-//! A second lock beside SameSite=Strict: a request that another site's page makes is refused.
+//! A second check besides SameSite=Strict: a request that another site's page makes is refused.
 //!
-//! Browsers say by `Sec-Fetch-Site` where a request comes from. Older ones, and those on an address without TLS, say only by `Origin`
-//! which page makes it: that must be a page of the host that is asked. Programs send neither.
+//! Browsers name the origin of a request in `Sec-Fetch-Site`. Older browsers, and those on an
+//! address without TLS, name only the page, in `Origin`; that must be a page of the requested host.
+//! Programs send neither header.
 
 use std::sync::Arc;
 
@@ -29,7 +30,8 @@ pub async fn same_site_only(State(app): State<Arc<App>>, request: Request, next:
     response
 }
 
-/// `asked`: of HTTP/2, which has no `Host`. `has_front`: what stands in front may name the host that the browser asked for.
+/// `asked`: the authority of HTTP/2, which has no `Host`. `has_front`: a proxy in front may name
+/// the host that the browser asked for.
 fn is_cross_site(headers: &HeaderMap, asked: Option<&Authority>, has_front: bool) -> bool {
     if let Some(site) = headers.get(SEC_FETCH_SITE) {
         return site != "same-origin" && site != "none";
@@ -40,7 +42,7 @@ fn is_cross_site(headers: &HeaderMap, asked: Option<&Authority>, has_front: bool
         (Some(origin), None) => origin.to_str().unwrap_or_default(),
         (Some(_), Some(_)) => return true,
     };
-    // `null`, and what is no web page, has no host.
+    // `null`, and an origin that is no web page, has no host.
     let host = ["https://", "http://"]
         .iter()
         .find_map(|scheme| origin.strip_prefix(scheme));
@@ -56,7 +58,7 @@ fn is_cross_site(headers: &HeaderMap, asked: Option<&Authority>, has_front: bool
             .is_some_and(is_own))
 }
 
-/// The only value of a header; of two none is believed.
+/// The only value of a header. Of two values none is trusted.
 fn names<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let mut values = headers.get_all(name).iter();
     let only = values.next().filter(|_| values.next().is_none());

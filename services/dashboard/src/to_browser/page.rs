@@ -1,4 +1,4 @@
-//! The web page, embedded when the binary is built (`web/dist`, see its README line on freshness).
+//! The web page, embedded when the binary is built (`web/dist`).
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -9,8 +9,8 @@ use rust_embed::RustEmbed;
 #[folder = "web/dist"]
 struct Dist;
 
-/// Scripts, styles and connections of this origin only: an injected script would neither load nor report home.
-/// uPlot sets styles through the object model, which needs no exception.
+/// Scripts, styles and connections of this origin only: an injected script would neither load nor
+/// report home. uPlot sets styles through the object model, which needs no exception.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 const FIXED: [(header::HeaderName, &str); 4] = [
@@ -21,7 +21,7 @@ const FIXED: [(header::HeaderName, &str); 4] = [
 ];
 /// Names under `assets/` carry a hash of their content.
 const FOREVER: &str = "public, max-age=31536000, immutable";
-/// The page itself is asked for each time and answered with 304 while it is the same.
+/// The page itself is requested each time and answered with 304 while it is unchanged.
 const REVALIDATE: &str = "no-cache";
 
 pub async fn serve(method: Method, uri: Uri, headers: HeaderMap) -> Response {

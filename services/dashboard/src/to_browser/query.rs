@@ -1,4 +1,5 @@
-//! The gRPC service of the page. Every answer with a person's data is in the audit log before it is given.
+//! The gRPC service of the page. Every answer with patient data is in the audit log before it is
+//! given.
 
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -25,9 +26,9 @@ use super::{App, watch};
 use crate::from_store::{self, SeriesError};
 use crate::sessions::{Key, Person};
 
-/// Alerts and path reports in one answer, whatever was asked for.
+/// Alerts and path reports in one answer at most.
 const ALERTS_MAX: u32 = 1_000;
-/// Cases of readings of no patient in one answer, unless the request asks for another number.
+/// Cases of readings of no patient in one answer, unless the request names another number.
 const QUARANTINE_LISTED: usize = 100;
 const PATH_REPORTS_MAX: usize = 10_000;
 /// Longest stretch of path reports: one day.
@@ -57,7 +58,7 @@ impl Query {
     }
 }
 
-/// Nothing is answered or done that is not in the log.
+/// Nothing is answered or done without an entry in the log.
 pub async fn audited(
     app: &App,
     person: &Person,
@@ -69,13 +70,13 @@ pub async fn audited(
     app.audit(person, action, patient, detail)
         .await
         .map_err(|error: WriteError| {
-            tracing::warn!(%error, action, "not recorded, so not answered");
+            tracing::warn!(%error, action, "the audit log could not be written, so the request was refused");
             Status::unavailable("the audit log cannot be written; try again")
         })
 }
 
 pub fn store_status(error: &QueryError) -> Status {
-    tracing::warn!(%error, "a question to the store failed");
+    tracing::warn!(%error, "a query of the store failed");
     Status::unavailable("the store does not answer; try again")
 }
 
@@ -88,7 +89,7 @@ pub fn identifier(field: &'static str, value: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// Who asks; the layer in front lets nobody else through.
+/// The caller; the layer in front refuses everybody else.
 pub fn person<T>(request: &Request<T>) -> Result<Person, Status> {
     request
         .extensions()
@@ -101,7 +102,7 @@ fn scope(person: &Person) -> Scope {
     Scope::tenant(person.tenant.clone())
 }
 
-/// What a tenant sees of the emulated links: those of its own gateways.
+/// The gateways whose emulated links a tenant may see: its own.
 async fn own_gateways(app: &App, person: &Person) -> Result<HashSet<String>, Status> {
     let gateways = app.store.gateways(&scope(person)).await;
     let gateways = gateways.map_err(|error| store_status(&error))?;
@@ -198,7 +199,7 @@ impl QueryService for Query {
                 "note: longer than {NOTE_LENGTH_MAX} characters"
             )));
         }
-        // Alerting knows no tenants: whose alert it is, is decided here.
+        // Alerting knows no tenants, so the owner of the alert is checked here.
         let alert: Alert = self
             .app
             .store
@@ -232,7 +233,7 @@ impl QueryService for Query {
         let request = request.into_inner();
         identifier("kind", &request.kind)?;
         identifier("subject", &request.subject)?;
-        // Who may be told and by which rules is for administrators; a silence passes.
+        // Teams and rules are for administrators; a silence passes.
         if request.kind != "silence" && !person.is_administrator() {
             return Err(Status::permission_denied("this needs an administrator"));
         }
@@ -272,7 +273,7 @@ impl QueryService for Query {
         let request = request.into_inner();
         identifier("kind", &request.kind)?;
         identifier("subject", &request.subject)?;
-        // What else there are documents of, such as certificates, has questions of its own.
+        // Documents of other kinds, such as certificates, have calls of their own.
         if !matches!(request.kind.as_str(), "silence" | "team" | "rules") {
             return Err(Status::invalid_argument(
                 "kind: none of silence, team and rules",
@@ -415,7 +416,7 @@ impl QueryService for Query {
     }
 }
 
-/// What another service answered, without what only operators should read.
+/// The error of another service, without details for operators.
 fn upstream(who: &str, status: &Status) -> Status {
     use tonic::Code::{Aborted, FailedPrecondition, InvalidArgument, NotFound};
     tracing::warn!(who, %status, "a call failed");

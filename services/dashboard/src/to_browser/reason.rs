@@ -1,5 +1,6 @@
-//! Why somebody asks: the header `x-braid-reason` of a request, UTF-8 with everything but ASCII percent-encoded (RFC 3986, 2.1). Optional; who
-//! looks at somebody out of the ordinary can say why, and it stands in the audit log.
+//! The reason of a request: the header `x-braid-reason`, UTF-8 with everything but ASCII
+//! percent-encoded (RFC 3986, 2.1). It is optional and goes into the audit log, for example for an
+//! unusual look at a patient's data.
 
 use http::HeaderMap;
 
@@ -10,7 +11,8 @@ const LONG: &str = "x-braid-reason: longer than 500 characters";
 const FORM: &str = "x-braid-reason: no percent-encoded UTF-8, for example fall%20at%20home";
 const LINE: &str = "x-braid-reason: more than one line";
 
-/// Empty when nothing is said. What cannot be written into the log refuses the request: its sender meant it to stand there.
+/// Empty when no reason is given. A reason that cannot be logged refuses the request, because its
+/// sender relies on the log.
 pub fn of(headers: &HeaderMap) -> Result<String, &'static str> {
     let Some(value) = headers.get(HEADER) else {
         return Ok(String::new());

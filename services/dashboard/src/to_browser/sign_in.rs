@@ -1,4 +1,5 @@
-//! Signing in and out: a password for a token, which browsers get as a cookie that scripts cannot read.
+//! Signing in and out: a password is exchanged for a token. Browsers get it as a cookie that
+//! scripts cannot read.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::sessions::{Key, Person};
 use crate::tokens::key_of;
 
 const COOKIE: &str = "braid_session";
-/// The prefix makes browsers insist on `Secure`, on this host alone and on the path `/`.
+/// With this prefix browsers insist on `Secure`, on this host alone, and on the path `/`.
 const COOKIE_SECURE: &str = "__Host-braid_session";
 const CODE_US: i64 = 900_000_000;
 
@@ -33,7 +34,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/api/keys", get(keys))
 }
 
-/// Signs in once.
+/// Valid for one sign-in.
 pub struct Code {
     code: Secret,
     expires_us: i64,
@@ -49,7 +50,7 @@ impl Code {
 
     fn matches(&self, given: &str, now_us: i64) -> bool {
         let (expected, given) = (self.code.expose().as_bytes(), given.as_bytes());
-        // Every byte is looked at whether or not an earlier one differed.
+        // Every byte is compared, whether or not an earlier one differed.
         let differ = expected
             .iter()
             .zip(given)
@@ -97,7 +98,7 @@ async fn sign_in(
     }
 }
 
-/// For programs, which send it as `Authorization: Bearer`.
+/// For programs, which send the token as `Authorization: Bearer`.
 async fn token(
     State(app): State<Arc<App>>,
     peer: Option<Extension<Peer>>,
@@ -115,7 +116,7 @@ async fn token(
     }
 }
 
-/// The keys that tokens are signed by, for what stands in front.
+/// The keys that sign tokens, for a proxy in front.
 async fn keys(State(app): State<Arc<App>>) -> Response {
     match app.tokens.shown(contracts::now_us()).await {
         Ok(keys) => ([(header::CONTENT_TYPE, "application/json")], keys).into_response(),
@@ -141,7 +142,8 @@ async fn by_password(
     };
     let given = credentials.password.expose();
     let verified = accounts::verify_if(app.store.as_ref(), name, given, is_allowed).await;
-    // Others may have failed meanwhile: guesses made at once learn no more than guesses in turn.
+    // Other attempts may have failed meanwhile: concurrent guesses learn no more than guesses in
+    // turn.
     if let Some(refusal) = slowed(app, name, address) {
         return Err(refusal);
     }
@@ -206,12 +208,12 @@ async fn session(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     });
     match person {
         Some(person) => Json(Session::from(&person)).into_response(),
-        // No failure: the page asks to find out.
+        // No failure, because the page asks in order to find out.
         None => StatusCode::NO_CONTENT.into_response(),
     }
 }
 
-/// The answer to somebody who has failed too often lately.
+/// The answer after too many failures.
 fn slowed(app: &App, name: &str, address: IpAddr) -> Option<Response> {
     let wait_us = app
         .attempts
@@ -230,7 +232,7 @@ async fn refuse(app: &App, name: &str, address: IpAddr) -> Response {
         .failed(name, address, contracts::now_us());
     count("refused");
     tracing::warn!(%address, "sign-in refused");
-    // The name as typed may be a password typed into the wrong field: only existing names are recorded.
+    // The typed name may be a password in the wrong field, so only existing names are recorded.
     if let Ok(Some(account)) = app.store.account(name).await {
         let person = person_of(&account);
         if let Err(error) = app
@@ -263,7 +265,7 @@ pub async fn open(
     Ok(Opened { person, token })
 }
 
-/// Lets in whoever shows this token, from here on.
+/// Accepts this token from here on.
 pub async fn enter(
     app: &App,
     account: &Account,
@@ -278,7 +280,7 @@ pub async fn enter(
     app.sessions
         .lock()
         .open(key_of(token), account, contracts::now_us(), until_us);
-    // Who has signed in from here is not slowed for a token that has ended.
+    // A person who signed in from this address is not slowed for an expired token.
     app.guesses.lock().right(address, Instant::now());
     count("accepted");
     Ok(person)
@@ -314,7 +316,7 @@ pub fn count(outcome: &'static str) {
     metrics::counter!("braid_dashboard_sign_ins_total", "outcome" => outcome).increment(1);
 }
 
-/// Whose attempts are counted: the peer, or who a trusted proxy says it speaks for.
+/// The address whose attempts are counted: the peer, or the client that a trusted proxy names.
 pub fn address(app: &App, peer: Option<&Peer>, headers: &HeaderMap) -> IpAddr {
     let forwarded = app
         .trust_forwarded_for
@@ -363,7 +365,7 @@ pub fn key(app: &App, headers: &HeaderMap) -> Option<Key> {
     shown_token(app, headers).map(key_of)
 }
 
-/// The token of the cookie or, of programs, the bearer's.
+/// The token of the cookie, or the bearer token of a program.
 pub fn shown_token<'a>(app: &App, headers: &'a HeaderMap) -> Option<&'a str> {
     let name = cookie_name(app);
     let cookie = cookies(headers).find(|(given, _)| *given == name);

@@ -1,4 +1,4 @@
-//! Places for watch streams, so that nobody takes them all.
+//! Places for watch streams, bounded for each account.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,9 +7,10 @@ use parking_lot::Mutex;
 
 use crate::sessions::Person;
 
-/// Watch streams of one replica; the next is refused.
+/// Watch streams of one replica; a further stream is refused.
 const VIEWERS_MAX: usize = 1_000;
-/// Of one account: the tabs of a person, or the screens of a ward that share a name. The next is refused.
+/// Watch streams of one account: the tabs of a person, or screens that share a name. A further
+/// stream is refused.
 const VIEWERS_PER_ACCOUNT_MAX: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -90,7 +91,7 @@ mod tests {
             .map(|_| viewers.enter(&greedy).unwrap())
             .collect();
         assert_eq!(viewers.enter(&greedy).unwrap_err(), Full::Account);
-        // Of the same name elsewhere is somebody else.
+        // The same name in another tenant is another account.
         drop(viewers.enter(&person("two", 1)).unwrap());
         own.pop();
         drop(viewers.enter(&greedy).unwrap());

@@ -1,9 +1,10 @@
-//! One viewer's stream: a snapshot, then what changes, with a sign of life every two seconds.
+//! One viewer's stream: a snapshot, then changes, with a sign of life every two seconds.
 //!
-//! The queue to the browser is short. While it is full nothing is taken from the broadcast; when the broadcast has moved on
-//! by more than it holds, the viewer gets a new snapshot instead of what it missed. Repeating is harmless: the page folds by
-//! time and revision. The ward is large and soon out of date, so it does not wait in the queue: its turn does, once, and takes
-//! what the ward is by then.
+//! The queue to the browser is short. While it is full, nothing is taken from the broadcast. A
+//! viewer whom the broadcast has overtaken gets a new snapshot instead of the missed changes.
+//! Repetitions are harmless, because the page folds by time and revision.
+//! The ward view is large and soon out of date. So only its turn waits in the queue, once, and
+//! sends the ward view of that moment.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,17 +27,18 @@ use crate::from_store;
 use crate::live::{Update, What};
 use crate::sessions::{Key, Person};
 
-/// Messages on their way to one browser; a full queue makes the viewer skip, see above.
+/// Messages on their way to one browser. A full queue makes the viewer skip changes.
 const QUEUE_MAX: usize = 64;
-/// The page takes three times this without a message for a dead connection.
+/// The page treats three times this without a message as a dead connection.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
-/// The bus is ahead of the store: a sample may have passed before the viewer came, and be stored after its snapshot. So the recent samples
-/// are sent once more, after this.
+/// The bus is ahead of the store: a sample may pass before the viewer subscribes and be stored
+/// after its snapshot. So the recent samples are sent once more after this time.
 const STORE_BEHIND_MAX: Duration = Duration::from_secs(2);
-/// Open alerts in a snapshot, in one message. Of more, those that matter least are counted beside it.
+/// Open alerts in a snapshot, in one message. Further alerts, the least important ones, are
+/// counted.
 const SNAPSHOT_ALERTS_MAX: usize = 1_000;
 
-/// What waits for a browser.
+/// What is waiting for the browser.
 enum Waiting {
     Ward,
     Update(Box<watch_response::Update>),
@@ -47,7 +49,7 @@ struct Viewer {
     app: Arc<App>,
     person: Person,
     key: Key,
-    /// Empty: the ward alone.
+    /// Empty: only the ward view.
     patient: String,
     to: mpsc::Sender<Waiting>,
     ward_waits: Arc<AtomicBool>,
@@ -55,7 +57,7 @@ struct Viewer {
 
 /// Why a stream ends.
 enum End {
-    /// The browser has gone.
+    /// The browser is gone.
     Gone,
     Told(Status),
 }
@@ -98,7 +100,7 @@ pub fn open(
             () = shutdown.requested() => End::Told(Status::unavailable("the dashboard restarts")),
         };
         if let End::Told(status) = end {
-            // No room or nobody there: the stream ends all the same.
+            // Without room or a receiver the stream ends as well.
             let _ = viewer.to.try_send(Waiting::End(status));
         }
         metrics::gauge!("braid_dashboard_viewers").decrement(1.0);
@@ -106,7 +108,7 @@ pub fn open(
     Ok(ReceiverStream::new(from).map(move |waiting| {
         let update = match waiting {
             Waiting::Ward => {
-                // Before it is looked at: what changes from here on has a turn of its own.
+                // Before the look: later changes have a turn of their own.
                 ward_waits.store(false, Ordering::Release);
                 watch_response::Update::Ward(live.look(&tenant))
             }
@@ -129,7 +131,8 @@ impl Viewer {
     }
 
     async fn follow(&self) -> Result<std::convert::Infallible, End> {
-        // Subscribed before the snapshot is read: what arrives meanwhile is sent twice rather than never.
+        // Subscribed before the snapshot is read, so that changes meanwhile are sent twice rather
+        // than never.
         let mut updates = self.app.live.updates();
         let mut snapshots = self.app.live.snapshots();
         self.snapshot().await?;
@@ -233,7 +236,7 @@ impl Viewer {
         Ok(self.to.send(Waiting::Ward).await?)
     }
 
-    /// Without samples of other patients and without what the page does not draw.
+    /// Without samples of other patients and without samples that the page does not draw.
     async fn samples(&self, mut samples: Vec<Sample>) -> Result<(), End> {
         samples.retain(|sample| {
             sample.patient == self.patient && sample.metric() != Metric::Acceleration
@@ -270,7 +273,7 @@ mod tests {
         config: Config,
     }
 
-    /// One that sleeps, say, with a page open.
+    /// A browser that sleeps with an open page.
     #[tokio::test]
     async fn a_browser_that_takes_nothing_has_one_ward_waiting() {
         let directory = tempfile::tempdir().unwrap();
@@ -328,7 +331,7 @@ mod tests {
         assert_eq!(wards.len(), 1);
         let newest = format!("Name {}", QUEUE_MAX - 1);
         assert_eq!(wards[0][0].name, newest, "as it is by then");
-        // And again, once it is taken.
+        // And again after it was taken.
         live.on_register(&[named("Ada".into())], &[], &[]);
         live.publish(now_us);
         let next = tokio::time::timeout(Duration::from_secs(30), stream.next()).await;

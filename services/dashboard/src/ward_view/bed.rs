@@ -7,12 +7,13 @@ use contracts::vitals::{Metric, Priority};
 use vitals::news2::Spo2Scale;
 use vitals::silence;
 
-/// Further ahead of the core than this no clock is right.
+/// A clock that is further ahead of the core than this is wrong.
 const AHEAD_US_MAX: i64 = 120_000_000;
 
 #[derive(Default)]
 pub struct Bed {
-    /// `None` until the register names it: shown to nobody, because nobody's tenant is known to own it.
+    /// `None` until the register names the patient. Until then no person sees the patient, because
+    /// the tenant is unknown.
     pub tenant: Option<String>,
     pub name: String,
     pub gateway: String,
@@ -22,7 +23,8 @@ pub struct Bed {
     /// Open alerts had to be forgotten.
     pub has_more_alerts: bool,
     pub last_seen_us: i64,
-    /// Event time of the newest reading, and never later than its arrival: a clock that is ahead makes nobody watched for longer.
+    /// Event time of the newest reading, and never later than its arrival, so that a clock that is
+    /// ahead does not hide a silence.
     pub heard_us: i64,
     pub has_waveform: bool,
 }
@@ -38,15 +40,15 @@ pub struct Open {
     pub awaits: bool,
     pub revision: u32,
     pub since_us: i64,
-    /// Rule and summary of a silence alert; else empty.
+    /// Rule and summary of a silence alert; otherwise empty.
     pub rule: &'static str,
     pub summary: String,
-    /// Resolved ones stay as tombstones so that a late, older transition cannot reopen them.
+    /// Resolved alerts stay as tombstones, so that a late, older transition cannot reopen them.
     pub resolved: bool,
 }
 
-/// Whether what arrived then replaces what is known. A device whose clock was ahead and is put right sends earlier times: what it said
-/// before would stand as the newest until its clock has caught up, for hours.
+/// Whether the arriving value replaces the known one. After a sensor's clock was corrected, its
+/// times are earlier. Without this rule the old value would stand as the newest for hours.
 fn replaces(time_us: i64, known_us: i64, arrived_us: i64) -> bool {
     let was_ahead = arrived_us > 0 && known_us.saturating_sub(arrived_us) > AHEAD_US_MAX;
     time_us >= known_us || was_ahead

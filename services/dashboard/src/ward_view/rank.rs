@@ -1,25 +1,28 @@
-//! In which order a ward's patients are shown. Sans-IO.
+//! The order in which a ward's patients are shown. Sans-IO.
 //!
-//! 1. Unwatched: nothing arrives, so the patient may be in any state and no rule will raise an alert. First those with an
-//!    unacknowledged alert of high priority, then those with any unacknowledged alert, then who is unwatched for longest.
-//! 2. An unacknowledged alert of high priority: it has already called somebody.
-//! 3. No score: a worn sensor's parameter is too old, or nothing was ever measured.
-//! 4. Everybody else.
+//! 1. Unwatched patients: nothing arrives, so no rule will raise an alert. First those with an
+//!    unacknowledged alert of high priority, then those with any unacknowledged alert, then by the
+//!    time since which they are unwatched.
+//! 2. Patients with an unacknowledged alert of high priority, of which people were notified.
+//! 3. Patients without a score: a parameter of a worn sensor is too old, or nothing was ever
+//!    measured.
+//! 4. All others.
 //!
-//! Within 2 to 4 the higher NEWS2 comes first. A lower bound counts, and stale readings count as if they still held, so that
-//! nobody sinks because a sensor fell off. Then come a parameter that scores 3, the worst open alert, and the name.
+//! Within 2 to 4 the higher NEWS2 comes first. A lower bound counts, and stale readings count as if
+//! they still held, so that a patient whose sensor fell off does not sink. Then follow a parameter
+//! that scores 3, the worst open alert, and the name.
 
 use std::cmp::Reverse;
 
 use contracts::vitals::Priority;
 
-/// What the order depends on.
+/// The values that the order depends on.
 pub struct Standing<'a> {
-    /// `Some`: nothing arrives since then.
+    /// `Some`: nothing has arrived since then.
     pub unwatched_since_us: Option<i64>,
     /// A worn parameter is too old, or nothing was ever measured.
     pub has_no_score: bool,
-    /// Highest priority among alerts that nobody has acknowledged.
+    /// Highest priority among unacknowledged alerts.
     pub awaiting: Priority,
     /// Highest priority among open alerts.
     pub worst: Priority,
@@ -29,7 +32,7 @@ pub struct Standing<'a> {
     pub id: &'a str,
 }
 
-/// Ascending: the first in the ward is the least.
+/// Ascending: the first patient of the ward is the least.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     group: u8,
@@ -55,7 +58,7 @@ impl Rank {
             } else {
                 4
             },
-            // Among the watched the score decides before their alerts do.
+            // Among watched patients the score decides before their alerts do.
             awaiting: Reverse(match (is_unwatched, standing.awaiting) {
                 (false, _) => 0,
                 (true, Priority::High) => 2,

@@ -1,11 +1,12 @@
 //! Whether readings arrive from a patient and, if not, since when and why. Sans-IO.
 //!
-//! A patient is unwatched when the newest reading is older than the pause that the sensors may make: [`SILENT_AFTER_US`] for
-//! somebody who wears a sensor, and the rules' `stale_after_s` for somebody of whom only single measurements are made. Event time
-//! decides, so a backlog that is uploaded late does not make anybody watched.
+//! A patient is unwatched when the newest reading is older than the pause that the sensors may
+//! make. For a worn sensor this is [`SILENT_AFTER_US`]; for single measurements it is the rules'
+//! `stale_after_s`. Event time decides, so a late backlog does not count as watching.
 //!
-//! The cause is that of the widest open silence alert. These come up to two minutes later; until then the cause follows from
-//! what else is heard: the gateway's path reports, its other patients, and all other gateways.
+//! The cause is that of the widest open silence alert. Such an alert comes up to two minutes later.
+//! Until then the cause follows from the gateway's path reports, its other patients, and all other
+//! gateways.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +15,13 @@ use contracts::vitals::Metric;
 use vitals::RuleSet;
 use vitals::silence::{self, DEVICE, GATEWAY, PIPELINE, SIGNAL};
 
-/// From a worn sensor something arrives each second. A hand-over between networks takes a few seconds.
+/// A worn sensor sends each second. A hand-over between networks takes a few seconds.
 pub const SILENT_AFTER_US: i64 = 30_000_000;
-/// What was not measured for this long before the newest reading is no longer part of what is expected.
+/// A metric that was not measured for this long before the newest reading is no longer expected.
 const EXPECTED_US: i64 = 86_400_000_000;
 
-/// The longest pause that what was measured allows. `newest_us` is the event time of the newest reading.
+/// The longest pause that the measured metrics allow. `newest_us` is the event time of the newest
+/// reading.
 pub fn pause_us(
     rules: &RuleSet,
     measured: impl Iterator<Item = (Metric, i64)>,
@@ -43,16 +45,16 @@ pub fn pause_us(
         .unwrap_or(SILENT_AFTER_US)
 }
 
-/// What is known of a gateway besides its patients' readings.
+/// Knowledge of a gateway besides its patients' readings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reports {
-    /// When a path of it was last well.
+    /// When a path of the gateway was last well.
     pub well_us: i64,
     /// The newest report of any path says that it was lost.
     pub lost: bool,
 }
 
-/// What surrounds one patient.
+/// The surroundings of one patient.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Around<'a> {
     pub gateway: &'a str,

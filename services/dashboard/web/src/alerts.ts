@@ -1,19 +1,21 @@
-// The alerts that the page holds: bounded by what matters least, with a count of what is left out.
+// The alerts that the page holds, bounded: the least important leave first and are counted.
 //
-// The server sends the whole list with every new stream, then every change. It also sends, with each look at the ward, how many alerts
-// are open by priority. Where that does not agree with what is held for longer than a moment, the list is asked for again: so an alert
-// that was left out comes in as soon as there is room, and one whose end was missed does not stay.
+// The server sends the whole list with every new stream, then every change. With each ward view it
+// also sends how many alerts are open by priority. If that number differs from the held alerts for
+// longer than a moment, the list is requested again. So an omitted alert comes in as soon as there
+// is room, and an alert whose end was missed does not stay.
 import { AlertState, type Alert, type AlertCount } from "./gen/braid/alerts/v1/alerts_pb";
 import type { Priority } from "./gen/braid/vitals/v1/vitals_pb";
 import { awaits } from "./clinical";
 
-// Open alerts held. Of more, the ones that matter least leave and are counted.
+// Open alerts held. Beyond it the least important ones leave and are counted.
 export const OPEN_MAX = 1_000;
 // Resolved alerts held; the oldest leave.
 const RESOLVED_MAX = 50;
-// A list is made a moment before it arrives. What changed this recently is not undone by it.
+// A list is made a moment before it arrives. It does not undo changes that are younger than this.
 const FRESH_MS = 5_000;
-// Totals are made a moment before or after the change that they count. A difference that lasts this long is one.
+// Totals are made a moment before or after the change that they count. Only a difference that
+// lasts this long counts.
 const DIFFERENCE_MS = 2_500;
 
 export interface Omitted {
@@ -23,12 +25,12 @@ export interface Omitted {
 
 const isOpen = ({ state }: Alert) => state !== AlertState.RESOLVED && state !== AlertState.PENDING;
 
-// moreImportant orders by what may be left out last: priority, then what awaits somebody, then the newest. The server's order.
+// moreImportant orders by importance, as the server does: priority, unacknowledged, newest.
 function moreImportant(a: Alert, b: Alert): number {
   return b.priority - a.priority || Number(awaits(b.state)) - Number(awaits(a.state)) || Number(b.sinceUs - a.sinceUs);
 }
 
-// moreUrgent orders for people: what awaits somebody first, then by priority, then the newest.
+// moreUrgent orders for people: unacknowledged first, then by priority, then the newest.
 function moreUrgent(a: Alert, b: Alert): number {
   return Number(awaits(b.state)) - Number(awaits(a.state)) || b.priority - a.priority || Number(b.sinceUs - a.sinceUs);
 }
@@ -52,7 +54,7 @@ export class AlertBook {
     this.#bound();
   }
 
-  // replace takes the whole list of open alerts, with what it leaves out.
+  // replace takes the whole list of open alerts, with the number of omitted ones.
   replace(alerts: readonly Alert[], counts: readonly AlertCount[], nowMs: number): void {
     const listed = new Set(alerts.map(({ id }) => id));
     for (const [id, { alert, atMs }] of this.#held) {
@@ -60,7 +62,7 @@ export class AlertBook {
     }
     this.#omitted.clear();
     for (const { priority, omitted } of counts) if (omitted > 0) this.#omitted.set(priority, omitted);
-    // What was held already keeps its time: only news is fresh.
+    // An alert that was held already keeps its time.
     for (const alert of alerts) this.#put(alert, nowMs - FRESH_MS - 1);
     this.#differsSinceMs = 0;
     this.#bound();
@@ -78,12 +80,13 @@ export class AlertBook {
       .slice(0, count);
   }
 
-  // omitted is what the page does not show, highest priority first.
+  // omitted counts the alerts that the page does not show, highest priority first.
   omitted(): Omitted[] {
     return [...this.#omitted].map(([priority, count]) => ({ priority, count })).sort((a, b) => b.priority - a.priority);
   }
 
-  // disagrees tells whether the totals have differed from what is held and left out for long enough to ask for the list again.
+  // disagrees reports whether the totals have differed from the held and omitted alerts for so long
+  // that the list must be requested again.
   disagrees(totals: readonly AlertCount[], nowMs: number): boolean {
     const left = new Map(totals.map(({ priority, open }) => [priority, open]));
     const take = (priority: Priority, count: number) => left.set(priority, (left.get(priority) ?? 0) - count);

@@ -1,4 +1,4 @@
-// The one client of the dashboard's QueryService; the browser adds the session cookie by itself.
+// The client of the dashboard's QueryService. The browser adds the session cookie by itself.
 import { Code, ConnectError, createClient, type Client } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { QueryService } from "./gen/braid/query/v1/query_pb";
@@ -18,6 +18,6 @@ export function isSignedOut(error: unknown): boolean {
 
 export function reason(error: unknown): string {
   const { rawMessage, cause } = ConnectError.from(error);
-  // A browser's own words for it are none: "Failed to fetch", "NetworkError when attempting to fetch resource."
+  // The browser's own text, such as "Failed to fetch", says nothing to people.
   return cause instanceof TypeError ? "the dashboard does not answer" : rawMessage;
 }

@@ -1,4 +1,4 @@
-// How metrics, scores and priorities are named and shown. Judging them is the server's work.
+// Names and formats of metrics, scores and priorities. The server judges them.
 import { Metric, Priority } from "./gen/braid/vitals/v1/vitals_pb";
 import { AlertState } from "./gen/braid/alerts/v1/alerts_pb";
 import { Risk, type News2, type Unknown } from "./gen/braid/query/v1/query_pb";
@@ -48,7 +48,7 @@ export function show(metric: Metric, value: number | undefined): string {
 export interface PriorityStyle {
   readonly key: "high" | "medium" | "low";
   readonly label: string;
-  // IEC 60601-1-8 marks: nobody has to tell the priorities apart by colour alone.
+  // Marks of IEC 60601-1-8, because colour alone must not distinguish priorities.
   readonly mark: string;
 }
 
@@ -78,7 +78,7 @@ export function stateOf(state: AlertState): { readonly key: string; readonly lab
   }
 }
 
-// awaits tells whether somebody still has to look at an alert.
+// awaits reports whether an alert still needs an acknowledgement.
 export function awaits(state: AlertState): boolean {
   return state === AlertState.ACTIVE || state === AlertState.LATCHED;
 }
@@ -87,7 +87,7 @@ export interface ScoreStyle {
   readonly text: string;
   readonly risk: "low" | "low-medium" | "medium" | "high" | "unknown";
   readonly partial: boolean;
-  // "partial: no temperature, consciousness", or what the risk is.
+  // "partial: no temperature, consciousness", or the name of the risk.
   readonly explanation: string;
 }
 
@@ -99,7 +99,7 @@ const RISKS: Record<Risk, readonly [ScoreStyle["risk"], string]> = {
   [Risk.HIGH]: ["high", "high risk"],
 };
 
-// unknownText says since when and why something is unknown; briefly where there is little room.
+// unknownText names the beginning and the cause; in a short form where there is little room.
 export function unknownText({ sinceUs, because }: Unknown, brief = false): string {
   const sinceS = seconds(sinceUs);
   const time = brief ? clock(sinceS).replace(/:\d\d$/, "") : `${clock(sinceS)} (${age(nowMs() / 1000 - sinceS)})`;
@@ -107,7 +107,8 @@ export function unknownText({ sinceUs, because }: Unknown, brief = false): strin
   return `unknown${since}${because ? `: ${because}` : ""}`;
 }
 
-// scoreOf is how a score is shown. What is unknown is never a number, and a lower bound never looks like low risk.
+// scoreOf formats a score. An unknown score is never a number, and a lower bound never looks like
+// low risk.
 export function scoreOf(news2: News2 | undefined, outOfDateSinceS?: number): ScoreStyle {
   if (outOfDateSinceS !== undefined) {
     return { text: "?", risk: "unknown", partial: true, explanation: `unknown since ${clock(outOfDateSinceS)}: this page is not up to date` };
@@ -136,11 +137,11 @@ export function age(secondsPassed: number): string {
   return `${Math.round(s / 86_400)} days ago`;
 }
 
-// Made once: to make one takes as long as to use it a hundred times.
+// Made once, because making a format is expensive.
 const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const DAY = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" });
 
-// clock is the time of day, with the day where that is not today.
+// clock is the time of day, with the date if it is not today.
 export function clock(timeS: number): string {
   const at = new Date(timeS * 1000);
   const time = TIME.format(at);

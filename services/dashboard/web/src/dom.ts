@@ -1,4 +1,4 @@
-// The few helpers with which views build and update elements.
+// Helpers with which views build and update elements.
 
 type Child = Node | string | null | undefined | false;
 type Props = Record<string, string | number | boolean | null | undefined | ((event: Event) => void)>;
@@ -35,7 +35,8 @@ export interface Row<T> {
   update(item: T): void;
 }
 
-// KeyedList keeps one row per key and moves rows only when the order changed, so focus and half-typed text survive updates.
+// KeyedList keeps one row for each key and moves rows only when the order changes, so focus and
+// half-typed text survive updates.
 export class KeyedList<T> {
   readonly #rows = new Map<string, Row<T>>();
 

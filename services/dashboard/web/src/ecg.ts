@@ -1,8 +1,9 @@
 // The ECG between arrival and screen. Chunks arrive in bursts; the sweep must run evenly.
 //
 // Readings lie in a ring by their absolute index on the device's clock (time / period), so late and repeated chunks
-// fall into place and a slot that nobody wrote is a hole. The playhead walks over the ring a little behind the
-// newest reading: by LAG_MS when chunks come regularly. It waits when it catches up and jumps when it is too far behind.
+// fall into place, and an unwritten slot is a hole. The playhead follows the newest reading by
+// LAG_MS when chunks arrive regularly. It waits when it catches up and jumps when it is too far
+// behind.
 
 // 16384 readings are 65 s at 250 Hz; older ones are overwritten.
 const RING = 16_384;

@@ -1,4 +1,4 @@
-// Keeps one Watch stream open: reopens it with back-off, and when it has gone silent.
+// Keeps one Watch stream open: reopens it with back-off when it ends or falls silent.
 import { isSignedOut, reason, type Query } from "./client";
 import type { WatchResponse } from "./gen/braid/query/v1/query_pb";
 
@@ -14,7 +14,7 @@ export type Connection =
 
 export interface FeedEvents {
   update(response: WatchResponse): void;
-  // opened is called with the first update of every new stream: what was missed can be asked for.
+  // opened is called with the first update of every new stream, so that missed data can be loaded.
   opened(): void;
   connection(connection: Connection): void;
   signedOut(): void;

@@ -1,4 +1,4 @@
-// Boot: a session, or the sign-in form; then the ward with its one Watch stream.
+// Start: a session or the sign-in form, then the ward with its one Watch stream.
 import "uplot/dist/uPlot.min.css";
 import "./style/base.css";
 import "./style/ward.css";
@@ -22,13 +22,13 @@ import { applyTheme, theme } from "./view/theme";
 import { wardView } from "./view/ward";
 
 const TICK_MS = 500;
-// Resolved alerts that are asked for at the start.
+// Resolved alerts that are requested at the start.
 const RESOLVED_ASKED = 20;
-// Links change by command line too.
+// Links are also changed from the command line.
 const LINKS_MS = 2_000;
-// So do silences; each look is in the audit log.
+// Silences as well; each request is in the audit log.
 const SILENCES_MS = 60_000;
-// The same holds of what is kept apart.
+// Readings that are kept apart as well.
 const QUARANTINE_MS = 60_000;
 const NO_SUCH_ALERT = "The alert of the link is not known here. It may have been removed, or it belongs to another tenant.";
 
@@ -61,7 +61,8 @@ function showWard(session: Session): void {
     update(response) {
       model.apply(response);
       if (model.alerts.disagrees(model.alertTotals, performance.now())) loadAlerts();
-      // Also when the address names somebody who is not on this ward. Somebody of whom nothing was ever heard is shown when chosen.
+      // Also when the address names a patient who is not on this ward. A patient without any reading
+      // is shown only when chosen.
       const shown = model.patient();
       const first = model.patients.find(({ lastSeenUs }) => lastSeenUs > 0n) ?? model.patients[0];
       if (first && (!shown || (!chosen && shown.lastSeenUs === 0n))) show(first.id);
@@ -118,7 +119,7 @@ function showWard(session: Session): void {
       model.setNotices("link", missing ? [{ key: "link/alert", severity: "note", text: NO_SUCH_ALERT }] : []);
     }, ignore);
   };
-  // Whether a person, or the address, says who is shown.
+  // Whether a person or the address chose the patient.
   let chosen = wanted() !== "";
   const select = (patient: string) => {
     chosen = true;
@@ -147,7 +148,7 @@ function showWard(session: Session): void {
       void loadSilences();
     },
     async endSilence({ subject, version, atUs, body }, reason) {
-      // Its own beginning is past by every clock, also where this browser's is ahead.
+      // The silence's own beginning is in the past by every clock, even if this browser's is ahead.
       await guarded(query.putDocument({ kind: "silence", subject, version: version + 1, reason, untilUs: atUs, body }));
       void loadSilences();
     },
@@ -207,7 +208,7 @@ function linkedAlert(): string {
   return new URLSearchParams(window.location.hash.slice(1)).get("alert") ?? "";
 }
 
-// What is loaded beside the stream is asked for again when the stream reopens; the stream itself reports failures.
+// Data beside the stream is requested again when the stream reopens, and the stream reports failures.
 function ignore(): void {}
 
 async function boot(): Promise<void> {

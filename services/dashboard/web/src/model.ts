@@ -1,5 +1,5 @@
-// What the page knows: the ward, one selected patient's readings, alerts, paths and links.
-// Every table is bounded by what the server sends (it bounds patients and alerts) or by a constant below.
+// The state of the page: the ward, one selected patient's readings, alerts, paths and links.
+// The server bounds patients and alerts; a constant below bounds every other table.
 import { EcgBuffer } from "./ecg";
 import { Metric, type Gap, type Sample } from "./gen/braid/vitals/v1/vitals_pb";
 import type { Alert, AlertCount, Document } from "./gen/braid/alerts/v1/alerts_pb";
@@ -14,9 +14,9 @@ import { Series, type Hole } from "./series";
 
 // Reports kept per path, four minutes at two a second; the oldest leave first.
 const PATH_POINTS_MAX = 480;
-// The server sends the ward at least every 2 s. Without it for longer, nothing on the page is the present any more.
+// The server sends the ward at least every 2 s. After this time without it the page is out of date.
 const UNHEARD_MS_MAX = 5_000;
-// Changes that come within this time are shown together: a snapshot is hundreds of them.
+// Changes within this time are shown together, because a snapshot has hundreds of them.
 const TOGETHER_MS = 30;
 
 export type Topic = "notices" | "ward" | "samples" | "alerts" | "paths" | "links" | "connection" | "quarantine";
@@ -33,13 +33,13 @@ export interface PathTrack {
   readonly name: string;
   readonly points: PathPoint[];
   state: PathState;
-  // By this page's clock: whether a path still reports is judged without trusting anybody's clock.
+  // By this page's clock, so that no other clock decides whether a path still reports.
   heardAtMs: number;
 }
 
 export class Model {
   patients: readonly Patient[] = [];
-  // Registered patients whom the server had no room for.
+  // Registered patients for whom the server had no room.
   patientsOmitted = 0;
   // How many alerts are open, whether or not the page holds them.
   alertTotals: readonly AlertCount[] = [];
@@ -47,10 +47,10 @@ export class Model {
   readonly paths = new Map<string, PathTrack>();
   links: readonly Link[] = [];
   silences: readonly Document[] = [];
-  // What belongs to no patient; undefined until the server was asked.
+  // Readings of no patient; undefined until the server has answered.
   quarantine: ListQuarantineResponse | undefined;
   connection: Connection = { state: "connecting" };
-  // What makes the page as a whole unreliable, by source; see view/banner.ts.
+  // Warnings about the page as a whole, by source; see view/banner.ts.
   readonly notices = new Map<string, readonly Notice[]>();
 
   selected = "";
@@ -65,7 +65,7 @@ export class Model {
   readonly #changed = new Set<Topic>();
   // When the server was last heard, by this page's clock.
   #heardAtMs = 0;
-  // The same by the core's.
+  // The same by the core's clock.
   #heardAtS = 0;
 
   on(topic: Topic, listener: () => void): void {
@@ -74,7 +74,7 @@ export class Model {
     set.add(listener);
   }
 
-  // changed has every listener of the topic called once, soon, however often it is called until then.
+  // changed calls every listener of the topic soon, and once for all calls until then.
   changed(topic: Topic): void {
     if (this.#changed.size === 0) setTimeout(() => this.#tell(), TOGETHER_MS);
     this.#changed.add(topic);
@@ -115,7 +115,7 @@ export class Model {
     return this.#byId.get(this.selected);
   }
 
-  // nameOf is what people call a patient: the id where the ward does not show the patient.
+  // nameOf is the patient's name; the id if the ward does not show the patient.
   nameOf(patient: string): string {
     return this.#byId.get(patient)?.name || patient;
   }
@@ -182,7 +182,8 @@ export class Model {
     this.changed("samples");
   }
 
-  // droppedHoles are the stretches of a metric that the gateway's journal dropped; a stream is named after its metric.
+  // droppedHoles are the stretches of a metric that the gateway's journal dropped. A stream has the
+  // name of its metric.
   droppedHoles(metric: Metric): Hole[] {
     const stream = styleOf(metric).key;
     return this.gaps
@@ -201,7 +202,7 @@ export class Model {
     this.changed("alerts");
   }
 
-  // outOfDateSinceS is when the server was last heard, if that is too long ago for what is shown to be taken as the present.
+  // outOfDateSinceS is when the server was last heard, if the page is out of date.
   outOfDateSinceS(): number | undefined {
     if (this.#heardAtMs === 0) return undefined;
     const passedMs = performance.now() - this.#heardAtMs;
@@ -210,7 +211,7 @@ export class Model {
 
   addPaths(reports: readonly PathReport[]): void {
     for (const report of reports) {
-      // Both ends report; the gateway's end sends the vitals, so its view is the one that is drawn.
+      // Both ends report. The gateway sends the vitals, so its reports are drawn.
       if (report.end !== End.GATEWAY || report.path === "") continue;
       const key = `${report.gateway}/${report.path}`;
       let track = this.paths.get(key);

@@ -1,4 +1,4 @@
-// What the page says about the whole system: where it comes from, and in which order it is shown.
+// Notices about the whole system: their sources and their order.
 import { WarningSeverity, type SystemWarning } from "./gen/braid/query/v1/query_pb";
 
 export type Severity = "critical" | "warning" | "note";
@@ -15,7 +15,7 @@ export interface Notice {
 
 const ORDER: Record<Severity, number> = { critical: 0, warning: 1, note: 2 };
 
-// inOrder joins what every source says: most severe first, then oldest first.
+// inOrder joins the notices of all sources: the most severe first, then the oldest.
 export function inOrder(sources: Iterable<readonly Notice[]>): Notice[] {
   return [...sources]
     .flat()

@@ -1,4 +1,4 @@
-// Whom a search means: every word of it is somewhere in a patient's name or id, whatever the case and the accents.
+// A search finds a patient if every word of it is in the name or id, regardless of case and accents.
 
 function fold(text: string): string {
   return text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();

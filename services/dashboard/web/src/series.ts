@@ -10,14 +10,14 @@ const INTERVALS_SAMPLED = 32;
 // A hole is this many usual intervals of silence, and never shorter than HOLE_S_MIN.
 const HOLE_INTERVALS = 4;
 const HOLE_S_MIN = 3;
-// Points that history is asked for. What has more the core cuts into half as many slices, of each of which it gives the least and the
-// greatest reading: two neighbours may be two slices apart without any hole.
+// Points that are requested of history. A longer series comes as half as many slices, each with its
+// least and its greatest reading. So two neighbours may be two slices apart without a hole.
 export const POINTS = 600;
 
 export interface Hole {
   readonly fromS: number;
   readonly toS: number;
-  // True when the gateway's full journal dropped it: the data will not come any more.
+  // True when the gateway's full journal dropped the stretch: the data will never arrive.
   readonly dropped: boolean;
 }
 

@@ -14,7 +14,7 @@ export async function current(): Promise<Session | null> {
   return response.status === 200 ? ((await response.json()) as Session) : null;
 }
 
-// viaProvider tells whether people may sign in elsewhere, at /api/sso/begin.
+// viaProvider reports whether people may sign in at a provider, at /api/sso/begin.
 export async function viaProvider(): Promise<boolean> {
   try {
     const response = await fetch("/api/sso", { cache: "no-store" });

@@ -280,7 +280,7 @@ test("a patient is found by name, from the keyboard, and the choice ends the sea
   await page.locator('.patient[data-patient="patient-2"][aria-current="true"]').waitFor();
   assert.deepEqual([await search.inputValue(), await cards.count()], ["", all], "everybody is in sight again");
   await search.fill("nobody of this name");
-  await page.getByText("Nobody here is called so.").waitFor();
+  await page.getByText("No patient has this name.").waitFor();
   await page.keyboard.press("Escape");
   await page.locator(".ward header", { hasText: `${all}, worst first` }).waitFor();
   await search.fill("a");

@@ -1,5 +1,5 @@
-// Alerts: those that await somebody first, each with an acknowledge button, room for a note and a silence; below them what is silenced,
-// by whom, why and until when, and how to end that.
+// Alerts: the unacknowledged first, each with a button, a note and a silence. Below them the silences
+// in force, with author, reason and end.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
 import { nowS } from "../clock";
@@ -89,7 +89,7 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
   return { element, tick: update, open: show };
 }
 
-// pastWith is what of the resolved alerts is shown, with the one that a link has opened.
+// pastWith returns the resolved alerts that are shown, with the one that a link has opened.
 function pastWith(model: Model, opened: string): Alert[] {
   const past = model.alerts.past(Infinity);
   const shown = past.slice(0, PAST_SHOWN);
@@ -97,7 +97,7 @@ function pastWith(model: Model, opened: string): Alert[] {
   return linked ? [...shown, linked] : shown;
 }
 
-// omittedText says what the list leaves out: "12 more of low priority".
+// omittedText counts the omitted alerts: "12 more of low priority".
 export function omittedText(omitted: readonly Omitted[]): string {
   return omitted.map(({ priority, count }) => `${count} more of ${priorityOf(priority).label.toLowerCase()}`).join(", ");
 }
@@ -162,7 +162,7 @@ function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert>
       setAttribute(mark, "aria-label", priority.label);
       setText(summary, alert.summary || alert.rule);
       const name = model.nameOf(alert.patient);
-      // Of a gateway or of the core: the summary names it.
+      // An alert of a gateway or of the core: the summary names it.
       who.hidden = name === "";
       setText(who, name);
       silence.update(alert, name);

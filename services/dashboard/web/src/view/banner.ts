@@ -1,20 +1,20 @@
-// Banners: what makes the page as a whole unreliable, above everything else.
+// Banners at the top of the page: notices that the page as a whole is unreliable.
 //
-// A part of the page, or the server by `SystemWarning`, says what is wrong with `model.setNotices(source, notices)`; an empty list ends
-// what that source said. One component shows all of them: most severe first, then oldest first. Every source has a name of its own, so
-// no source ends the notice of another. To add a banner, add a source; this file needs no change.
+// A part of the page, or the server by `SystemWarning`, calls `model.setNotices(source, notices)`.
+// An empty list ends the notices of that source. Every source has a name of its own, so no source
+// ends the notice of another. To add a banner, add a source; this file needs no change.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { clock } from "../clinical";
 import type { Model } from "../model";
 import { inOrder, type Notice } from "../notices";
 
-// Banners on the page. Of more, the least severe are counted in a line below the others.
+// Banners on the page. Beyond it the least severe are counted in a line below the others.
 const SHOWN_MAX = 4;
 
 export function bannerView(model: Model): { element: HTMLElement } {
   const list = h("ul", { class: "banner-list" });
   const more = h("p", { class: "banner-more dim" });
-  // Read out when its text changes; the time since when is no part of it, so a running clock is not read out.
+  // Read out when its text changes. It has no time, so a running clock is not read out.
   const announce = h("p", { class: "visually-hidden", role: "alert" });
   const element = h("section", { class: "banners", "aria-label": "Warnings about the system" }, announce, list, more);
   const rows = new KeyedList<Notice>(list, ({ key }) => key, row);

@@ -52,7 +52,7 @@ export class TrendChart {
       height: Math.max(40, this.host.clientHeight),
       legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: false, y: false } },
-      // On the right half of a label.
+      // Beside the right half of a label.
       padding: [8, 16, 0, 0],
       scales: {
         x: { time: true, range: () => this.#range },
@@ -68,7 +68,7 @@ export class TrendChart {
           stroke: colour(name),
           width: 1.6,
           spanGaps: false,
-          // Readings that are far apart are seen as such: a line alone would look continuous.
+          // Points show that readings are far apart; a line alone would look continuous.
           points: { show: (u: uPlot) => u.data[0].length <= POINTS_SHOWN_MAX, size: 5, stroke: colour(name), fill: colour(name) },
         })),
       ],

@@ -1,4 +1,5 @@
-// The access paths of the selected patient's gateway: rate, round trip and loss, and the demonstration's cut button.
+// The paths of the selected patient's gateway: rate, round trip and loss, and the demonstration's
+// cut button.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { nowS } from "../clock";
 import { PathState, type Link } from "../gen/braid/paths/v1/paths_pb";

@@ -1,4 +1,4 @@
-// The selected patient: score, ECG strip, and a row per vital with its trend and its present value.
+// The selected patient: score, ECG strip, and a row for each vital with trend and present value.
 import { h, setAttribute, setText } from "../dom";
 import { age, clock, scoreOf, seconds, show, styleOf } from "../clinical";
 import { nowS } from "../clock";
@@ -19,8 +19,8 @@ const ROWS: readonly (readonly Metric[])[] = [
   [Metric.ACTIVITY],
 ];
 
-// Somebody who was just connected has no five minutes yet: the shortest window then begins with the first reading, and is never
-// shorter than this.
+// For a patient who was just connected the shortest window begins with the first reading. It is
+// never shorter than this.
 const YOUNG_S = 60;
 // When the last sample is older than this, the head says when it was.
 const LATE_S = 5;

@@ -72,7 +72,7 @@ function row(first: QuarantineCase): Row<QuarantineCase> {
   };
 }
 
-// omittedText is what neither the answer nor the page has room for.
+// omittedText counts the cases for which the answer or the page has no room.
 export function omittedText({ cases, entries, casesOmitted }: ListQuarantineResponse): string {
   const shown = cases.slice(0, SHOWN_MAX);
   const left = casesOmitted + BigInt(cases.length - shown.length);

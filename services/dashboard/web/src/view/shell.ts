@@ -8,12 +8,12 @@ import { soundState, switchSound } from "./sound";
 import { applyTheme, theme, type Theme } from "./theme";
 import { brandMark } from "./signin";
 
-// Samples older than this by arrival make "live" untrue for the selected patient.
+// If no sample of the selected patient has arrived for this time, the page is not "live".
 const SAMPLE_SILENT_MS = 8_000;
 const OUT_OF_DATE = "This page is not up to date: it hears nothing from the dashboard. Nothing below is the present.";
 const NEXT: Record<Theme, Theme> = { auto: "dark", dark: "light", light: "auto" };
 
-// jump leads to a panel and leaves the address, which names the patient, as it is.
+// jump scrolls to a panel and keeps the address, which names the patient.
 function jump(panel: HTMLElement): (event: Event) => void {
   return (event) => {
     event.preventDefault();
@@ -30,7 +30,7 @@ export function shellView(
 ): { element: HTMLElement; tick(): void } {
   const dot = h("span", { class: "dot" });
   const text = h("span", { role: "status" });
-  // What counts seconds is not read out at each of them.
+  // A counter of seconds is not read out.
   const count = h("span", { "aria-hidden": "true" });
   const connection = h("div", { class: "connection", id: "connection" }, dot, h("span", {}, text, count));
   const alarm = h("a", { class: "alarm", href: "#alerts", onclick: jump(panels.alerts) });

@@ -1,5 +1,5 @@
-// The forms that silence an alert's rule for its patient, for a while and for a reason, and that end a silence before its time. What it
-// hides is still recorded, and the silence ends by itself.
+// The forms that silence an alert's rule for its patient, with a length and a reason, and that end a
+// silence early. Silenced alerts are still recorded, and a silence ends by itself.
 import { h, setAttribute, setText } from "../dom";
 import { seconds } from "../clinical";
 import { nowS } from "../clock";
@@ -21,7 +21,7 @@ export interface Silence {
   readonly reason: string;
 }
 
-// What a silence covers; one that this page cannot read is still shown, with its author and reason.
+// scopeOf is the patient and rule of a silence. An unreadable silence is shown with author and reason.
 export function scopeOf(body: string): { patient: string; rule: string } | undefined {
   try {
     return { patient: "", rule: "", ...(JSON.parse(body) as object) };
@@ -30,7 +30,7 @@ export function scopeOf(body: string): { patient: string; rule: string } | undef
   }
 }
 
-// silences tells whether nobody is told of an alert, as alerting decides it.
+// silences reports whether a silence covers an alert, as alerting decides it.
 export function silences(silence: Document, { patient, rule }: Alert): boolean {
   const scope = scopeOf(silence.body);
   if (!scope || (scope.patient === "" && scope.rule === "") || seconds(silence.untilUs) <= nowS()) return false;
@@ -63,7 +63,8 @@ export function endForm(end: (reason: string) => Promise<void>): HTMLElement {
   return reasoned("End", "End silence", "It was not ended.", () => [], end);
 }
 
-// What opens at a click, asks why and does it. The form is built when it is opened: hundreds of alerts have one each.
+// reasoned opens a form at a click, which asks for a reason. The form is built when it is opened,
+// because hundreds of alerts have one each.
 function reasoned(title: string, verb: string, failed: string, more: () => HTMLElement[], act: (reason: string) => Promise<void>): HTMLDetailsElement {
   const element = h("details", { class: "silence" }, h("summary", {}, title));
   const open = () => {

@@ -1,5 +1,5 @@
-// A sound for each new alert of high priority, for who has asked this browser for it. What is silenced, and what comes from late data,
-// makes none.
+// A sound for each new alert of high priority, in browsers where it was switched on. Silenced alerts
+// and alerts from late data make none.
 import { awaits } from "../clinical";
 import { Priority } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";
@@ -7,7 +7,7 @@ import type { Model } from "../model";
 import { silences } from "./silence";
 
 const KEY = "braid.sound";
-// Three pulses and two, of two tones each, so that one ear that hears high tones badly still hears them.
+// Three pulses and two, of two tones each, so that people who hear high tones badly notice them.
 const PULSES_S = [0, 0.2, 0.4, 0.8, 1.0];
 const PULSE_S = 0.13;
 const TONES_HZ = [587, 1175];
@@ -15,7 +15,7 @@ const VOLUME = 0.25;
 
 let context: AudioContext | undefined;
 
-// Browsers play nothing before somebody has touched the page.
+// Browsers play nothing before the first touch of the page.
 function resume(): Promise<void> {
   context ??= new AudioContext();
   return context.resume();
@@ -31,7 +31,7 @@ export function soundState(): "off" | "on" | "blocked" {
 export function switchSound(): void {
   if (soundState() === "on") return localStorage.removeItem(KEY);
   localStorage.setItem(KEY, "on");
-  // Heard at once: a machine that is muted is found out here.
+  // Played at once, so that a muted machine is noticed.
   void resume().then(play);
 }
 
@@ -40,7 +40,7 @@ function play(): void {
   for (const pulseS of PULSES_S) {
     const fromS = context.currentTime + pulseS;
     const volume = new GainNode(context, { gain: 0 });
-    // Edges that are not infinitely steep, which would click.
+    // Gentle edges, because steep ones would click.
     volume.gain.setTargetAtTime(VOLUME, fromS, 0.01);
     volume.gain.setTargetAtTime(0, fromS + PULSE_S, 0.01);
     volume.connect(context.destination);
@@ -53,7 +53,7 @@ function play(): void {
   }
 }
 
-// begin is called once the silences in force are known, or cannot be.
+// begin is called once the silences in force are known, or could not be loaded.
 export function soundAlerts(model: Model): { begin(): void } {
   const heard = new Set<string>();
   let begun = false;

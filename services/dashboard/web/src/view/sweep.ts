@@ -1,4 +1,5 @@
-// The ECG strip: a sweep over a fixed width, the way bedside monitors draw it, with a short blank before the pen.
+// The ECG strip: a sweep over a fixed width, as bedside monitors draw it, with a short blank before
+// the pen.
 import uPlot from "uplot";
 import type { EcgBuffer } from "../ecg";
 import { colour } from "./theme";
@@ -12,7 +13,7 @@ const FRAME_MS = 33;
 const FRAME_MS_REDUCED = 1000;
 // Without a reading to draw for this long the curve has ended.
 const STALLED_MS = 4_000;
-// A frame after a longer pause (hidden tab) does not sweep over what was missed.
+// A frame after a longer pause (hidden tab) does not sweep over missed readings.
 const PASSED_MS_MAX = 1000;
 
 export class Sweep {
@@ -71,7 +72,7 @@ export class Sweep {
       }
     });
     if (moved) this.#movedAtMs = nowMs;
-    // The sweep before this one lies to the right of the pen. A curve that goes on no further ends at the pen.
+    // The previous sweep lies to the right of the pen. A curve that has ended stops at the pen.
     else if (this.#pen >= 0 && nowMs - this.#movedAtMs > STALLED_MS) this.#endAtPen();
     else if (this.#plot) return;
     if (!this.#plot) this.#plot = this.#build();

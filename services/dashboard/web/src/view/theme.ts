@@ -1,4 +1,5 @@
-// Dark, light, or as the system says. Charts read their colours from custom properties and are told when those change.
+// Dark, light, or the system's choice. Charts read their colours from custom properties and are
+// notified when these change.
 
 const KEY = "braid.theme";
 export type Theme = "auto" | "dark" | "light";

@@ -1,4 +1,4 @@
-// The ward: a card per patient in the server's order, and a search among them. From whom nothing arrives comes first.
+// The ward: a card for each patient in the server's order, unwatched patients first, and a search.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { priorityOf, scoreOf, show, styleOf, unknownText } from "../clinical";
 import { Metric, Priority } from "../gen/braid/vitals/v1/vitals_pb";
@@ -14,7 +14,7 @@ export function wardView(model: Model, choose: (patient: string) => void): { ele
   const empty = h("p", { class: "empty" });
   const search = h("input", { type: "search", class: "search", placeholder: "Find a patient  /", "aria-label": "Find a patient", "aria-keyshortcuts": "/", spellcheck: "false", autocomplete: "off" });
   const element = h("section", { class: "panel ward", "aria-label": "Ward" }, h("header", {}, h("h2", {}, "Ward"), count), search, list, empty);
-  // A search ends with the choice: one that is left standing would hide who falls ill next.
+  // A search ends with the choice, because it would hide other patients who fall ill.
   const select = (patient: string) => {
     search.value = "";
     choose(patient);
@@ -41,7 +41,7 @@ export function wardView(model: Model, choose: (patient: string) => void): { ele
     event.preventDefault();
     update();
   });
-  // From anywhere but where somebody writes.
+  // From anywhere but a field for text.
   const seek = (event: KeyboardEvent) => {
     const writes = event.target instanceof Element && event.target.closest("input, select, textarea");
     if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || writes) return;
@@ -55,7 +55,7 @@ export function wardView(model: Model, choose: (patient: string) => void): { ele
     const shown = all.filter((patient) => finds(search.value, patient.name, patient.id));
     rows.update(shown);
     empty.hidden = shown.length > 0;
-    setText(empty, all.length === 0 ? "Waiting for the first sample." : "Nobody here is called so.");
+    setText(empty, all.length === 0 ? "Waiting for the first sample." : "No patient has this name.");
     const unknown = all.filter((patient) => patient.unknown).length;
     const omitted = model.patientsOmitted;
     const parts = [

@@ -1,5 +1,7 @@
-//! Uploads of gateways that know more than this version: what is known goes its way, and the whole upload, to the byte, to the dead
-//! letters before it is acknowledged. The decoder of the generated service forgets what it does not know, so this one stands in its place.
+//! Handles uploads of gateways that know more fields than this version. Known fields go their way.
+//! The whole upload is kept byte by byte in the dead letters before it is acknowledged.
+//!
+//! The generated decoder drops unknown fields, so this decoder replaces it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,17 +26,18 @@ use crate::to_gateway::{Followers, RulesStream};
 
 const UPLOAD: &str = "/braid.vitals.v1.IngestService/Upload";
 const FOLLOW_RULES: &str = "/braid.vitals.v1.IngestService/FollowRules";
-/// In place of a topic: these letters are in a gateway's own words, which nobody has checked, so none may be replayed to one.
+/// Stands in place of a topic. Such letters hold unchecked words of a gateway, so they are never
+/// replayed to a topic.
 pub const UPLOADS: &str = "uploads";
-/// Header: whose upload it was.
+/// Header: the gateway of the upload.
 pub const GATEWAY: &str = "gateway";
 const REASON: &str = "is an upload of a newer gateway: what this version knows of it went on, all of it is kept here only";
 
-/// What this version knows, and the whole when that is more.
+/// The known fields, and the whole upload if it has more.
 pub struct Upload {
     pub known: UploadRequest,
     pub whole: Option<Bytes>,
-    /// As it came.
+    /// Length as received.
     pub bytes: usize,
 }
 
@@ -42,7 +45,7 @@ impl Upload {
     pub fn decode(whole: Bytes) -> Result<Upload, Status> {
         let bytes = whole.len();
         let known: UploadRequest = contracts::codec::decode(whole.clone())?;
-        // Every field that is known is written as it was read, so what is missing then was not known.
+        // Every known field is encoded as it was read, so missing bytes were unknown.
         let is_newer = known.encoded_len() < whole.len();
         Ok(Upload {
             known,
@@ -161,7 +164,7 @@ where
     }
 }
 
-/// Who is meant by the header [`GATEWAY`].
+/// The gateway that the header [`GATEWAY`] names.
 pub fn identity(header: &str) -> Option<GatewayId> {
     let (tenant, id) = header.split_once('/')?;
     (!tenant.is_empty() && !id.is_empty()).then(|| GatewayId {
@@ -170,7 +173,8 @@ pub fn identity(header: &str) -> Option<GatewayId> {
     })
 }
 
-/// Keeps an upload; the receiver tells when the bus has it. A stream has no more of these under way than uploads.
+/// Keeps an upload; the receiver resolves when the bus has it. A stream has no more of these in
+/// progress than uploads.
 pub fn keep(
     bus: &Arc<dyn Bus>,
     gateway: &GatewayId,
@@ -204,7 +208,7 @@ pub fn keep(
                 () = backoff.wait() => {}
             }
         };
-        // A stream that has ended does not wait any more.
+        // A stream that has ended no longer waits.
         let _ = done.send(result);
     });
     kept
