@@ -11,12 +11,12 @@
 //! revision); the rules and the people who acknowledge both write the next revision, and the one who comes second
 //! reads what the first one wrote and decides anew.
 
-mod acknowledgement;
 mod book;
 mod canary;
 pub mod config;
 pub mod documents;
 mod from_bus;
+mod from_dashboard;
 mod from_store;
 mod heard;
 mod lateness;
@@ -132,7 +132,7 @@ pub async fn run(
         own.tasks().spawn(looking);
         people.run(own_bus, own_store, book, own).await;
     });
-    let service = acknowledgement::Alerts::new(
+    let service = from_dashboard::Alerts::new(
         store,
         outbox,
         rules,

@@ -16,8 +16,9 @@ const SERVICES: [&str; 6] = [
     "dashboard",
 ];
 
-/// The ends of the data path: no service of ours stands on the other side.
-const ENDS: [&str; 7] = [
+/// The ends of the data path: no service of ours stands on the other side. `links` are the emulated
+/// links of `braid up`.
+const ENDS: [&str; 8] = [
     "sensors",
     "applications",
     "upstream",
@@ -25,6 +26,7 @@ const ENDS: [&str; 7] = [
     "store",
     "people",
     "browser",
+    "links",
 ];
 
 /// Lines of a file before its tests; a longer file needs a reason in `LONG`.
