@@ -240,7 +240,7 @@ fn gain(goal: Goal, difference: f64) -> Option<f64> {
     match goal {
         Goal::AtLeast => Some(difference),
         Goal::AtMost => Some(-difference),
-        Goal::Shown => None,
+        Goal::Shown | Goal::Within => None,
     }
 }
 

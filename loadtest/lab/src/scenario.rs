@@ -15,8 +15,9 @@ use multipath::steering_rules::{Document, Flow, Urgency};
 use serde::{Deserialize, Serialize};
 use testkit::link::TraceError;
 
+use half::beside;
+pub(crate) use half::read_bounded;
 pub use half::{Half, LossSpec, RateSpec, load_trace};
-use half::{beside, read_bounded};
 
 /// Interfaces that a client may have; the tables of the library and of the path scheduler are sized
 /// for this.

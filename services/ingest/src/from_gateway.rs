@@ -7,11 +7,7 @@
 mod entries;
 pub mod newer;
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    time::Instant,
-};
+use std::{pin::Pin, sync::Arc, time::Instant};
 
 use bus::Bus;
 use contracts::vitals::{Sample, UploadRequest, UploadResponse};
@@ -184,7 +180,9 @@ impl Gateways {
         for published in pending.published {
             match published.await.unwrap_or(Err(NotPublished::Ending)) {
                 Ok(()) => {}
-                Err(NotPublished::Ending) => return Err(Status::unavailable("ingest ends; send again")),
+                Err(NotPublished::Ending) => {
+                    return Err(Status::unavailable("ingest ends; send again"));
+                }
                 Err(NotPublished::Refused(reason)) => return Err(Status::internal(reason)),
             }
         }

@@ -142,7 +142,9 @@ pub async fn run(
     )
     .await?;
     if !context.drain_tasks().await {
-        tracing::warn!("not all uploads were acknowledged before the end; gateways send the others again");
+        tracing::warn!(
+            "not all uploads were acknowledged before the end; gateways send the others again"
+        );
     }
     Ok(())
 }

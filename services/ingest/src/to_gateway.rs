@@ -6,7 +6,8 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use contracts::vitals::{FollowRulesRequest, FollowRulesResponse};
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use store::{
-    CallGuard, Damaged, Followed, Of, Otherwise, PUT_ANEW, QueryError, RULES, Said, Scope, Store, TEAM,
+    CallGuard, Damaged, Followed, Of, Otherwise, PUT_ANEW, QueryError, RULES, Said, Scope, Store,
+    TEAM,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};

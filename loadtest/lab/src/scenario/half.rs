@@ -202,7 +202,7 @@ pub(super) fn beside(folder: &Path, file: &Path) -> PathBuf {
 }
 
 /// The text of a regular file of at most so many bytes.
-pub(super) fn read_bounded(file: &Path, bytes_max: u64) -> Result<String, ScenarioError> {
+pub(crate) fn read_bounded(file: &Path, bytes_max: u64) -> Result<String, ScenarioError> {
     let read = || {
         // Opening a pipe would wait for its writer.
         if !std::fs::metadata(file)?.is_file() {

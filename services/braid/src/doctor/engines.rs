@@ -100,7 +100,9 @@ async fn documents(store: &dyn store::Store) -> Vec<Finding> {
 
 async fn quarantine(store: &dyn store::Store) -> Finding {
     match store.quarantine_fill().await {
-        Ok(fill) if fill.is_empty() => Finding::ok(QUARANTINE, "every reading belongs to a patient"),
+        Ok(fill) if fill.is_empty() => {
+            Finding::ok(QUARANTINE, "every reading belongs to a patient")
+        }
         Ok(fill) => {
             let entries: u64 = fill.iter().map(|of| of.entries).sum();
             let says = format!(
