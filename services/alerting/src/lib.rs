@@ -103,12 +103,21 @@ pub async fn run(
     ));
     let shutdown = context.shutdown().clone();
     tasks.spawn(canary::remove_old(Arc::clone(&store), shutdown));
-    for duty in [duty::PUBLISHING, duty::TELLING] {
+    // A restart does not deliver the notices of a channel that is not configured any more.
+    let never = Pace {
+        restart_after: Duration::MAX,
+        ..Pace::default()
+    };
+    for (duty, level, pace) in [
+        (duty::PUBLISHING, Level::Failing, Pace::default()),
+        (duty::TELLING, Level::Failing, Pace::default()),
+        (duty::DELIVERING, Level::Warning, never),
+    ] {
         tasks.spawn(consumer_health::watch(
             Arc::clone(&bus),
             Arc::clone(&store),
-            Own::duty(duty, Level::Failing, None),
-            Pace::default(),
+            Own::duty(duty, level, None),
+            pace,
             context.clone(),
         ));
     }

@@ -5,10 +5,10 @@
 #[path = "support/stage.rs"]
 mod stage;
 
-use contracts::alerts::{Document, ListUntoldRequest};
+use contracts::alerts::{Document, ListUntoldRequest, Notice};
 use service_kit::tls::PeerId;
 use stage::{Running, World, until};
-use store::{PatientEntry, Spo2Scale};
+use store::{NoticesBatch, PatientEntry, Spo2Scale};
 
 fn warning(running: &Running, name: &str) -> Option<String> {
     let warnings = running.context.health().warnings();
@@ -77,6 +77,40 @@ async fn a_tenant_without_a_team_is_a_warning_until_it_has_one() {
     until("no warning", || warning(&running, "nobody-told").is_none()).await;
     let untold = client.list_untold(ListUntoldRequest {}).await.unwrap();
     assert_eq!(untold.into_inner().untold, []);
+    running.stop().await;
+}
+
+/// No worker has the channel `email` here, so nobody takes the notice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_notice_that_is_not_tried_is_a_warning_before_it_is_30_s_old() {
+    let world = World::new();
+    let running = world.start_with(|_| {});
+    let due_us = contracts::now_us();
+    let notice = Notice {
+        id: "a/1/email".into(),
+        channel: "email".into(),
+        created_us: due_us,
+        due_us,
+        ..Notice::default()
+    };
+    let batch = NoticesBatch {
+        notices: vec![notice.clone()],
+        ..NoticesBatch::default()
+    };
+    world.store.write_notices(batch).await.unwrap();
+    until("a warning that a notice is not tried", || {
+        warning(&running, "delivering").is_some_and(|says| says.contains("not tried since"))
+    })
+    .await;
+    let age_s = (contracts::now_us() - due_us) / 1_000_000;
+    assert!(age_s < 30, "{age_s} s");
+    assert!(running.context.health().is_ready());
+    let taken = world
+        .store
+        .take_notices("email", due_us, due_us + 1, 1)
+        .await;
+    assert_eq!(taken.unwrap().len(), 1);
+    until("no warning", || warning(&running, "delivering").is_none()).await;
     running.stop().await;
 }
 

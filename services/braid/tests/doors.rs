@@ -262,24 +262,10 @@ fn every_bound_that_a_row_names_is_in_the_code() {
 }
 
 /// Files beside the edges that name a generated server or client, and why.
-const SERVED_ELSEWHERE: [(&str, &str); 4] = [
-    (
-        "services/alerting/src/acknowledgement.rs",
-        "serves the dashboard; it becomes from_dashboard.rs with the handlers of silences",
-    ),
-    (
-        "services/alerting/src/lib.rs",
-        "puts the service on its listener",
-    ),
-    (
-        "services/dashboard/src/clients.rs",
-        "the clients of alerting and of the demonstration's links, shared by the handlers",
-    ),
-    (
-        "services/ingest/src/newer.rs",
-        "keeps whole uploads whose messages this release cannot decode",
-    ),
-];
+const SERVED_ELSEWHERE: [(&str, &str); 1] = [(
+    "services/alerting/src/lib.rs",
+    "puts the service on its listener",
+)];
 
 #[test]
 fn a_file_that_names_a_generated_server_or_client_is_an_edge() {

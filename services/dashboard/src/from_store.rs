@@ -417,7 +417,7 @@ mod tests {
             .write_vitals(Arc::new(batch), Vec::new())
             .await
             .unwrap();
-        let live = Live::new(RuleSet::default_set());
+        let live = Live::new(RuleSet::default_set(), clocks::CheckedClock::of_machine());
         let mut documents = Documents::default();
         let mut unknown = async || {
             refresh(store, &live, true, &mut documents).await.unwrap();
@@ -462,7 +462,10 @@ mod tests {
             ..Alert::default()
         };
         let raised = alert("fall", 1, AlertState::Active);
-        let live = Live::new(vitals::RuleSet::default_set());
+        let live = Live::new(
+            vitals::RuleSet::default_set(),
+            clocks::CheckedClock::of_machine(),
+        );
         refresh(store, &live, true, &mut Documents::default())
             .await
             .unwrap();

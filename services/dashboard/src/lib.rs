@@ -88,14 +88,17 @@ pub async fn run(
         (Some(identity), true) => Some(identity.server_config(false, &[b"h2", b"http/1.1"])),
         _ => None,
     };
-    let webhook = to_people::Webhook::new(&config.canary, context.shutdown().clone())?;
+    let webhook = to_people::Webhook::new(&config.canary, &store, &context)?;
     let webhook = webhook.map(|(webhook, posting)| {
         context.tasks().spawn(posting);
         webhook
     });
     let listener = service_kit::grpc::bind(config.listen, "listen").await?;
 
-    let live = Arc::new(live::Live::new(vitals::RuleSet::default_set()));
+    let rules = vitals::RuleSet::default_set();
+    let live = Arc::new(live::Live::new(rules, context.clock().clone()));
+    let clock = service_kit::own_clock::watch(context.clone());
+    context.tasks().spawn(clock);
     let readers = from_bus::follow_all(&bus, &live, &context);
     system::start(
         &bus,

@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use clocks::CheckedClock;
 use consumer_health::Moment;
 use contracts::alerts::{Alert, AlertCount, AlertState};
 use contracts::canary::is_canary;
@@ -69,10 +70,16 @@ pub struct Live {
     pub register_outdated: Notify,
     /// Notified when records may have been missed.
     pub missed: Notify,
+    /// A step of this machine's clock makes no patient silent, and no test alert late.
+    clock: CheckedClock,
 }
 
 impl Live {
-    pub fn new(rules: RuleSet) -> Live {
+    pub fn new(rules: RuleSet, clock: CheckedClock) -> Live {
+        let begun = Moment {
+            wall_us: clock.now_us(),
+            ..Moment::now()
+        };
         Live {
             ward: Mutex::new(WardView::new(rules)),
             gateways: Mutex::new(HashMap::new()),
@@ -82,9 +89,22 @@ impl Live {
             warnings: Mutex::default(),
             counts: Mutex::default(),
             alerts_changed: Notify::new(),
-            canary: Mutex::new(Canary::new(Moment::now())),
+            canary: Mutex::new(Canary::new(begun)),
             register_outdated: Notify::new(),
             missed: Notify::new(),
+            clock,
+        }
+    }
+
+    /// The present, by the checked clock of this service.
+    pub fn now_us(&self) -> i64 {
+        self.clock.now_us()
+    }
+
+    pub fn moment(&self) -> Moment {
+        Moment {
+            wall_us: self.now_us(),
+            ..Moment::now()
         }
     }
 
@@ -173,7 +193,7 @@ impl Live {
 
     pub fn on_alert(&self, alert: Alert) {
         if is_canary(&alert.patient) {
-            return self.canary.lock().on_alert(&alert, Moment::now());
+            return self.canary.lock().on_alert(&alert, self.moment());
         }
         if !self.ward.lock().on_alert(&alert) {
             return;
@@ -245,7 +265,7 @@ impl Live {
         ListPatientsResponse {
             patients: snapshot.of(tenant).to_vec(),
             patients_omitted: snapshot.omitted(tenant),
-            now_us: contracts::now_us(),
+            now_us: self.now_us(),
             warnings: self.warnings.lock().of(tenant),
             alert_counts: self.counts.lock().get(tenant).cloned().unwrap_or_default(),
         }
@@ -268,7 +288,7 @@ pub async fn publish_snapshots(live: Arc<Live>, shutdown: Shutdown) {
         unchanged += 1;
         if live.is_changed() || unchanged >= SNAPSHOT_INTERVALS_MAX {
             unchanged = 0;
-            live.publish(contracts::now_us());
+            live.publish(live.now_us());
         }
     }
 }
@@ -309,7 +329,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_no_tenant_owns_is_not_broadcast_and_asks_for_the_register() {
-        let live = Live::new(RuleSet::default_set());
+        let live = Live::new(RuleSet::default_set(), CheckedClock::of_machine());
         let mut updates = live.updates();
         live.on_samples("p", vec![sample()]);
         live.on_paths("g", vec![report()]);
@@ -332,7 +352,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_alert_of_a_gateway_reaches_those_who_watch() {
-        let live = Live::new(RuleSet::default_set());
+        let live = Live::new(RuleSet::default_set(), CheckedClock::of_machine());
         register(&live);
         let mut updates = live.updates();
         let silent = Alert {
@@ -353,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_silent_pipeline_is_a_warning_to_everybody_until_it_ends() {
-        let live = Live::new(RuleSet::default_set());
+        let live = Live::new(RuleSet::default_set(), CheckedClock::of_machine());
         register(&live);
         let alert = |state: AlertState| Alert {
             rule: silence::PIPELINE.to_owned(),
@@ -373,7 +393,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_alert_of_somebody_just_registered_reaches_those_who_watch() {
-        let live = Live::new(RuleSet::default_set());
+        let live = Live::new(RuleSet::default_set(), CheckedClock::of_machine());
         let mut updates = live.updates();
         let alert = |patient: &str| Alert {
             id: format!("of {patient}"),
@@ -400,7 +420,7 @@ mod tests {
 
     #[test]
     fn what_names_another_patient_than_its_key_is_shown_to_nobody() {
-        let live = Live::new(RuleSet::default_set());
+        let live = Live::new(RuleSet::default_set(), CheckedClock::of_machine());
         register(&live);
         let mut updates = live.updates();
         let stranger = Sample {
@@ -418,7 +438,7 @@ mod tests {
 
     #[test]
     fn a_slow_viewer_skips_and_the_others_do_not() {
-        let live = Live::new(RuleSet::default_set());
+        let live = Live::new(RuleSet::default_set(), CheckedClock::of_machine());
         register(&live);
         let mut slow = live.updates();
         let mut quick = live.updates();

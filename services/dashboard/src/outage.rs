@@ -1,6 +1,8 @@
 //! Decides when people are told directly that alerts do not come through: once when it begins and
 //! once when it is over. Sans-IO.
 
+pub mod shared;
+
 use std::time::{Duration, Instant};
 
 use consumer_health::Moment;

@@ -202,7 +202,7 @@ async fn tick(
             () = context.shutdown().requested() => return,
             _ = ticks.tick() => {}
         }
-        let now = Moment::now();
+        let now = live.moment();
         if let Some(within) = canary_within {
             let (age, since) = {
                 let canary = live.canary.lock();

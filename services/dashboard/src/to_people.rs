@@ -1,5 +1,7 @@
-//! Tells people by the dashboard's own webhook that alerts do not come through. Alerting has no
-//! part in it.
+//! Posts to a webhook of the dashboard's own when alerts do not reach people, and when they do
+//! again. Alerting has no part in it. The replicas of a dashboard make one post together.
+
+mod one_post;
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,17 +9,24 @@ use http::{HeaderValue, Method, header};
 use rustls::ClientConfig;
 use serde_json::json;
 use service_kit::{
-    Backoff, ConfigError, Secret, Shutdown,
+    Backoff, ConfigError, Context, Secret, Shutdown,
     config::parse_address,
     https::{self, CallError},
 };
+use store::Store;
 use tokio::sync::mpsc;
 
-use crate::{config::CanaryConfig, outage::Post};
+use crate::{
+    config::CanaryConfig,
+    outage::{Post, shared::Turn},
+};
+use one_post::OnePost;
 
 /// Posts that wait; a further post is dropped and logged. An outage has two.
 const WAITING_MAX: usize = 8;
-/// Attempts for one post, over about ten minutes. Then it is given up and logged.
+/// How often a replica looks whether another one has posted.
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
+/// Tries of one post, over about ten minutes. Then it is given up and logged.
 const TRIES_MAX: u32 = 16;
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -31,7 +40,8 @@ impl Webhook {
     /// The sender, and the future that sends until shutdown. `None`: no address is configured.
     pub fn new(
         config: &CanaryConfig,
-        shutdown: Shutdown,
+        store: &Arc<dyn Store>,
+        context: &Context,
     ) -> Result<Option<(Webhook, impl Future<Output = ()> + use<>)>, ConfigError> {
         let Some(url) = config.canary_webhook.clone() else {
             return Ok(None);
@@ -58,7 +68,10 @@ impl Webhook {
             (None, _) => Arc::new(https::believing_anybody()?),
         };
         let (posts, waiting) = mpsc::channel(WAITING_MAX);
-        Ok(Some((Webhook { posts }, run(waiting, url, tls, shutdown))))
+        let one_post = OnePost::new(Arc::clone(store), context.clock().clone());
+        let shutdown = context.shutdown().clone();
+        let running = run(waiting, Target { url, tls }, one_post, shutdown);
+        Ok(Some((Webhook { posts }, running)))
     }
 
     pub fn post(&self, post: Post) {
@@ -68,41 +81,133 @@ impl Webhook {
     }
 }
 
+/// Posts what comes, once for the installation, until shutdown.
 async fn run(
     mut waiting: mpsc::Receiver<Post>,
-    url: Secret,
-    tls: Arc<ClientConfig>,
+    target: Target,
+    one_post: OnePost,
     shutdown: Shutdown,
 ) {
+    let mut poster = Poster {
+        target,
+        one_post,
+        current: None,
+        has_posted: false,
+    };
     loop {
-        let post = tokio::select! {
-            () = shutdown.requested() => return,
-            post = waiting.recv() => match post {
-                Some(post) => post,
-                None => return,
-            },
-        };
         tokio::select! {
             () = shutdown.requested() => return,
-            () = deliver(&post, &url, &tls) => {}
+            post = waiting.recv() => match post {
+                Some(post) => {
+                    let is_outage = matches!(post, Post::Outage { .. });
+                    poster.has_posted &= !is_outage;
+                    poster.current = Some(post);
+                }
+                None => return,
+            },
+            () = tokio::time::sleep(LOOK_AGAIN), if poster.current.is_some() => {}
+        }
+        tokio::select! {
+            () = shutdown.requested() => return,
+            () = poster.act() => {}
         }
     }
 }
 
-async fn deliver(post: &Post, url: &Secret, tls: &Arc<ClientConfig>) {
-    let body = body(post).to_string().into_bytes();
-    let headers = [(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
-    )];
-    let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
-    let count = |outcome: &'static str| {
-        metrics::counter!("braid_dashboard_outage_posts_total", "outcome" => outcome).increment(1);
-    };
-    while backoff.attempts() < TRIES_MAX {
-        let called = https::call(Method::POST, url.expose(), &headers, body.clone(), tls).await;
+struct Target {
+    url: Secret,
+    tls: Arc<ClientConfig>,
+}
+
+struct Poster {
+    target: Target,
+    one_post: OnePost,
+    /// The outage that this replica sees, or a recovery that is not settled.
+    current: Option<Post>,
+    /// This replica has posted the outage, or given it up.
+    has_posted: bool,
+}
+
+impl Poster {
+    async fn act(&mut self) {
+        match self.current.clone() {
+            Some(post @ Post::Outage { .. }) => self.outage(&post).await,
+            Some(post @ Post::Recovered { .. }) => self.recovered(&post).await,
+            None => {}
+        }
+    }
+
+    /// Tries in turns with the other replicas until one of them has posted. Without an answer of
+    /// the store, which may be the outage itself, each replica posts.
+    async fn outage(&mut self, post: &Post) {
+        let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
+        while !self.has_posted
+            && self.one_post.enter(false).await.unwrap_or(Turn::Post) == Turn::Post
+        {
+            if self.target.post(post).await {
+                self.has_posted = true;
+            } else if backoff.attempts() + 1 >= TRIES_MAX {
+                give_up();
+                self.has_posted = true;
+            } else {
+                backoff.wait().await;
+            }
+        }
+        // Renews the entry of this replica, and lists a post that it made by itself.
+        self.one_post.enter(self.has_posted).await;
+    }
+
+    async fn recovered(&mut self, post: &Post) {
+        let turn = self.one_post.leave().await;
+        let is_due = match turn {
+            Some(turn) => turn == Turn::Post,
+            None => self.has_posted,
+        };
+        if turn == Some(Turn::Wait) {
+            return;
+        }
+        self.current = None;
+        self.has_posted = false;
+        if !is_due {
+            return;
+        }
+        let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
+        while !self.target.post(post).await {
+            if backoff.attempts() + 1 >= TRIES_MAX {
+                return give_up();
+            }
+            backoff.wait().await;
+        }
+    }
+}
+
+fn give_up() {
+    tracing::error!(
+        TRIES_MAX,
+        "the webhook of the canary was not reached; the post is given up"
+    );
+    count("given-up");
+}
+
+fn count(outcome: &'static str) {
+    metrics::counter!("braid_dashboard_outage_posts_total", "outcome" => outcome).increment(1);
+}
+
+impl Target {
+    /// One try.
+    async fn post(&self, post: &Post) -> bool {
+        let body = body(post).to_string().into_bytes();
+        let headers = [(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        )];
+        let url = self.url.expose();
+        let called = https::call(Method::POST, url, &headers, body, &self.tls).await;
         let reason = match called {
-            Ok((status, _)) if status.is_success() => return count("delivered"),
+            Ok((status, _)) if status.is_success() => {
+                count("delivered");
+                return true;
+            }
             Ok((status, _)) => format!("answered {status}"),
             // The text of this error contains the address.
             Err(CallError::Url(_)) => "the address cannot be used".to_owned(),
@@ -110,10 +215,8 @@ async fn deliver(post: &Post, url: &Secret, tls: &Arc<ClientConfig>) {
         };
         tracing::warn!(reason, "the webhook of the canary was not reached");
         count("failed");
-        backoff.wait().await;
+        false
     }
-    tracing::error!(TRIES_MAX, "people were not told of an outage by webhook");
-    count("given-up");
 }
 
 fn body(post: &Post) -> serde_json::Value {

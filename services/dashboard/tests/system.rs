@@ -213,6 +213,45 @@ async fn a_missing_canary_is_a_banner_and_one_post_until_it_comes_again() {
     ward.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_replicas_post_an_outage_once() {
+    let (url, mut posts) = receiver().await;
+    let dir = tempfile::tempdir().unwrap();
+    let flags = ["--canary-within-s", "5", "--canary-webhook", &url];
+    let first = Ward::start(dir.path(), ANYWHERE, &flags).await;
+    let second = first.another(ANYWHERE, &flags).await;
+    tokio::spawn(tell(Arc::clone(&first.bus)));
+    for replica in [&first, &second] {
+        let health = replica.context.health();
+        let warned = async {
+            while !health.warnings().iter().any(|(name, _)| *name == "canary") {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        within("a warning", warned).await;
+    }
+    let post = within("a post", posts.recv()).await.unwrap();
+    assert_eq!(post["event"], "outage");
+    let coming = async {
+        for number in 0.. {
+            canary(&first, number).await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    let next = async { within("a second post", posts.recv()).await.unwrap() };
+    let post = tokio::select! {
+        () = coming => unreachable!("it comes without end"),
+        post = next => post,
+    };
+    assert_eq!(
+        post["event"], "recovered",
+        "not the outage of the second replica"
+    );
+    assert!(posts.try_recv().is_err(), "a post too many");
+    second.end().await;
+    first.end().await;
+}
+
 /// A stored alert that nobody publishes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outbox_that_stands_still_is_a_banner_until_it_is_emptied() {

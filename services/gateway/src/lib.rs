@@ -304,7 +304,6 @@ async fn serve_with(
     journals: &JournalsWaiting,
     context: &Context,
 ) -> Result<(), RunError> {
-    let listener = service_kit::grpc::bind(config.listen, "listen").await?;
     keep_private(&config)?;
     let AtStart {
         rules,
@@ -312,6 +311,7 @@ async fn serve_with(
         book,
         states,
     } = at_start::open(&config).await?;
+    let listener = service_kit::grpc::bind(config.listen, "listen").await?;
     let (vitals, vitals_watch) =
         open_journal(&config, "vitals", config.vitals_limits(), context).await?;
     let (alerts, alerts_watch) =

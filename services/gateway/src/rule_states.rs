@@ -47,6 +47,9 @@ impl<D: Disk> StateLog<D> {
     /// The log and what it has. Blocks on the disk.
     pub fn open(disk: D) -> io::Result<(StateLog<D>, States)> {
         let states = if disk.list()?.iter().any(|name| name == FILE) {
+            // A killed gateway may have left what only the kernel has: it counts from now on.
+            disk.sync_file(FILE)?;
+            disk.sync_directory()?;
             read(&disk)?
         } else {
             States::default()

@@ -216,12 +216,20 @@ async fn a_threshold_that_is_changed_holds_at_the_edge_without_a_network() {
 
     // Started without a network, with only its disk.
     let gateway = Gateway::start(&data, core.url(), core.identity("one")).await;
-    for n in 11..=13 {
+    for n in 4..=6 {
         gateway.minute("belt-1", minute(n), 90.0).await;
         gateway.minute("belt-2", minute(n), 90.0).await;
     }
     gateway.stop().await;
+    assert_eq!(waiting(&data).len(), raised, "the stretch is raised once");
+    // It ends, by the same rules, after a further start.
+    let gateway = Gateway::start(&data, core.url(), core.identity("one")).await;
+    for n in 7..=9 {
+        gateway.minute("belt-1", minute(n), 60.0).await;
+    }
+    gateway.stop().await;
     let alerts = waiting(&data);
+    assert!(alerts[raised..].iter().all(|alert| alert.resolved));
     assert_eq!(judged_by(&alerts[raised..], "belt-1"), [("patient:ada", 2)]);
 
     // A set that no gateway can read: logged, and without effect, across a restart as well.

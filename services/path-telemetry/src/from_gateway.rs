@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Instant};
 
 use bus::PublishError;
-use clocks::{ClockError, Clocks, Sent};
+use clocks::{CheckedClock, ClockError, Clocks, Sent};
 use contracts::{
     paths::{
         PathReport, ReportRequest, ReportResponse,
@@ -131,6 +131,7 @@ impl PathTelemetryService for Reports {
             owners: self.owners.clone(),
             bounds: Arc::clone(&self.bounds),
             publisher: self.publisher.clone(),
+            clock: self.context.clock().clone(),
         };
         let shutdown = self.context.shutdown().clone();
         self.context.tasks().spawn(async move {
@@ -177,6 +178,7 @@ struct Taker {
     owners: Owners,
     bounds: Arc<Mutex<Bounds>>,
     publisher: Publisher,
+    clock: CheckedClock,
 }
 
 impl Taker {
@@ -218,7 +220,7 @@ impl Taker {
             tracing::warn!(%reporter, %refused, "reports refused");
             return Err(refused.into());
         }
-        let now_us = contracts::now_us();
+        let now_us = self.clock.now_us();
         if let Some(gateway) = reporter.gateway() {
             self.correct(gateway, &mut request, now_us);
         }

@@ -52,6 +52,7 @@ pub async fn run(
     let publisher = to_bus::Publisher::new(Arc::clone(&bus), &context);
     let estimates = estimate::Estimates::new(estimate::Goals::from(&config));
     let tasks = context.tasks();
+    tasks.spawn(service_kit::own_clock::watch(context.clone()));
     tasks.spawn(to_store::run(
         Arc::clone(&bus),
         Arc::clone(&store),

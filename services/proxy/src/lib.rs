@@ -120,7 +120,9 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
             channel,
             sessions: sessions.clone(),
             interval: config.report_interval(),
+            clock: context.clock().clone(),
         };
+        tasks.spawn(service_kit::own_clock::watch(context.clone()));
         tasks.spawn(reporting.run(context.shutdown().clone()));
     }
     let from_gateway = FromGateway {

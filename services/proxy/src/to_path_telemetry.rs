@@ -4,11 +4,9 @@
 //! Measuring never waits for the network: reports go into the outbox, which drops the oldest while
 //! path-telemetry is away.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{sync::Arc, time::Duration};
 
+use clocks::CheckedClock;
 use contracts::paths::{
     ReportRequest, ReportResponse, path_telemetry_service_client::PathTelemetryServiceClient,
 };
@@ -33,6 +31,7 @@ pub(crate) struct ToPathTelemetry {
     pub(crate) channel: Channel,
     pub(crate) sessions: Arc<Sessions<SessionHandle>>,
     pub(crate) interval: Duration,
+    pub(crate) clock: CheckedClock,
 }
 
 struct Stream {
@@ -42,7 +41,7 @@ struct Stream {
 
 impl ToPathTelemetry {
     pub(crate) async fn run(self, shutdown: Shutdown) {
-        let mut measuring = Measuring::new(self.sessions.clone(), self.interval);
+        let mut measuring = Measuring::new(self.sessions.clone(), self.interval, self.clock);
         let mut backoff = Backoff::for_reconnect();
         loop {
             let connecting = open(self.channel.clone());
@@ -85,18 +84,24 @@ async fn open(channel: Channel) -> Result<Stream, Status> {
 struct Measuring {
     sessions: Arc<Sessions<SessionHandle>>,
     interval: Duration,
+    clock: CheckedClock,
     ticks: tokio::time::Interval,
     reports: Reports,
     outbox: Outbox,
 }
 
 impl Measuring {
-    fn new(sessions: Arc<Sessions<SessionHandle>>, interval: Duration) -> Self {
+    fn new(
+        sessions: Arc<Sessions<SessionHandle>>,
+        interval: Duration,
+        clock: CheckedClock,
+    ) -> Self {
         let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             sessions,
             interval,
+            clock,
             ticks,
             reports: Reports::default(),
             outbox: Outbox::default(),
@@ -104,10 +109,7 @@ impl Measuring {
     }
 
     fn measure(&mut self) {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_us = since.map_or(0, |since| {
-            i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
-        });
+        let now_us = self.clock.now_us();
         let reports = self
             .reports
             .take(now_us, self.interval, &self.sessions.paths());

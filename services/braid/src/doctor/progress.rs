@@ -26,17 +26,11 @@ pub async fn look(store: &StoreConfig, bus: &BusConfig, within: Duration) -> Vec
     let Ok(bus) = bus.examine(within).await else {
         return Vec::new();
     };
-    let [judging, publishing, telling, vitals, paths] = duty::ALL;
     // All at once: a person waits for the slowest.
-    let (judging, publishing, telling, vitals, paths) = tokio::join!(
-        progress(&bus, &store, judging, within),
-        progress(&bus, &store, publishing, within),
-        progress(&bus, &store, telling, within),
-        progress(&bus, &store, vitals, within),
-        progress(&bus, &store, paths, within),
-    );
+    let [a, b, c, d, e, f] = duty::ALL.map(|duty| progress(&bus, &store, duty, within));
+    let (a, b, c, d, e, f) = tokio::join!(a, b, c, d, e, f);
     let canary = canary(store.as_ref()).await;
-    vec![judging, publishing, telling, vitals, paths, canary]
+    vec![a, b, c, d, e, f, canary]
 }
 
 async fn open(config: &StoreConfig, within: Duration) -> Option<Arc<dyn Store>> {

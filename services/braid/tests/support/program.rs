@@ -25,6 +25,16 @@ pub struct Program {
 impl Program {
     /// Starts `braid ARGS`; log and output go to files in `logs`.
     pub fn start(logs: &Path, name: &str, args: &[&str]) -> Program {
+        Program::start_in(logs, name, args, &[])
+    }
+
+    /// The same with variables.
+    pub fn start_in(
+        logs: &Path,
+        name: &str,
+        args: &[&str],
+        variables: &[(String, String)],
+    ) -> Program {
         let log = logs.join(format!("{name}.log"));
         let append = || {
             File::options()
@@ -33,7 +43,9 @@ impl Program {
                 .open(&log)
                 .unwrap()
         };
+        let variables = variables.iter().map(|(name, value)| (name, value));
         let child = command(args)
+            .envs(variables)
             .stdin(Stdio::null())
             .stdout(append())
             .stderr(append())

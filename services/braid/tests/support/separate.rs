@@ -30,6 +30,8 @@ pub struct Separate {
     pub front: Option<SocketAddr>,
     /// The gateway's address of the proxy, if a relay stands between them.
     pub to_proxy: Option<SocketAddr>,
+    /// Variables of the services that are started from now on.
+    pub environment: Vec<(String, String)>,
     programs: Vec<(&'static str, Program)>,
 }
 
@@ -101,6 +103,7 @@ impl Separate {
             },
             front: None,
             to_proxy: None,
+            environment: Vec::new(),
             programs: Vec::new(),
         }
     }
@@ -263,7 +266,7 @@ impl Separate {
         args.retain(|flag| !given.contains(&name_of(flag)));
         let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
         args.extend(own);
-        Program::start(&self.logs, log, &args)
+        Program::start_in(&self.logs, log, &args, &self.environment)
     }
 
     pub fn kill(&mut self, noun: &str) {

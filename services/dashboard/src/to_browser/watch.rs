@@ -197,7 +197,8 @@ impl Viewer {
         }
         let scope = Scope::tenant(self.person.tenant.clone());
         let store = self.app.store.as_ref();
-        let samples = from_store::recent_samples(store, &scope, &self.patient, contracts::now_us())
+        let now_us = self.app.live.now_us();
+        let samples = from_store::recent_samples(store, &scope, &self.patient, now_us)
             .await
             .map_err(|error| End::Told(store_status(&error)))?;
         self.samples(samples).await
@@ -285,7 +286,10 @@ mod tests {
             alerting: crate::to_alerting::client(&config.alerting_url, None).unwrap(),
             links: crate::to_links::client(&config.links_url, None).unwrap(),
         };
-        let live = Arc::new(Live::new(RuleSet::default_set()));
+        let live = Arc::new(Live::new(
+            RuleSet::default_set(),
+            clocks::CheckedClock::of_machine(),
+        ));
         let app = App::new(
             &config,
             store,

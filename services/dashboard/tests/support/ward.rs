@@ -49,6 +49,15 @@ impl Ward {
         let bus: Arc<dyn Bus> =
             Arc::new(EmbeddedBus::open(dir, EmbeddedOptions::default()).expect("bus"));
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir).expect("store"));
+        Ward::over(bus, store, listen, flags).await
+    }
+
+    /// Another replica over the same bus and store.
+    pub async fn another(&self, listen: &str, flags: &[&str]) -> Ward {
+        Ward::over(self.bus.clone(), self.store.clone(), listen, flags).await
+    }
+
+    async fn over(bus: Arc<dyn Bus>, store: Arc<dyn Store>, listen: &str, flags: &[&str]) -> Ward {
         let acknowledged = Arc::new(Mutex::new(Vec::new()));
         let links = Arc::new(Mutex::new(Vec::new()));
         let alerting = MadeUpAlerting {

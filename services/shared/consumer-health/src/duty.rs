@@ -11,6 +11,8 @@ pub enum Kept {
     OnBus,
     /// The store's outbox of alerts, which is not a topic.
     Outbox,
+    /// The store's queue of notices: those that are due and that no member has ever taken.
+    Notices,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +69,18 @@ pub const TELLING: Duty = Duty {
     still_metric: "braid_alerting_people_standing_still_seconds",
 };
 
+pub const DELIVERING: Duty = Duty {
+    name: "delivering",
+    service: "alerting",
+    topic: Topic::Alerts,
+    group: "",
+    kept: Kept::Notices,
+    stands: "notices wait and their delivery is not tried",
+    does: "the delivery of notices is tried",
+    lag_metric: "braid_alerting_untried_notices",
+    still_metric: "braid_alerting_untried_standing_still_seconds",
+};
+
 pub const STORING_VITALS: Duty = Duty {
     name: "storing-vitals",
     service: "ingest",
@@ -91,5 +105,12 @@ pub const STORING_PATHS: Duty = Duty {
     still_metric: "braid_path_telemetry_standing_still_seconds",
 };
 
-/// The one that matters most first.
-pub const ALL: [Duty; 5] = [JUDGING, PUBLISHING, TELLING, STORING_VITALS, STORING_PATHS];
+/// In order of importance.
+pub const ALL: [Duty; 6] = [
+    JUDGING,
+    PUBLISHING,
+    TELLING,
+    DELIVERING,
+    STORING_VITALS,
+    STORING_PATHS,
+];

@@ -9,11 +9,16 @@ use store::{QueryError, Store};
 
 use crate::{
     duty::{Duty, Kept},
-    standing::Lane,
+    standing::{Lane, Moment},
 };
 
 /// Entries of the outbox that are counted; of more, so many are reported.
 const OUTBOX_COUNTED_MAX: usize = 256;
+/// Notices that are counted; of more, so many are reported.
+const NOTICES_COUNTED_MAX: usize = 10_000;
+/// A notice is taken within a second. One that is due for so long counts as waiting; with the
+/// patience of [`crate::Pace`] it is reported before it is 30 s old.
+const UNTRIED_AFTER_US: i64 = 5_000_000;
 
 /// What of the store is asked. Every [`Store`] answers; tests have their own.
 #[async_trait]
@@ -23,6 +28,10 @@ pub trait Asked: Send + Sync {
 
     /// Ids of the oldest alerts that wait to be published, in order.
     async fn waiting(&self, limit: usize) -> Result<Vec<u64>, QueryError>;
+
+    /// Notices that were due before `due_us` and that no member has taken since; at most `limit`
+    /// are counted. `now_us` is the present.
+    async fn untried(&self, due_us: i64, now_us: i64, limit: usize) -> Result<u64, QueryError>;
 }
 
 #[async_trait]
@@ -34,6 +43,10 @@ impl<T: Store + ?Sized> Asked for T {
     async fn waiting(&self, limit: usize) -> Result<Vec<u64>, QueryError> {
         let entries = self.outbox(limit).await?;
         Ok(entries.into_iter().map(|entry| entry.id).collect())
+    }
+
+    async fn untried(&self, due_us: i64, now_us: i64, limit: usize) -> Result<u64, QueryError> {
+        self.untried_notices(due_us, now_us, limit).await
     }
 }
 
@@ -67,6 +80,7 @@ impl Source {
     pub fn of(&self) -> &'static str {
         match self {
             Source::Duty(duty) if duty.kept == Kept::Outbox => "the outbox",
+            Source::Duty(duty) if duty.kept == Kept::Notices => "the queue of notices",
             Source::Duty(duty) => duty.topic.name(),
             Source::Reader { topic, .. } => topic.name(),
         }
@@ -105,6 +119,18 @@ pub async fn measure<S: Asked + ?Sized>(
             Kept::Outbox => {
                 let waiting = store.waiting(OUTBOX_COUNTED_MAX).await.map_err(by_store)?;
                 return Ok(BTreeMap::from([(0, outbox(&waiting))]));
+            }
+            Kept::Notices => {
+                let now_us = Moment::now().wall_us;
+                let due_us = now_us.saturating_sub(UNTRIED_AFTER_US);
+                let untried = store.untried(due_us, now_us, NOTICES_COUNTED_MAX).await;
+                let lane = Lane {
+                    oldest: 0,
+                    next: untried.map_err(by_store)?,
+                    // Never moves: that others are tried does not help those that are overdue.
+                    done: Some(0),
+                };
+                return Ok(BTreeMap::from([(0, lane)]));
             }
         },
         Source::Reader { topic, seen } => {

@@ -8,7 +8,7 @@ use store::{Claims, Store};
 use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::{
-    duty::Duty,
+    duty::{Duty, Kept},
     measure::{Asked, Source, Unanswered, measure},
     standing::{Judge, Moment, Standing},
 };
@@ -157,7 +157,12 @@ impl Own {
             still: level,
             unanswered: level,
             held,
-            to_do: "see infra/runbooks.md#standingstill; nothing is lost, the bus keeps what waits",
+            to_do: match duty.kept {
+                Kept::Notices => {
+                    "see infra/runbooks.md#noticesnottried; the store keeps what waits"
+                }
+                _ => "see infra/runbooks.md#standingstill; the bus keeps what waits",
+            },
             heard: None,
         }
     }

@@ -55,6 +55,15 @@ impl Asked for Positions {
             Mode::Hangs => std::future::pending().await,
         }
     }
+
+    async fn untried(&self, _: i64, _: i64, _: usize) -> Result<u64, QueryError> {
+        let mode = self.0.lock().clone();
+        match mode {
+            Mode::Done(untried) => Ok(untried.first().copied().unwrap_or_default()),
+            Mode::Away => Err(QueryError::Unavailable("no connection".into())),
+            Mode::Hangs => std::future::pending().await,
+        }
+    }
 }
 
 struct Stage {
@@ -191,6 +200,25 @@ async fn a_sink_that_stands_still_warns_and_takes_nothing_out_of_service() {
     let warns = |health: &Health| health.is_ready() && health.warnings().len() == 1;
     stage.until("a warning", warns).await;
     stage.set(Mode::Done(vec![1]));
+    stage.until("well again", is_well).await;
+}
+
+/// Others being tried meanwhile is no progress for those that wait.
+#[tokio::test]
+async fn notices_that_are_not_tried_are_a_warning_until_they_are() {
+    let stage = Stage::new();
+    stage.watch(Own::duty(duty::DELIVERING, Level::Warning, None));
+    stage.until("well", is_well).await;
+    let is_warned = |health: &Health| {
+        let warnings = health.warnings();
+        let says = "notices wait and their delivery is not tried since";
+        health.is_ready() && warnings.iter().any(|(_, it)| it.says.starts_with(says))
+    };
+    for untried in [3, 2, 1] {
+        stage.set(Mode::Done(vec![untried]));
+        stage.until("a warning", is_warned).await;
+    }
+    stage.set(Mode::Done(vec![0]));
     stage.until("well again", is_well).await;
 }
 

@@ -66,6 +66,15 @@ pub trait NoticesStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<QueuedNotice>, WriteError>;
 
+    /// Counts notices that were due before `due_us` and that no member has ever taken, up to
+    /// `limit`. One behind a notice that has failed waits for its turn and is not counted.
+    async fn untried_notices(
+        &self,
+        due_us: i64,
+        now_us: i64,
+        limit: usize,
+    ) -> Result<u64, QueryError>;
+
     /// Not before `due_us` again.
     async fn delay_notices(&self, ids: &[String], due_us: i64) -> Result<(), WriteError>;
 

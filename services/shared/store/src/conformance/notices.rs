@@ -174,6 +174,44 @@ pub async fn notices_that_fail_hold_up_no_others(harness: &dyn Harness) {
     assert!(turns.len() >= FAILING - 3, "{turns:?}");
 }
 
+pub async fn notices_that_nobody_has_tried_are_counted(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let of = alert("a", "ann");
+    let other = alert("b", "ann");
+    let mut notices: Vec<Notice> = (1..=2)
+        .map(|n| notice(&format!("a/{n}"), &of, "webhook", n))
+        .collect();
+    notices.push(notice("b/1", &other, "email", 1));
+    let batch = NoticesBatch {
+        notices,
+        ..NoticesBatch::default()
+    };
+    ok(store.write_notices(batch).await);
+    let untried = async |due_s: i64, limit| {
+        let due_us = START_US + due_s * SECOND_US;
+        ok(store.untried_notices(due_us, due_us, limit).await)
+    };
+    assert_eq!(untried(0, 10).await, 0, "due now");
+    assert_eq!(untried(1, 10).await, 3);
+    assert_eq!(untried(1, 2).await, 2, "no more are counted");
+    assert_eq!(
+        untried(-3600, 10).await,
+        3,
+        "due by a clock that was set back since"
+    );
+    assert_eq!(take(&*store, "email", 1, 1).await, ["b/1"]);
+    assert_eq!(untried(1, 10).await, 2);
+    // The second of one alert stands behind the first, which has failed.
+    assert_eq!(take(&*store, "webhook", 1, 1).await, ["a/1"]);
+    assert_eq!(untried(1, 10).await, 0);
+    let settled = NoticesBatch {
+        outcomes: vec![outcome("a/1", NoticeResult::Delivered)],
+        ..NoticesBatch::default()
+    };
+    ok(store.write_notices(settled).await);
+    assert_eq!(untried(1, 10).await, 1);
+}
+
 pub async fn two_members_take_each_notice_once(harness: &dyn Harness) {
     const NOTICES: usize = 60;
     let (one, other) = (harness.start().await.store, harness.start().await.store);

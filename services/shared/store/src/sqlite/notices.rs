@@ -149,6 +149,26 @@ impl NoticesStore for SqliteStore {
         .await
     }
 
+    async fn untried_notices(
+        &self,
+        due_us: i64,
+        now_us: i64,
+        limit: usize,
+    ) -> Result<u64, QueryError> {
+        self.read(move |connection| {
+            Ok(connection
+                .prepare_cached(
+                    "SELECT count(*) FROM (SELECT 1 FROM notice_queue q
+                     WHERE q.attempts = 0 AND (q.due_us < ?1 OR q.due_us > ?2) AND NOT EXISTS (
+                         SELECT 1 FROM notice_queue e WHERE e.channel = q.channel
+                             AND e.lane = q.lane AND e.seq < q.seq AND e.attempts > 0)
+                     LIMIT ?3)",
+                )?
+                .query_row((due_us, now_us + WAIT_US_MAX, limit), |row| row.get(0))?)
+        })
+        .await
+    }
+
     async fn delay_notices(&self, ids: &[String], due_us: i64) -> Result<(), WriteError> {
         let ids = ids.to_vec();
         self.write(move |writing| {

@@ -201,6 +201,30 @@ impl NoticesStore for TimescaleStore {
         })
     }
 
+    async fn untried_notices(
+        &self,
+        due_us: i64,
+        now_us: i64,
+        limit: usize,
+    ) -> Result<u64, QueryError> {
+        let connection = self.reader().await?;
+        let statement = connection
+            .prepare_cached(
+                "SELECT count(*) FROM (SELECT 1 FROM notice_queue q
+                 WHERE q.attempts = 0 AND (q.due_us < $1 OR q.due_us > $2) AND NOT EXISTS (
+                     SELECT 1 FROM notice_queue e WHERE e.channel = q.channel
+                         AND e.lane = q.lane AND e.seq < q.seq AND e.attempts > 0)
+                 LIMIT $3) AS untried",
+            )
+            .await?;
+        let latest_us = now_us + WAIT_US_MAX;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let row = connection
+            .query_one(&statement, &[&due_us, &latest_us, &limit])
+            .await?;
+        Ok(row.get::<_, i64>(0).cast_unsigned())
+    }
+
     async fn delay_notices(&self, ids: &[String], due_us: i64) -> Result<(), WriteError> {
         transaction!(self, tx => async {
             tx.execute("UPDATE notice_queue SET due_us = $2 WHERE id = ANY($1)", &[&ids, &due_us])
