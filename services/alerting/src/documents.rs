@@ -26,6 +26,12 @@ const SEEN_ALERTS_MAX: usize = 1_000;
 
 /// Everything but the version, which only the store can judge.
 pub fn check(document: &Document) -> Result<(), Invalid> {
+    check_signed(document)?;
+    check_body(document)
+}
+
+/// What every kind needs: tenant, author, reason, and a body within its bound.
+pub fn check_signed(document: &Document) -> Result<(), Invalid> {
     validate_identifier("tenant", &document.tenant, "default")?;
     let text = |field, text: &str, max, example| {
         if text.trim().is_empty() || text.len() > max {
@@ -51,6 +57,10 @@ pub fn check(document: &Document) -> Result<(), Invalid> {
             "{}",
         ));
     }
+    Ok(())
+}
+
+fn check_body(document: &Document) -> Result<(), Invalid> {
     match document.kind.as_str() {
         TEAM => {
             lasting(document)?;

@@ -64,6 +64,13 @@ impl Asker {
             .await
     }
 
+    /// Logs a reading of steering documents, which name no patient.
+    pub async fn reads_steering(&self, store: &dyn Store, tenant: &str) -> Result<(), Failure> {
+        let detail = ", steering".to_owned();
+        self.reads(store, tenant, "read documents", "", detail)
+            .await
+    }
+
     /// `patient` is empty for several patients.
     pub async fn reads(
         &self,

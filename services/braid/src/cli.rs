@@ -33,6 +33,7 @@ use crate::rules::RulesCommand;
 use crate::run_service::ServiceCommand;
 use crate::secrets::SecretsCommand;
 use crate::setup::SetupCommand;
+use crate::steering::SteeringCommand;
 use crate::trial::TrialCommand;
 use crate::tun::TunCommand;
 
@@ -97,6 +98,9 @@ enum Braid {
     /// Show, check and try alert rules before they are in force.
     #[command(subcommand)]
     Rules(RulesCommand),
+    /// Set which traffic takes which access: check, put, show and explain steering rules.
+    #[command(subcommand)]
+    Steering(SteeringCommand),
     /// Set who is notified of alerts, silence them for a while, and print their history.
     #[command(subcommand)]
     Alerts(AlertsCommand),
@@ -190,6 +194,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Register(register) => register.run()?,
         Braid::Quarantine(quarantine) => quarantine.run()?,
         Braid::Rules(rules) => return rules.run(),
+        Braid::Steering(steering) => return steering.run(),
         Braid::Alerts(alerts) => alerts.run()?,
         Braid::Gateways(gateways) => gateways.run()?,
         Braid::Accounts(accounts) => accounts.run()?,

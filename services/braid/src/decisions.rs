@@ -3,11 +3,12 @@
 
 use alerting::documents::{self, RULES, SILENCE};
 use contracts::alerts::Document;
-use store::{AuditEntry, Scope, Store, WriteError};
+use store::{AuditEntry, STEERING, Scope, Store, WriteError};
 
 use crate::alerts::{Place, Signed};
 use crate::audit::Asker;
 use crate::process::Failure;
+use crate::steering;
 
 /// Attempts to write a version while others write versions as well.
 const ATTEMPTS_MAX: u32 = 5;
@@ -36,7 +37,12 @@ pub async fn put(
             until_us,
             body: body.to_owned(),
         };
-        documents::check(&document).map_err(Failure::other)?;
+        if kind == STEERING {
+            documents::check_signed(&document).map_err(Failure::other)?;
+            steering::check_body(&document)?;
+        } else {
+            documents::check(&document).map_err(Failure::other)?;
+        }
         // As for decisions on the page, and before the action.
         let ends = kind == SILENCE && until_us <= document.at_us;
         let decided = AuditEntry {

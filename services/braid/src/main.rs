@@ -39,6 +39,7 @@ mod run_service;
 mod secrets;
 mod setup;
 mod simulate;
+mod steering;
 mod trial;
 mod tun;
 mod up;

@@ -92,6 +92,10 @@ pub struct Config {
     /// a file: the built-in rules.
     #[arg(long)]
     pub rules: Option<PathBuf>,
+    /// Steering document (TOML or JSON): which traffic takes which access, in which mode. It holds
+    /// until path-telemetry hands one out. None: every access is used.
+    #[arg(long, value_name = "FILE")]
+    pub steering: Option<PathBuf>,
     /// Address for applications as HTTP CONNECT and SOCKS5 proxy (TCP, and UDP with SOCKS5). Their
     /// traffic goes after vitals. Empty: none.
     #[arg(long, value_name = "ADDRESS")]

@@ -42,7 +42,12 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub use tun::Packets;
-use tunnel::{Place, Places, SpliceError, Traffic, Tunnel, TunnelStream, Urgency, splice};
+use tunnel::{
+    Place, Places, SpliceError, Traffic, Tunnel, TunnelStream, Urgency, splice,
+    steering_rules::{self, Flow},
+};
+
+use crate::steering::Flows;
 
 /// Names under which the listeners are announced.
 pub const LISTENER: &str = "applications";
@@ -74,11 +79,14 @@ pub struct Options {
 /// Accepts connections of applications until shutdown is requested, then gives them time to end.
 pub struct Applications {
     pub tunnel: Tunnel,
+    /// Which accesses each connection may use.
+    pub flows: Flows,
     pub options: Options,
 }
 
 struct Shared {
     tunnel: Tunnel,
+    steered: Flows,
     options: Options,
     places: Arc<Semaphore>,
     /// Places for the flows of all associations.
@@ -95,6 +103,7 @@ impl Applications {
             flows: Arc::new(Semaphore::new(association::FLOWS_MAX)),
             guesses: Mutex::default(),
             tunnel: self.tunnel,
+            steered: self.flows,
             options: self.options,
         });
         let connections = TaskTracker::new();
@@ -245,7 +254,13 @@ impl Shared {
             return refuse(stream, dialect, Refusal::Full(self.options.connections_max)).await;
         };
         drop(negotiating);
+        let prompt = urgency == Urgency::Prompt;
         let urgency = admitted(wanted.urgency.unwrap_or(urgency));
+        let flow = flow_of(urgency, prompt, wanted.user.as_deref());
+        let steered = match self.steered.enter(flow.to(wanted.authority.as_str())) {
+            Ok(steered) => steered,
+            Err(blocked) => return refuse(stream, dialect, Refusal::Steered(blocked)).await,
+        };
         let opened = self.tunnel.open_tcp(&wanted.authority, urgency).await;
         let mut tunnel = match opened {
             Ok(tunnel) => tunnel,
@@ -265,7 +280,12 @@ impl Shared {
             .map_err(ServeError::Negotiate)?;
         let counter = |direction| metrics::counter!("braid_gateway_applications_bytes_total", "direction" => direction);
         let traffic = Traffic::new(counter("down"), counter("up"));
-        let ended = splice(tunnel, stream, self.options.idle_max, &traffic).await;
+        let spliced = splice(tunnel, stream, self.options.idle_max, &traffic);
+        let ended = tokio::select! {
+            ended = spliced => ended,
+            // The rules leave it no access any more.
+            () = steered.is_cut() => Ok(()),
+        };
         drop(open);
         let (down_bytes, up_bytes) = traffic.bytes();
         tracing::debug!(authority = %wanted.authority, up_bytes, down_bytes, ?ended, "an application's tunnel ended");
@@ -290,6 +310,12 @@ impl Shared {
             Err(error) => return refuse(stream, dialect, Refusal::NoSocket(error)).await,
         };
         let relay = association.address().map_err(ServeError::Associate)?;
+        let mut flow = flow_of(admitted(urgency), urgency == Urgency::Prompt, None);
+        flow.protocol = steering_rules::Protocol::Udp;
+        let steered = match self.steered.enter(flow) {
+            Ok(steered) => steered,
+            Err(blocked) => return refuse(stream, dialect, Refusal::Steered(blocked)).await,
+        };
         count(dialect, "associated");
         let _open = Open::enter();
         let associated = socks5::associated(relay);
@@ -304,8 +330,23 @@ impl Shared {
         tokio::select! {
             failed = serving => failed.map_err(ServeError::Associate),
             () = gone(&mut stream) => Ok(()),
+            () = steered.is_cut() => Ok(()),
         }
     }
+}
+
+/// The flow as rules know it: by the user of SOCKS5, or by the listener.
+fn flow_of(urgency: Urgency, prompt_listener: bool, user: Option<&str>) -> Flow {
+    let application = match user.filter(|user| !user.is_empty()) {
+        Some(user) => format!("user:{user}"),
+        None if prompt_listener => LISTENER_PROMPT.to_owned(),
+        None => LISTENER.to_owned(),
+    };
+    let urgency = match urgency {
+        Urgency::Bulk => steering_rules::Urgency::Bulk,
+        Urgency::Prompt | Urgency::Urgent => steering_rules::Urgency::Prompt,
+    };
+    Flow::new(application, urgency)
 }
 
 /// Returns when the application has closed its connection; its bytes there have no meaning.

@@ -20,6 +20,7 @@ pub mod journal;
 pub mod rule_states;
 pub mod rulebook;
 mod sensor_clocks;
+pub mod steering;
 pub mod to_dashboard;
 pub mod to_path_telemetry;
 pub mod to_proxy;
@@ -37,9 +38,14 @@ use service_kit::{
     grpc::ServeError,
     tls::{Identity, IdentityError, PeerId},
 };
-use tokio::{net::TcpListener, sync::broadcast::error::RecvError, task::JoinHandle};
+use tokio::{
+    net::TcpListener,
+    sync::{broadcast::error::RecvError, watch},
+    task::JoinHandle,
+};
 use tunnel::{
     AccessRule, Interface, StartError, Transport, TunError, Tunnel, TunnelConfig, Urgency,
+    steering_rules::Document,
 };
 
 pub use config::{Config, TunTcp};
@@ -51,6 +57,7 @@ use crate::{
     from_ingest::Follower,
     intake::Intake,
     journal::{Condition, Directory, Journal, Limits, recovery},
+    steering::{Flows, InForce, Kept, Steering},
     to_dashboard::CertificateError,
     to_path_telemetry::{JournalsWaiting, Telemetry},
     to_proxy::{Courier, DeadLetters, FromMemory, Options, Through, Uplink},
@@ -146,6 +153,18 @@ pub async fn run(
         identity,
     });
     let journals = JournalsWaiting::default();
+    let (in_force, kept) = open_steering(&config)?;
+    let flows = Flows::default();
+    let steering = Steering {
+        tunnel: tunnel.clone(),
+        flows: flows.clone(),
+        in_force: in_force.subscribe(),
+        data_dir: config.data_dir.clone(),
+        clock: Moment::now,
+    };
+    context
+        .tasks()
+        .spawn(steering.run(context.shutdown().clone()));
     let telemetry = (!config.path_telemetry.is_empty()).then(|| Telemetry {
         journals: journals.clone(),
         gateway: gateway.clone(),
@@ -154,6 +173,7 @@ pub async fn run(
         interval: Duration::from_millis(config.path_report_interval_ms),
         clock: Moment::now,
         tunnel: Some(tunnel.clone()),
+        steering: Some((in_force, kept)),
     });
     let telemetry = telemetry.map(|telemetry| {
         context
@@ -163,6 +183,7 @@ pub async fn run(
     let applications = (!applications.is_empty()).then(|| {
         let serving = Applications {
             tunnel: tunnel.clone(),
+            flows: flows.clone(),
             options: from_applications::Options {
                 token: config.applications_token.clone(),
                 connections_max: config.applications_connections_max,
@@ -259,6 +280,30 @@ async fn watch_transport(tunnel: Tunnel, warning: WarningHandle, context: Contex
             () = context.shutdown().requested() => return,
         }
     }
+}
+
+/// The steering document that holds at the start: the one that path-telemetry handed out last, or
+/// the file of the configuration.
+fn open_steering(config: &Config) -> Result<(watch::Sender<Arc<InForce>>, Kept), RunError> {
+    let own = match &config.steering {
+        Some(file) => InForce {
+            version: 0,
+            document: read_steering(file)?,
+        },
+        None => InForce::default(),
+    };
+    let kept = Kept::new(config.data_dir.join("steering.json"));
+    let in_force = kept.read().unwrap_or(own);
+    Ok((watch::Sender::new(Arc::new(in_force)), kept))
+}
+
+fn read_steering(file: &Path) -> Result<Document, ConfigError> {
+    const EXAMPLE: &str = "--steering steering.toml";
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        ConfigError::new("steering", format!("{}: {error}", file.display()), EXAMPLE)
+    })?;
+    Document::from_text(&text, &file.display().to_string())
+        .map_err(|error| ConfigError::new("steering", error.to_string(), EXAMPLE))
 }
 
 /// Binds and announces the listeners for applications, each with the urgency of its streams.

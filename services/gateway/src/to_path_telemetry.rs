@@ -16,12 +16,19 @@ use contracts::{
     policy::{GetPolicyRequest, policy_service_client::PolicyServiceClient},
 };
 use service_kit::{Backoff, Shutdown};
-use tokio::{sync::mpsc, time::MissedTickBehavior};
+use tokio::{
+    sync::{mpsc, watch},
+    time::MissedTickBehavior,
+};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::transport::Channel;
 use tunnel::{Keepalive, PathSnapshot, Tunnel, Urgency};
 
-use crate::{clock::Clock, to_proxy::Uplink};
+use crate::{
+    clock::Clock,
+    steering::{InForce, Kept},
+    to_proxy::Uplink,
+};
 
 /// Intervals whose reports wait for a connection; then the oldest go.
 const WAITING_MAX: usize = 64;
@@ -100,6 +107,7 @@ impl Reporter {
                 // The certificate says it.
                 tenant: String::new(),
                 journal_waiting: None,
+                steering_version: 0,
             });
         }
         self.last = paths
@@ -148,6 +156,8 @@ pub struct Telemetry {
     pub journals: JournalsWaiting,
     /// Whose keepalive follows the policy.
     pub tunnel: Option<Tunnel>,
+    /// Where the steering document of the policy goes, and where it is kept.
+    pub steering: Option<(watch::Sender<Arc<InForce>>, Kept)>,
 }
 
 impl Telemetry {
@@ -182,8 +192,10 @@ impl Telemetry {
             let mut reports =
                 reporter.report(&self.uplink.paths(), (self.clock)().wall_us, self.interval);
             let journal_waiting = self.journals.entries();
+            let steering_version = self.steering_version();
             for report in &mut reports {
                 report.journal_waiting = journal_waiting;
+                report.steering_version = steering_version;
             }
             if reports.is_empty() {
                 continue;
@@ -260,11 +272,34 @@ impl Telemetry {
         }
     }
 
+    fn steering_version(&self) -> u32 {
+        self.steering.as_ref().map_or(0, |it| it.0.borrow().version)
+    }
+
+    /// Puts a newer steering document in force, without a reconnect. A wrong one is reported and
+    /// changes nothing.
+    fn take_steering(&self, version: u32, body: &str) {
+        let Some((in_force, kept)) = &self.steering else {
+            return;
+        };
+        if version == 0 || version == in_force.borrow().version {
+            return;
+        }
+        match kept.take(version, body) {
+            Ok(taken) => {
+                tracing::info!(version, "steering document in force");
+                in_force.send_replace(Arc::new(taken));
+            }
+            Err(error) => tracing::warn!(version, %error, "steering document refused"),
+        }
+    }
+
     /// The most cautious keepalive of all paths, for the tunnel has one for all.
     async fn fetch_policy(&self) -> Option<Keepalive> {
         let mut client = PolicyServiceClient::new(self.channel()?);
         let request = GetPolicyRequest {
             gateway: self.gateway.clone(),
+            steering_version: self.steering_version(),
         };
         let response = tokio::time::timeout(POLICY_LIMIT, client.get_policy(request))
             .await
@@ -272,6 +307,7 @@ impl Telemetry {
             .inspect_err(|status| tracing::debug!(%status, "no policy"))
             .ok()?
             .into_inner();
+        self.take_steering(response.steering_version, &response.steering_document);
         response
             .paths
             .iter()

@@ -134,6 +134,7 @@ impl World {
             clock,
             journals: self.journals.clone(),
             tunnel: None,
+            steering: None,
         };
         let context = Context::new("gateway");
         context

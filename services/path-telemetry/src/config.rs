@@ -4,19 +4,6 @@ use std::net::SocketAddr;
 
 use service_kit::{ConfigError, ServiceConfig, grpc::FrontConfig, tls::IdentityFiles};
 
-/// Steering modes that a policy can name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Steering {
-    /// Redundant while every path of the gateway is lossy, otherwise smallest delay.
-    Auto,
-    SmallestDelay,
-    LoadBalancing,
-    ActiveStandby,
-    PriorityBased,
-    Redundant,
-}
-
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct Config {
     /// Address of the gRPC listener (PathTelemetryService, PolicyService).
@@ -41,10 +28,6 @@ pub struct Config {
     /// left out. 0: no bound.
     #[arg(long, value_name = "REPORTS", default_value_t = 10)]
     pub gateway_reports_per_s: u64,
-    /// Steering mode that the policy names. Gateways of this version take only the keepalive from
-    /// the policy: they use each path by their own measurements.
-    #[arg(long, value_enum, default_value = "auto")]
-    pub steering: Steering,
     /// Mean time in milliseconds until a dead path is detected.
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub detection_ms: u32,

@@ -11,12 +11,12 @@ use std::{
 
 use contracts::{
     paths::{End, PathReport, PathState},
-    policy::{GetPolicyResponse, PathPolicy, SteeringMode},
+    policy::{GetPolicyResponse, PathPolicy},
 };
 use parking_lot::Mutex;
 use path_probe::{AsymmetricEwma, Choice, Target, optimise};
 
-use crate::config::{Config, Steering};
+use crate::config::Config;
 
 /// Gateways whose paths are estimated; at the bound the gateway that is silent for longest is
 /// forgotten, and its estimates begin anew.
@@ -33,15 +33,12 @@ const LOSS_MIN: f64 = 0.005;
 const LOSS_MAX: f64 = 0.3;
 /// Packets of an interval; fewer packets give no loss sample.
 const PACKETS_MIN: u64 = 10;
-/// Loss ratio; when every open path reaches it, the steering mode is redundant.
-const REDUNDANT_FROM: f64 = 0.05;
 /// Round trip in seconds that is assumed of a path without a sample.
 const RTT_S_DEFAULT: f64 = 0.1;
 
 /// Goals of the keepalive, from the configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goals {
-    steering: Steering,
     detection_s: f64,
     false_alarm_interval_s: f64,
     interval_s_min: f64,
@@ -50,7 +47,6 @@ pub(crate) struct Goals {
 impl From<&Config> for Goals {
     fn from(config: &Config) -> Goals {
         Goals {
-            steering: config.steering,
             detection_s: f64::from(config.detection_ms) / 1e3,
             false_alarm_interval_s: f64::from(config.false_alarm_interval_s),
             interval_s_min: f64::from(config.keepalive_interval_ms_min) / 1e3,
@@ -63,7 +59,6 @@ struct PathEstimate {
     rtt_s: AsymmetricEwma,
     loss_up: AsymmetricEwma,
     loss_down: AsymmetricEwma,
-    is_closed: bool,
     seen_us: i64,
 }
 
@@ -74,7 +69,6 @@ impl PathEstimate {
             rtt_s: ewma(),
             loss_up: ewma(),
             loss_down: ewma(),
-            is_closed: false,
             seen_us: 0,
         }
     }
@@ -93,7 +87,6 @@ impl PathEstimate {
                 End::Proxy | End::Unspecified => self.loss_down.update(now_s, loss),
             };
         }
-        self.is_closed = report.state() == PathState::Closed;
         self.seen_us = self.seen_us.max(report.time_us);
     }
 
@@ -153,50 +146,22 @@ impl Estimates {
             .observe(report);
     }
 
-    /// A gateway without estimates gets the mode alone, without paths.
+    /// A gateway without estimates gets no paths.
     pub(crate) fn policy(&self, gateway: &str) -> GetPolicyResponse {
         let gateways = self.gateways.lock();
-        let Some(gateway) = gateways.get(gateway) else {
-            return GetPolicyResponse {
-                mode: self.mode(std::iter::empty()).into(),
-                paths: Vec::new(),
-            };
-        };
-        let paths = gateway
-            .paths
-            .iter()
-            .map(|(name, path)| {
-                let choice = choose(self.goals, path.rtt_s(), path.loss());
-                PathPolicy {
-                    path: name.clone(),
-                    keepalive_k: choice.k,
-                    keepalive_interval_ms: (choice.t_ka_s * 1e3).round() as u32,
-                }
-            })
-            .collect();
-        let open = gateway.paths.values().filter(|path| !path.is_closed);
-        GetPolicyResponse {
-            mode: self.mode(open).into(),
-            paths,
-        }
-    }
-
-    fn mode<'a>(&self, open: impl Iterator<Item = &'a PathEstimate>) -> SteeringMode {
-        match self.goals.steering {
-            Steering::SmallestDelay => SteeringMode::SmallestDelay,
-            Steering::LoadBalancing => SteeringMode::LoadBalancing,
-            Steering::ActiveStandby => SteeringMode::ActiveStandby,
-            Steering::PriorityBased => SteeringMode::PriorityBased,
-            Steering::Redundant => SteeringMode::Redundant,
-            Steering::Auto => {
-                let losses: Vec<f64> = open.map(PathEstimate::loss).collect();
-                let all_lossy = losses.iter().all(|loss| *loss >= REDUNDANT_FROM);
-                if losses.len() > 1 && all_lossy {
-                    SteeringMode::Redundant
-                } else {
-                    SteeringMode::SmallestDelay
-                }
+        let known = gateways.get(gateway);
+        let paths = known.into_iter().flat_map(|gateway| &gateway.paths);
+        let paths = paths.map(|(name, path)| {
+            let choice = choose(self.goals, path.rtt_s(), path.loss());
+            PathPolicy {
+                path: name.clone(),
+                keepalive_k: choice.k,
+                keepalive_interval_ms: (choice.t_ka_s * 1e3).round() as u32,
             }
+        });
+        GetPolicyResponse {
+            paths: paths.collect(),
+            ..GetPolicyResponse::default()
         }
     }
 }
@@ -227,7 +192,6 @@ mod tests {
     use super::*;
 
     const GOALS: Goals = Goals {
-        steering: Steering::Auto,
         detection_s: 0.5,
         false_alarm_interval_s: 1e5,
         interval_s_min: 0.05,
@@ -264,7 +228,6 @@ mod tests {
                 keepalive_interval_ms: 60
             }]
         );
-        assert_eq!(policy.mode(), SteeringMode::SmallestDelay);
     }
 
     #[test]
@@ -304,29 +267,6 @@ mod tests {
             estimates.observe(&silent);
         }
         assert_eq!(estimates.policy("gateway-1").paths, before);
-    }
-
-    #[test]
-    fn the_mode_is_redundant_only_when_every_open_path_is_lossy() {
-        let estimates = Estimates::new(GOALS);
-        estimates.observe(&report("wifi", End::Gateway, 1, 20.0, 10));
-        assert_eq!(
-            estimates.policy("gateway-1").mode(),
-            SteeringMode::SmallestDelay
-        );
-        estimates.observe(&report("lte", End::Proxy, 1, 60.0, 10));
-        assert_eq!(
-            estimates.policy("gateway-1").mode(),
-            SteeringMode::Redundant
-        );
-        let mut closed = report("lte", End::Proxy, 2, 60.0, 10);
-        closed.state = PathState::Closed.into();
-        estimates.observe(&closed);
-        assert_eq!(
-            estimates.policy("gateway-1").mode(),
-            SteeringMode::SmallestDelay
-        );
-        assert!(estimates.policy("unknown").paths.is_empty());
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod from_gateway;
 mod from_proxy;
 mod owners;
 mod report;
+mod steering;
 mod to_bus;
 mod to_proxy;
 mod to_store;
@@ -33,7 +34,7 @@ use store::Store;
 
 pub use service_kit::RunError;
 
-pub use config::{Config, Steering};
+pub use config::Config;
 
 /// Consumer group of the topic `paths` that writes the store.
 pub const STORE_GROUP: &str = consumer_health::duty::STORING_PATHS.group;
@@ -67,6 +68,8 @@ pub async fn run(
     let owners = owners::Owners::default();
     tasks.spawn(owners.clone().follow(Arc::clone(&store), context.clone()));
 
+    let steering = steering::Documents::default();
+    tasks.spawn(steering.clone().follow(Arc::clone(&store), context.clone()));
     let (to, revocations) = tokio::sync::watch::channel(store::Followed::default());
     let shutdown = context.shutdown().clone();
     tasks.spawn(async move {
@@ -89,6 +92,7 @@ pub async fn run(
         owners,
         bounds,
         revocations,
+        steering,
     );
     let routes = from_gateway::routes(reports, policies);
     let tls = identity.server_config(true, &[b"h2"]);

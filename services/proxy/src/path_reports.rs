@@ -109,6 +109,7 @@ impl Reports {
             sequence: *sequence,
             tenant: gateway.tenant.clone(),
             journal_waiting: None,
+            steering_version: 0,
         };
         last.sent_bytes = path.sent_bytes;
         last.received_bytes = path.received_bytes;

@@ -58,6 +58,8 @@ pub(super) struct Wanted {
     pub(super) authority: Authority,
     /// The urgency that it asks for; `None`: the listener's default.
     pub(super) urgency: Option<Urgency>,
+    /// User of SOCKS5, for steering rules.
+    pub(super) user: Option<String>,
     /// Bytes for the destination that were sent early.
     pub(super) early: Bytes,
 }

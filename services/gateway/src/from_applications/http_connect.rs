@@ -36,6 +36,7 @@ pub(super) fn step(input: &mut BytesMut, token: Option<&Secret>) -> Step {
             Step::Want(Wanted {
                 authority,
                 urgency,
+                user: None,
                 early: input.split().freeze(),
             })
         }
@@ -130,7 +131,9 @@ fn status(refusal: &Refusal) -> StatusCode {
         Refusal::TooSlow => StatusCode::REQUEST_TIMEOUT,
         Refusal::NotConnect => StatusCode::METHOD_NOT_ALLOWED,
         Refusal::Unauthorized => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
-        Refusal::Full(_) | Refusal::NoSocket(_) => StatusCode::SERVICE_UNAVAILABLE,
+        Refusal::Full(_) | Refusal::NoSocket(_) | Refusal::Steered(_) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         Refusal::NotOpened(error) => match error {
             OpenError::Refused(status) if status.is_client_error() || status.is_server_error() => {
                 *status

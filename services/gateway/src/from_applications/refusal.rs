@@ -4,6 +4,8 @@ use std::io;
 
 use tunnel::{OpenError, StatusCode};
 
+use crate::steering::Blocked;
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("{0}")]
@@ -23,6 +25,8 @@ pub(super) enum Refusal {
     #[error("{0} connections are open, the largest permitted number")]
     Full(usize),
     #[error(transparent)]
+    Steered(Blocked),
+    #[error(transparent)]
     NotOpened(OpenError),
 }
 
@@ -37,6 +41,7 @@ impl Refusal {
             Self::TooSlow => "slow",
             Self::Unauthorized => "unauthorized",
             Self::Full(_) => "full",
+            Self::Steered(_) => "steered",
             Self::NotOpened(OpenError::Refused(status)) => match *status {
                 StatusCode::FORBIDDEN => "forbidden",
                 StatusCode::TOO_MANY_REQUESTS => "limited",

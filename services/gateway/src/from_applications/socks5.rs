@@ -45,6 +45,8 @@ pub(super) enum Phase {
 pub(super) struct Negotiation {
     phase: Phase,
     token: Option<Secret>,
+    /// At most 255 bytes.
+    user: Option<String>,
 }
 
 impl Negotiation {
@@ -52,6 +54,7 @@ impl Negotiation {
         Self {
             phase: Phase::Greeting,
             token,
+            user: None,
         }
     }
 
@@ -63,7 +66,13 @@ impl Negotiation {
         match self.phase {
             Phase::Greeting => self.greeting(input),
             Phase::Password => self.password(input),
-            Phase::Request => request(input),
+            Phase::Request => match request(input) {
+                Step::Want(wanted) => Step::Want(Wanted {
+                    user: self.user.clone(),
+                    ..wanted
+                }),
+                step => step,
+            },
         }
     }
 
@@ -76,9 +85,12 @@ impl Negotiation {
         let Some(methods) = rest.get(..count) else {
             return Step::More;
         };
-        let (method, next) = match &self.token {
-            Some(_) => (USER_AND_PASSWORD, Phase::Password),
-            None => (NO_AUTHENTICATION, Phase::Request),
+        // Without a token the user still names the application for steering rules.
+        let names_user = self.token.is_some() || methods.contains(&USER_AND_PASSWORD);
+        let (method, next) = if names_user {
+            (USER_AND_PASSWORD, Phase::Password)
+        } else {
+            (NO_AUTHENTICATION, Phase::Request)
         };
         if !methods.contains(&method) {
             return Step::Refuse(Refusal::Unauthorized);
@@ -90,11 +102,12 @@ impl Negotiation {
 
     /// `version, length, user, length, password`; any user is accepted.
     fn password(&mut self, input: &mut BytesMut) -> Step {
-        let (version, password, whole) = {
+        let (version, name, password, whole) = {
             let [version, user, rest @ ..] = &input[..] else {
                 return Step::More;
             };
             let user = usize::from(*user);
+            let name = rest.get(..user).map(String::from_utf8_lossy);
             let Some([length, rest @ ..]) = rest.get(user..) else {
                 return Step::More;
             };
@@ -102,14 +115,16 @@ impl Negotiation {
             let Some(password) = rest.get(..length) else {
                 return Step::More;
             };
-            (*version, password, 3 + user + length)
+            let name = name.map(|name| name.into_owned());
+            (*version, name, password, 3 + user + length)
         };
         if version != PASSWORD_VERSION {
             return Step::Refuse(Refusal::Malformed("not a password message of RFC 1929"));
         }
-        if !self.token.as_ref().is_some_and(|token| token.is(password)) {
+        if self.token.as_ref().is_some_and(|token| !token.is(password)) {
             return Step::Refuse(Refusal::Unauthorized);
         }
+        self.user = name;
         input.advance(whole);
         self.phase = Phase::Request;
         Step::Say(vec![PASSWORD_VERSION, SUCCEEDED])
@@ -146,6 +161,7 @@ fn request(input: &mut BytesMut) -> Step {
     Step::Want(Wanted {
         authority,
         urgency: None,
+        user: None,
         early: input.split().freeze(),
     })
 }
@@ -252,6 +268,7 @@ fn code(refusal: &Refusal) -> u8 {
         | Refusal::Unauthorized
         | Refusal::NoSocket(_)
         | Refusal::Full(_) => GENERAL_FAILURE,
+        Refusal::Steered(_) => NOT_ALLOWED,
         Refusal::NotOpened(error) => match error {
             OpenError::Refused(StatusCode::FORBIDDEN) => NOT_ALLOWED,
             OpenError::Refused(StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT)

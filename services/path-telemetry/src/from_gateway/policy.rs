@@ -1,4 +1,4 @@
-//! Answers of a gateway's keepalive policy.
+//! Answers of a gateway's policy: its keepalive, and the steering document of its tenant.
 
 use std::{sync::Arc, time::Instant};
 
@@ -16,6 +16,7 @@ use crate::{
     bounds::{Bounds, POLICIES_PER_S_MAX},
     estimate::Estimates,
     owners::Owners,
+    steering::Documents,
     to_proxy,
 };
 
@@ -25,6 +26,7 @@ pub(crate) struct Policies {
     owners: Owners,
     bounds: Arc<Mutex<Bounds>>,
     revocations: watch::Receiver<Followed>,
+    steering: Documents,
 }
 
 impl Policies {
@@ -34,6 +36,7 @@ impl Policies {
         owners: Owners,
         bounds: Arc<Mutex<Bounds>>,
         revocations: watch::Receiver<Followed>,
+        steering: Documents,
     ) -> Policies {
         Policies {
             estimates,
@@ -41,6 +44,7 @@ impl Policies {
             owners,
             bounds,
             revocations,
+            steering,
         }
     }
 }
@@ -52,11 +56,8 @@ impl PolicyService for Policies {
         request: Request<GetPolicyRequest>,
     ) -> Result<Response<GetPolicyResponse>, Status> {
         let asked = &request.get_ref().gateway;
-        match request
-            .extensions()
-            .get::<Peer>()
-            .and_then(|peer| peer.id.as_ref())
-        {
+        let peer = request.extensions().get::<Peer>();
+        let tenant = match peer.and_then(|peer| peer.id.as_ref()) {
             Some(PeerId::Gateway(gateway))
                 if gateway.id == *asked && !self.owners.is_anothers(gateway) =>
             {
@@ -65,17 +66,25 @@ impl PolicyService for Policies {
                         "more than {POLICIES_PER_S_MAX} questions a second"
                     )));
                 }
+                Some(gateway.tenant.as_str())
             }
-            Some(PeerId::Service { noun }) if self.allow.contains(noun) => {}
+            Some(PeerId::Service { noun }) if self.allow.contains(noun) => None,
             Some(id) => {
                 return Err(Status::permission_denied(format!(
                     "{id} may not ask for the policy of another gateway"
                 )));
             }
             None => return Err(Status::unauthenticated("a client certificate is needed")),
-        }
+        };
         metrics::counter!("braid_path_telemetry_policies_total").increment(1);
-        Ok(Response::new(self.estimates.policy(asked)))
+        let mut policy = self.estimates.policy(asked);
+        if let Some((version, document)) = tenant.and_then(|it| self.steering.newest(it)) {
+            policy.steering_version = version;
+            if version != request.get_ref().steering_version {
+                policy.steering_document = document;
+            }
+        }
+        Ok(Response::new(policy))
     }
 
     async fn list_revocations(

@@ -17,7 +17,7 @@ use bus::{
 use contracts::paths::{
     End, PathReport, ReportRequest, path_telemetry_service_client::PathTelemetryServiceClient,
 };
-use path_telemetry::{Config, RunError, Steering};
+use path_telemetry::{Config, RunError};
 use service_kit::{
     Context,
     grpc::channel,
@@ -126,7 +126,6 @@ impl World {
             identity,
             allow: vec!["proxy".into()],
             gateway_reports_per_s: 2,
-            steering: Steering::Auto,
             detection_ms: 500,
             false_alarm_interval_s: 100_000,
             keepalive_interval_ms_min: 50,

@@ -13,6 +13,8 @@ pub const TEAM: &str = "team";
 pub const SILENCE: &str = "silence";
 /// The SpO2 scale of a patient, who is the subject. The register has the scale in force.
 pub const SPO2_SCALE: &str = "spo2-scale";
+/// Steering rules of a tenant's gateways.
+pub const STEERING: &str = "steering";
 
 /// Documents in one answer to a tenant, and versions of one subject; of more it sees the first by
 /// subject, or the newest. A service's own question for what is in force is not cut: rules that it
@@ -44,7 +46,7 @@ pub fn patient_of(kind: &str, subject: &str, body: &str) -> String {
 
 /// People's decisions about alerting. Services bound the documents that they put themselves.
 pub(crate) fn is_bounded(document: &Document) -> bool {
-    [RULES, TEAM, SILENCE].contains(&document.kind.as_str())
+    [RULES, TEAM, SILENCE, STEERING].contains(&document.kind.as_str())
 }
 
 /// `others` and `before`: bytes in force of the tenant's other subjects of the kind, and of this

@@ -12,7 +12,7 @@ use std::{
 };
 
 use http::{StatusCode, uri::Authority};
-use multipath::Keepalive;
+use multipath::{Keepalive, steering_rules::Schedule};
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -174,6 +174,7 @@ pub(crate) struct Shared {
     pub(crate) proxy: Arc<ProxyAddress>,
     pub(crate) session: watch::Sender<Option<Arc<Session>>>,
     keepalive: watch::Sender<Keepalive>,
+    schedule: watch::Sender<Arc<Schedule>>,
     pub(crate) ledger: Ledger,
     pub(crate) events: broadcast::Sender<TunnelEvent>,
     pub(crate) end: CancellationToken,
@@ -212,6 +213,7 @@ impl Tunnel {
             proxy,
             session: watch::Sender::new(None),
             keepalive,
+            schedule: watch::Sender::default(),
             ledger: Ledger::new(RESUME_BYTES_MAX),
             events: broadcast::Sender::new(EVENTS_MAX),
             end: end.clone(),
@@ -418,6 +420,18 @@ impl Tunnel {
         self.shared.keepalive.send_replace(keepalive);
     }
 
+    /// Which paths carry data, in which order and parts, of this session and of later ones, at
+    /// both ends. The proxy is told where it takes schedules.
+    pub fn set_schedule(&self, schedule: Schedule) {
+        self.shared.schedule.send_if_modified(|held| {
+            let changed = **held != schedule;
+            if changed {
+                *held = Arc::new(schedule);
+            }
+            changed
+        });
+    }
+
     /// Adds an access network, or replaces the socket of the network of that name. A path over it
     /// is opened at once. An open path of the network continues from its new address.
     pub fn attach(&self, interface: Interface) -> Result<(), AttachError> {
@@ -472,6 +486,10 @@ impl Tunnel {
 impl Shared {
     pub(crate) fn watch_keepalive(&self) -> watch::Receiver<Keepalive> {
         self.keepalive.subscribe()
+    }
+
+    pub(crate) fn watch_schedule(&self) -> watch::Receiver<Arc<Schedule>> {
+        self.schedule.subscribe()
     }
 
     pub(crate) fn next_number(&self) -> u64 {

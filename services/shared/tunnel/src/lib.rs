@@ -83,7 +83,7 @@ pub use ip::{
 };
 pub use ip_tunnel::{IpAddressEntry, IpCapsule, IpTunnel};
 pub use masquerade::{MasqueradeError, masquerade};
-pub use multipath::{Keepalive, PathState};
+pub use multipath::{Keepalive, PathState, steering_rules};
 pub use names::is_name;
 pub use netlink::{FollowError, local_addresses};
 pub use paths::PathSnapshot;

@@ -10,14 +10,21 @@
 //! v=1` says that a proxy answers proposals. Terms are applied before the line that announces them
 //! is written.
 //!
+//! The schedule of the steering rules goes the same way (`ranks`), to a proxy that says that it
+//! reads it.
+//!
 //! A proxy without the resource refuses it. Then paths have no names at the proxy, and both ends
 //! keep the default keepalive.
+
+mod ranks;
 
 use std::{io, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use multipath::{Keepalive, KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms};
+use multipath::{
+    Keepalive, KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms, steering_rules::Schedule,
+};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
     sync::watch,
@@ -25,24 +32,31 @@ use tokio::{
 use tokio_util::codec::{FramedRead, LinesCodec};
 
 use crate::{paths::Paths, stream::ConnectStream};
+use ranks::{Arriving, RankLine};
 
 /// Bytes of a name of an access network; the client cuts a longer name, and the server refuses it.
 pub(crate) const NAME_BYTES_MAX: usize = 32;
 
-/// Longest line: a path id of 32 bits, a blank, the name and the line end.
-const LINE_BYTES_MAX: usize = NAME_BYTES_MAX + 12;
+/// Longest line: a rank with the name of an access, its place, rank and weight.
+const LINE_BYTES_MAX: usize = NAME_BYTES_MAX + 36;
 
 const ANSWERS: HeaderName = HeaderName::from_static("braid-keepalive");
 const ANSWERS_VALUE: HeaderValue = HeaderValue::from_static("v=1");
+const SCHEDULES: HeaderName = HeaderName::from_static("braid-schedule");
 
 /// The header of the proxy's answer.
 pub(crate) fn welcome() -> HeaderMap {
-    HeaderMap::from_iter([(ANSWERS, ANSWERS_VALUE)])
+    HeaderMap::from_iter([(ANSWERS, ANSWERS_VALUE), (SCHEDULES, ANSWERS_VALUE)])
 }
 
 /// Whether the proxy answers proposals of a keepalive.
 pub(crate) fn answers(headers: &HeaderMap) -> bool {
     headers.get(ANSWERS) == Some(&ANSWERS_VALUE)
+}
+
+/// Whether the proxy obeys schedules.
+pub(crate) fn takes_schedules(headers: &HeaderMap) -> bool {
+    headers.get(SCHEDULES) == Some(&ANSWERS_VALUE)
 }
 
 /// The client's end.
@@ -53,6 +67,9 @@ pub(crate) struct Telling {
     /// The terms in force, for the steering.
     pub(crate) terms: watch::Sender<KeepaliveTerms>,
     pub(crate) proxy_answers: bool,
+    /// What the steering rules say for this session.
+    pub(crate) schedule: watch::Receiver<Arc<Schedule>>,
+    pub(crate) takes_schedules: bool,
 }
 
 impl Telling {
@@ -64,7 +81,13 @@ impl Telling {
         let mut proposer = KeepaliveProposer::new(self.proxy_answers);
         let mut named = self.paths.watch_names();
         let mut sent = Vec::new();
+        let mut scheduled = Arc::<Schedule>::default();
         loop {
+            let schedule = self.schedule.borrow_and_update().clone();
+            if self.takes_schedules && schedule != scheduled {
+                send.write_all(ranks::lines(&schedule).as_bytes()).await?;
+                scheduled = schedule;
+            }
             proposer.want(*self.keepalive.borrow_and_update());
             if let Some(proposal) = proposer.propose() {
                 self.terms.send_replace(proposer.terms());
@@ -81,6 +104,7 @@ impl Telling {
             let changed = tokio::select! {
                 changed = named.changed() => changed,
                 changed = self.keepalive.changed() => changed,
+                changed = self.schedule.changed() => changed,
                 answer = answers.next(), if self.proxy_answers => {
                     let line = match answer {
                         Some(line) => line.map_err(io::Error::other)?,
@@ -112,6 +136,7 @@ pub(crate) async fn learn(
     let mut lines = BufReader::new(stream);
     let mut line = String::new();
     let mut acceptor = KeepaliveAcceptor::default();
+    let mut arriving = Arriving::default();
     loop {
         line.clear();
         (&mut lines)
@@ -124,6 +149,12 @@ pub(crate) async fn learn(
         let sent = line.strip_suffix('\n').and_then(parse);
         match sent.ok_or(io::ErrorKind::InvalidData)? {
             Line::Name(id, name) => paths.set_name(id, name),
+            Line::Rank(line) => {
+                let whole = arriving.on_line(&line).ok_or(io::ErrorKind::InvalidData)?;
+                if let Some(schedule) = whole {
+                    paths.set_schedule(schedule);
+                }
+            }
             Line::Keepalive(proposal) => {
                 let accepted = acceptor.on_propose(proposal);
                 terms.send_replace(acceptor.terms());
@@ -140,13 +171,15 @@ pub(crate) async fn learn(
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Line<'a> {
     Name(u32, &'a str),
     /// Proposed by the client and accepted by the proxy, within the bounds of the agreement.
     Keepalive(Keepalive),
     /// Confirmed by the client.
     Agreed(Keepalive),
+    /// Part of a schedule.
+    Rank(RankLine<'a>),
 }
 
 async fn write(to: &mut (impl AsyncWrite + Unpin), line: Line<'_>) -> io::Result<()> {
@@ -158,6 +191,8 @@ async fn write(to: &mut (impl AsyncWrite + Unpin), line: Line<'_>) -> io::Result
         Line::Name(id, name) => format!("{id} {name}\n"),
         Line::Keepalive(keepalive) => format!("keepalive {}\n", numbers(keepalive)),
         Line::Agreed(keepalive) => format!("agreed {}\n", numbers(keepalive)),
+        // Written as a whole.
+        Line::Rank(_) => return Ok(()),
     };
     to.write_all(text.as_bytes()).await
 }
@@ -175,6 +210,7 @@ fn parse(line: &str) -> Option<Line<'_>> {
     match first {
         "keepalive" => keepalive().map(Line::Keepalive),
         "agreed" => keepalive().map(Line::Agreed),
+        "schedule" | "rank" => ranks::parse(first, rest).map(Line::Rank),
         id => is_name(rest).then_some(Line::Name(id.parse().ok()?, rest)),
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use multipath::PathState;
+use multipath::{PathState, steering_rules::Schedule};
 use noq::{PathId, PathStats, WeakPathHandle};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -102,6 +102,8 @@ pub(crate) struct Paths {
     slots: Option<Arc<Slots>>,
     state: Mutex<State>,
     names: watch::Sender<Names>,
+    /// At the proxy: the client's, for what the proxy sends.
+    schedule: Mutex<Arc<Schedule>>,
     /// Counts events of a path becoming silent or closed.
     troubles: watch::Sender<u64>,
 }
@@ -118,8 +120,17 @@ impl Paths {
                 troubled_at: None,
             }),
             names: watch::Sender::default(),
+            schedule: Mutex::default(),
             troubles: watch::Sender::default(),
         })
+    }
+
+    pub(crate) fn set_schedule(&self, schedule: Arc<Schedule>) {
+        *self.schedule.lock() = schedule;
+    }
+
+    pub(crate) fn schedule(&self) -> Arc<Schedule> {
+        self.schedule.lock().clone()
     }
 
     pub(crate) fn session(&self) -> u64 {

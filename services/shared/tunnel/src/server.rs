@@ -43,7 +43,7 @@ use crate::{
     },
     server_id::ServerId,
     session::NO_ERROR,
-    steer::Steered,
+    steer::{Scheduled, Steered},
     stream::OpenStreams,
     tcp,
     transport::{ALPN, Transport, transport_config},
@@ -357,6 +357,7 @@ impl Accepting {
             remote,
             terms,
             received_datagrams: 0,
+            scheduled: Scheduled::default(),
         };
         tokio::spawn(steered.run(move |change| tracing::debug!(?change, session = number, "path")));
         let (ready, requests) = mpsc::channel(REQUESTS_WAITING_MAX);

@@ -17,6 +17,7 @@ use std::{
 use bytes::Bytes;
 use h3::{ConnectionState, client::SendRequest};
 use http::{HeaderMap, StatusCode, uri::Authority};
+use multipath::steering_rules::Schedule;
 use multipath::{
     ControllerConfig, Controllers, Keepalive, KeepaliveTerms, PathScheduler, Side, Steering,
     SteeringConfig,
@@ -41,7 +42,7 @@ use crate::{
     request::{self, ExtendedRequestError, Urgency},
     resume::header::{Attached, Offer},
     slots::slot_of,
-    steer::{Change, Steered, Ways},
+    steer::{Change, Scheduled, Steered, Ways},
     stream::{ConnectStream, H2Wire, H3Wire, OpenStream, OpenStreams, WireError},
     transport::{ALPN, Transport, transport_config},
     udp_tunnel::UdpTunnel,
@@ -177,11 +178,16 @@ impl Dialler {
             steering: Steering::new(steering, path_scheduler),
             paths: paths.clone(),
             handles,
-            ways: Some(Ways::new(shared.slots.clone(), shared.routes.clone())),
+            ways: Some(Ways::new(
+                shared.slots.clone(),
+                shared.routes.clone(),
+                shared.watch_schedule(),
+            )),
             first: None,
             remote: proxy,
             terms,
             received_datagrams: 0,
+            scheduled: Scheduled::default(),
         };
         let events = shared.events.clone();
         let retired = session.retired.clone();
@@ -216,10 +222,10 @@ impl Dialler {
                 steered.run(changed).await;
             }
         });
-        let keepalive = shared.watch_keepalive();
+        let watched = (shared.watch_keepalive(), shared.watch_schedule());
         session
             .clone()
-            .publish_names(&shared.config.server_name, keepalive, terms_to);
+            .publish_names(&shared.config.server_name, watched, terms_to);
         Ok(session)
     }
 }
@@ -392,7 +398,7 @@ impl Session {
     fn publish_names(
         self: Arc<Self>,
         server_name: &str,
-        keepalive: watch::Receiver<Keepalive>,
+        (keepalive, schedule): (watch::Receiver<Keepalive>, watch::Receiver<Arc<Schedule>>),
         terms: watch::Sender<KeepaliveTerms>,
     ) {
         let request = match request::names(server_name) {
@@ -420,6 +426,8 @@ impl Session {
                 keepalive,
                 terms,
                 proxy_answers: names::answers(&headers),
+                schedule,
+                takes_schedules: names::takes_schedules(&headers),
             };
             tokio::select! {
                 sent = telling.run(stream) => if let Err(error) = sent {

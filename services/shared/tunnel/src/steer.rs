@@ -1,6 +1,8 @@
 //! Runs the steering of one connection: passes events and time to it, executes its commands, and
 //! keeps the record of the paths. Both ends use it; the server has no interfaces and opens no path.
 
+mod scheduled;
+
 use std::{
     net::SocketAddr,
     sync::Arc,
@@ -8,6 +10,7 @@ use std::{
 };
 
 use futures::{FutureExt, StreamExt};
+use multipath::steering_rules::Schedule;
 use multipath::{Command, Event, InterfaceId, KeepaliveTerms, OpenFailure, PathState, Steering};
 use noq::{Connection, FourTuple, PathError, PathEvent, PathId};
 use tokio::sync::watch;
@@ -18,6 +21,7 @@ use crate::{
     routes::Routes,
     slots::{SlotState, Slots, label},
 };
+pub(crate) use scheduled::Scheduled;
 
 /// Longest pause between two readings of the counters; bounds the delay of noticing an answer or
 /// its absence.
@@ -55,15 +59,21 @@ pub(crate) struct Ways {
     published: Vec<SlotState>,
     /// The route of each interface's datagrams, for the fan-out.
     routes: Routes,
+    schedule: watch::Receiver<Arc<Schedule>>,
 }
 
 impl Ways {
-    pub(crate) fn new(slots: Arc<Slots>, routes: Routes) -> Self {
+    pub(crate) fn new(
+        slots: Arc<Slots>,
+        routes: Routes,
+        schedule: watch::Receiver<Arc<Schedule>>,
+    ) -> Self {
         Self {
             changes: slots.watch(),
             slots,
             published: Vec::new(),
             routes,
+            schedule,
         }
     }
 }
@@ -83,6 +93,7 @@ pub(crate) struct Steered {
     pub(crate) terms: watch::Receiver<KeepaliveTerms>,
     /// As of the last turn, over all open paths.
     pub(crate) received_datagrams: u64,
+    pub(crate) scheduled: Scheduled,
 }
 
 impl Steered {
@@ -196,6 +207,7 @@ impl Steered {
         }
         let bytes = self.handles.pending_bytes() as u64;
         self.steering.on_event(now, Event::Backlog { bytes });
+        self.obey_schedule(now);
         for _ in 0..COMMANDS_PER_TURN_MAX {
             let Some(command) = self.steering.poll(now) else {
                 break;

@@ -94,12 +94,12 @@ impl TcpDialler {
             retired: CancellationToken::new(),
             given_up: AtomicBool::new(false),
         });
-        let keepalive = shared.watch_keepalive();
+        let watched = (shared.watch_keepalive(), shared.watch_schedule());
         // The kernel steers, so terms have no effect.
         let nobody_obeys = watch::Sender::default();
         session
             .clone()
-            .publish_names(&shared.config.server_name, keepalive, nobody_obeys);
+            .publish_names(&shared.config.server_name, watched, nobody_obeys);
         Ok(session)
     }
 

@@ -1,0 +1,412 @@
+//! `braid steering`: steering rules, checked and explained before they hold, put and shown as
+//! documents of the store.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use contracts::alerts::Document as Stored;
+use store::{DOCUMENTS_MAX, STEERING, Scope};
+use tunnel::steering_rules::{
+    AccessState, Decision, Document, Flow, Measurement, Measurements, Protocol, Urgency, Verdict,
+    decide,
+};
+
+use crate::alerts::{Place, Signed};
+use crate::audit::Asker;
+use crate::decisions;
+use crate::process::{self, Failure, say, when};
+
+/// The only subject so far; rules tell groups of gateways apart.
+const SUBJECT: &str = "default";
+
+#[derive(Debug, clap::Subcommand)]
+pub enum SteeringCommand {
+    /// Report whether steering documents can be used, and what is wrong with them.
+    #[command(after_help = "Example:\n  braid steering check steering.toml")]
+    Check {
+        /// Documents as TOML or JSON.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Put a document in force for all gateways of a tenant. They follow without a reconnect.
+    #[command(
+        after_help = "Examples:\n  braid steering put steering.toml --by \"Eve\" --reason \"LTE is capped\"\n  braid steering put --none --by \"Eve\" --reason \"trial is over\""
+    )]
+    Put {
+        /// The document as TOML or JSON.
+        #[arg(value_name = "FILE", required_unless_present = "none")]
+        file: Option<PathBuf>,
+        /// Take the rules back: every access is used.
+        #[arg(long, conflicts_with = "file", default_value_t = false)]
+        none: bool,
+        #[command(flatten)]
+        signed: Signed,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Print the document in force, and which gateways follow which version.
+    #[command(after_help = "Example:\n  braid steering show --by \"Eve\"")]
+    Show {
+        #[command(flatten)]
+        asker: Asker,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List the versions that were put: number, time, author and reason.
+    #[command(after_help = "Example:\n  braid steering history --by \"Eve\"")]
+    History {
+        #[command(flatten)]
+        asker: Asker,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Print which rule decides about a destination, which accesses it takes in which order, and
+    /// why the others do not.
+    #[command(
+        after_help = "Examples:\n  braid steering explain deb.example.org:443 --file steering.toml \\\n      --access wifi:20 --access lte:45:0.01:4.9\n  braid steering explain 10.0.0.7:554 --file steering.toml --application user:video --access wifi"
+    )]
+    Explain(ExplainCommand),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ExplainCommand {
+    /// Name or address, with a port or without.
+    #[arg(value_name = "DESTINATION")]
+    destination: String,
+    /// The document as TOML or JSON; without it the one in force (see --by).
+    #[arg(long, value_name = "FILE", required_unless_present = "by")]
+    file: Option<PathBuf>,
+    /// An access: its name, and if known its round trip in ms, its loss (0 to 1) and the GB of its
+    /// month so far.
+    #[arg(
+        long = "access",
+        value_name = "NAME[:RTT[:LOSS[:GB]]]",
+        required = true
+    )]
+    accesses: Vec<String>,
+    /// applications, applications-prompt, tun, vitals, alerts or user:NAME.
+    #[arg(long, value_name = "NAME", default_value = "applications")]
+    application: String,
+    /// alert, prompt or bulk.
+    #[arg(long, value_name = "URGENCY", default_value = "bulk")]
+    urgency: String,
+    /// tcp, udp or ip.
+    #[arg(long, value_name = "PROTOCOL", default_value = "tcp")]
+    protocol: String,
+    /// Group of the gateway.
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// Print the decision as JSON.
+    #[arg(long, default_value_t = false)]
+    json: bool,
+    /// Person who reads the document in force, for the audit log.
+    #[arg(long, value_name = "NAME", conflicts_with = "file")]
+    by: Option<String>,
+    #[command(flatten)]
+    place: Place,
+}
+
+impl SteeringCommand {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        match self {
+            Self::Check { files } => {
+                for file in &files {
+                    let document = read(file)?;
+                    let (rules, accesses) = (document.rules.len(), document.accesses.len());
+                    let file = file.display();
+                    say(&format!("{file}: {rules} rules, {accesses} accesses"))?;
+                }
+            }
+            Self::Put {
+                file,
+                signed,
+                place,
+                ..
+            } => {
+                let body = match &file {
+                    Some(file) => read(file)?.to_json(),
+                    None => String::new(),
+                };
+                let put = process::block_on(async {
+                    decisions::put(&place, STEERING, SUBJECT, &signed, 0, &body).await
+                })??;
+                let version = put.version;
+                say(&format!(
+                    "version {version} is put; gateways follow within a minute"
+                ))?;
+            }
+            Self::Show { asker, place } => process::block_on(show(&asker, place))??,
+            Self::History { asker, place } => process::block_on(history(&asker, place))??,
+            Self::Explain(explain) => explain.run()?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What makes a stored document acceptable, as far as steering is concerned.
+pub fn check_body(document: &Stored) -> Result<(), Failure> {
+    if document.body.is_empty() {
+        return Ok(());
+    }
+    let checked = Document::from_json(&document.body, STEERING);
+    checked.map(drop).map_err(Failure::other)
+}
+
+fn read(file: &Path) -> Result<Document, Failure> {
+    let place = file.display().to_string();
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::other(format!("{place}: {error}")))?;
+    Document::from_text(&text, &place).map_err(Failure::other)
+}
+
+/// The newest version, if one was ever put.
+async fn newest(asker: &Asker, place: &Place) -> Result<Option<Stored>, Failure> {
+    let store = place.store.open().await?;
+    asker.reads_steering(&*store, &place.tenant).await?;
+    let scope = Scope::Tenant(place.tenant.clone());
+    let history = store.stored_history(&scope, STEERING, SUBJECT, 1).await;
+    let newest = history.map_err(Failure::other)?.into_iter().next();
+    let newest = newest.map(|stored| stored.document.map_err(Failure::other));
+    newest.transpose()
+}
+
+async fn show(asker: &Asker, place: Place) -> Result<(), Failure> {
+    let Some(newest) = newest(asker, &place).await? else {
+        return say("no steering document was ever put");
+    };
+    let (at, author, reason) = (when(newest.at_us), &newest.author, &newest.reason);
+    say(&format!(
+        "# version {}, {at}, {author}: {reason}",
+        newest.version
+    ))?;
+    if newest.body.is_empty() {
+        say("# taken back: every access is used")?;
+    } else {
+        let document = Document::from_json(&newest.body, STEERING).map_err(Failure::other)?;
+        say(document.to_toml().trim_end())?;
+    }
+    let store = place.store.open().await?;
+    let mut follows = std::collections::BTreeMap::new();
+    let scope = Scope::Tenant(place.tenant);
+    store::each_latest_path(store.as_ref(), &scope, 0, |report| {
+        if report.end() == contracts::paths::End::Gateway {
+            let entry = follows.entry(report.gateway).or_insert((0i64, 0u32));
+            *entry = (*entry).max((report.time_us, report.steering_version));
+        }
+    })
+    .await
+    .map_err(Failure::other)?;
+    for (gateway, (seen_us, version)) in follows {
+        let state = match version {
+            version if version == newest.version => "in force".to_owned(),
+            0 => "none, or a file of its own".to_owned(),
+            version => format!("version {version}"),
+        };
+        say(&format!("# {gateway}: {state} at {}", when(seen_us)))?;
+    }
+    Ok(())
+}
+
+async fn history(asker: &Asker, place: Place) -> Result<(), Failure> {
+    let store = place.store.open().await?;
+    asker.reads_steering(&*store, &place.tenant).await?;
+    let scope = Scope::Tenant(place.tenant);
+    let history = store.stored_history(&scope, STEERING, SUBJECT, DOCUMENTS_MAX);
+    for stored in history.await.map_err(Failure::other)? {
+        let line = match stored.document {
+            Ok(document) => {
+                let what = match document.body.as_str() {
+                    "" => "taken back".to_owned(),
+                    body => match Document::from_json(body, STEERING) {
+                        Ok(document) => format!("{} rules", document.rules.len()),
+                        Err(error) => error.to_string(),
+                    },
+                };
+                let (at, author) = (when(document.at_us), document.author);
+                let reason = document.reason;
+                format!("{}  {at}  {author}  {what}  {reason}", stored.version)
+            }
+            Err(error) => format!("{}  cannot be read: {error}", stored.version),
+        };
+        say(&line)?;
+    }
+    Ok(())
+}
+
+impl ExplainCommand {
+    fn run(self) -> Result<(), Failure> {
+        let document = match (&self.file, &self.by) {
+            (Some(file), _) => read(file)?,
+            (None, by) => {
+                let asker = Asker::named(by.as_deref().unwrap_or_default());
+                let newest = process::block_on(newest(&asker, &self.place))??;
+                match newest.filter(|newest| !newest.body.is_empty()) {
+                    Some(newest) => {
+                        Document::from_json(&newest.body, STEERING).map_err(Failure::other)?
+                    }
+                    None => Document::default(),
+                }
+            }
+        };
+        let mut states = Vec::new();
+        let mut measurements = Measurements::new();
+        for text in &self.accesses {
+            let (name, measurement) = access(text)?;
+            states.push(AccessState::usable(name.clone()));
+            measurements.insert(name, measurement);
+        }
+        let decision = decide(&document, &self.flow()?, &states, &measurements);
+        if self.json {
+            let text = serde_json::to_string_pretty(&decision).map_err(Failure::other)?;
+            return say(&text);
+        }
+        say(explained(&document, &decision).trim_end())
+    }
+
+    fn flow(&self) -> Result<Flow, Failure> {
+        let urgency = match self.urgency.as_str() {
+            "alert" => Urgency::Alert,
+            "prompt" => Urgency::Prompt,
+            "bulk" => Urgency::Bulk,
+            other => {
+                let reason = format!("--urgency: {other:?} is none of alert, prompt and bulk");
+                return Err(Failure::other(reason));
+            }
+        };
+        let mut flow = Flow::new(&self.application, urgency).to(&self.destination);
+        flow.protocol = match self.protocol.as_str() {
+            "tcp" => Protocol::Tcp,
+            "udp" => Protocol::Udp,
+            "ip" => Protocol::Ip,
+            other => {
+                let reason = format!("--protocol: {other:?} is none of tcp, udp and ip");
+                return Err(Failure::other(reason));
+            }
+        };
+        flow.group.clone_from(&self.group);
+        Ok(flow)
+    }
+}
+
+/// `NAME[:RTT[:LOSS[:GB]]]`
+fn access(text: &str) -> Result<(String, Measurement), Failure> {
+    let mut parts = text.split(':');
+    let name = parts.next().unwrap_or_default().to_owned();
+    let mut number = |what: &str, max: f64| match parts.next() {
+        None | Some("") => Ok(None),
+        Some(part) => match part.parse::<f64>() {
+            Ok(value) if (0.0..=max).contains(&value) => Ok(Some(value)),
+            _ => Err(Failure::other(format!(
+                "--access: {what} {part:?} is not within 0 to {max}; for example: lte:45:0.01:4.9"
+            ))),
+        },
+    };
+    let rtt_ms = number("round trip", 60_000.0)?;
+    let loss = number("loss", 1.0)?;
+    let month_gb = number("month's GB", 1e6)?;
+    if name.is_empty() || parts.next().is_some() {
+        let reason = format!("--access: {text:?} is no access; for example: lte:45:0.01:4.9");
+        return Err(Failure::other(reason));
+    }
+    let measurement = Measurement {
+        rtt: rtt_ms.map(|ms| Duration::from_secs_f64(ms / 1e3)),
+        loss,
+        rate_bytes_per_s: None,
+        month_bytes: (month_gb.unwrap_or(0.0) * 1e9) as u64,
+    };
+    Ok((name, measurement))
+}
+
+/// Rule, order, what was rejected and why, and what is left of the caps.
+fn explained(document: &Document, decision: &Decision) -> String {
+    let rule = match &decision.rule {
+        Some(rule) => format!("rule {rule:?}"),
+        None => "no rule".to_owned(),
+    };
+    let mut text = format!("{rule}: mode {}", decision.mode);
+    if decision.copies > 1 {
+        let _ = write!(text, ", {} copies", decision.copies);
+    }
+    text.push('\n');
+    if decision.is_blocked() {
+        text.push_str("  no access: the flow is refused\n");
+    }
+    for (place, (choice, share)) in decision.order.iter().zip(&decision.share).enumerate() {
+        let rank = format!("{:?}", choice.rank).to_lowercase();
+        let (number, percent) = (place + 1, share * 100.0);
+        let _ = writeln!(
+            text,
+            "  {number}. {}: {rank}, {percent:.0} %",
+            choice.access
+        );
+    }
+    for why in &decision.why {
+        let kind = why.kind.map_or("kind unknown", |kind| kind.name());
+        let verdict = match why.verdict {
+            Verdict::Chosen => "chosen",
+            Verdict::Demoted => "stands by",
+            Verdict::Rejected => "rejected",
+        };
+        let _ = write!(text, "  {} ({kind}): {verdict}, {}", why.access, why.reason);
+        if let Some(left) = why.cap_left_bytes {
+            let terms = document.terms_of(&why.access).0;
+            let day = terms.map_or(1, |terms| terms.reset_day);
+            let left = left as f64 / 1e9;
+            let _ = write!(text, "; {left:.3} GB of the cap are left until day {day}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const DOCUMENT: &str = r#"
+format = 1
+[[access]]
+name = "lte"
+kind = "cellular"
+cap_gb = 5
+reset_day = 15
+[[rule]]
+name = "updates"
+match = { destination = ["*.example.org"] }
+mode = "priority"
+accesses = ["wifi", "cellular"]
+"#;
+
+    #[test]
+    fn an_explanation_names_rule_order_rejections_and_what_is_left_of_the_cap() {
+        let document = Document::from_toml(DOCUMENT, "test").unwrap();
+        let flow = Flow::new("applications", Urgency::Bulk).to("deb.example.org:443");
+        let mut states = Vec::new();
+        let mut measurements = Measurements::new();
+        for text in ["wifi:20", "lte:45:0.01:4.9", "sat0"] {
+            let (name, measurement) = access(text).unwrap();
+            states.push(AccessState::usable(name.clone()));
+            measurements.insert(name, measurement);
+        }
+        let decision = decide(&document, &flow, &states, &measurements);
+        assert_eq!(
+            explained(&document, &decision),
+            "rule \"updates\": mode priority\n  1. wifi: active, 100 %\n  2. lte: spill, 0 %\n  \
+             wifi (wifi): chosen, allowed\n  \
+             lte (cellular): chosen, allowed; 0.100 GB of the cap are left until day 15\n  \
+             sat0 (satellite): rejected, the rule does not list it\n"
+        );
+    }
+
+    #[test]
+    fn an_access_is_read_or_refused() {
+        assert_eq!(access("wifi").unwrap().0, "wifi");
+        assert_eq!(access("lte:45::2").unwrap().1.month_bytes, 2_000_000_000);
+        for text in ["", ":1", "lte:x", "lte:1:2", "lte:1:0:1:1", "lte:-1"] {
+            assert!(access(text).is_err(), "{text}");
+        }
+    }
+}

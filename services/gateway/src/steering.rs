@@ -1,0 +1,383 @@
+//! Steering rules at the gateway: which accesses its session may use, and which flows are let in.
+//!
+//! The document comes from path-telemetry, which hands out what `braid steering put` has put. It is
+//! kept on disk and holds at the next start before any network does. Until one has come, the file of
+//! `--steering` holds.
+//!
+//! A session has one schedule for all its flows: the strictest of their decisions. A flow that may
+//! use no living access is refused, and one that is open then is closed after `BLOCKED_MAX`, since
+//! its bytes would take an access that stands by for alerts.
+
+mod document;
+mod usage;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use service_kit::Shutdown;
+use tokio::{sync::watch, time::MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tunnel::{
+    PathSnapshot, PathState, Tunnel,
+    steering_rules::{
+        AccessState, Decision, Flow, Measurement, Measurements, Schedule, Urgency, decide, schedule,
+    },
+};
+
+pub use document::{InForce, Kept};
+use usage::Usage;
+
+use crate::clock::Clock;
+
+/// How often measurements are looked at while there are rules.
+const DECIDE_EVERY: Duration = Duration::from_millis(250);
+/// How often the bytes of the month are written down. A crash forgets less than this.
+const KEEP_EVERY: Duration = Duration::from_secs(60);
+/// An open flow that may use no living access is closed after so long.
+const BLOCKED_MAX: Duration = Duration::from_secs(5);
+/// Weight of a new interval in the loss of a path, which falls slowly and rises at once.
+const LOSS_FALLS: f64 = 0.05;
+/// Fewer packets in an interval do not measure loss.
+const LOSS_PACKETS_MIN: u64 = 10;
+
+/// Why a flow is not let in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the steering rule {rule} leaves it no access: {reasons}")]
+pub struct Blocked {
+    pub rule: String,
+    pub reasons: String,
+}
+
+/// The flows that are open, and what decides about them. Clones share it.
+#[derive(Clone, Default)]
+pub struct Flows(Arc<Mutex<Table>>);
+
+#[derive(Default)]
+struct Table {
+    in_force: Arc<InForce>,
+    states: Vec<AccessState>,
+    measurements: Measurements,
+    /// Bounded by the bounds on connections of applications.
+    open: BTreeMap<u64, OpenFlow>,
+    next: u64,
+}
+
+struct OpenFlow {
+    flow: Flow,
+    cut: CancellationToken,
+    blocked_since: Option<Instant>,
+}
+
+/// A flow that is open; it ends with this.
+pub struct FlowGuard {
+    flows: Flows,
+    number: u64,
+    cut: CancellationToken,
+}
+
+impl FlowGuard {
+    /// Returns when the rules leave the flow no access any more.
+    pub async fn is_cut(&self) {
+        self.cut.cancelled().await;
+    }
+}
+
+impl Drop for FlowGuard {
+    fn drop(&mut self) {
+        self.flows.0.lock().open.remove(&self.number);
+    }
+}
+
+impl Flows {
+    /// Lets a flow in, or says which rule leaves it no access.
+    pub fn enter(&self, flow: Flow) -> Result<FlowGuard, Blocked> {
+        let mut table = self.0.lock();
+        if let Some(blocked) = table.blocked(&table.decide(&flow)) {
+            metrics::counter!("braid_gateway_steering_refused_total").increment(1);
+            return Err(blocked);
+        }
+        let number = table.next;
+        table.next += 1;
+        let cut = CancellationToken::new();
+        let open = OpenFlow {
+            flow,
+            cut: cut.clone(),
+            blocked_since: None,
+        };
+        table.open.insert(number, open);
+        let flows = self.clone();
+        Ok(FlowGuard { flows, number, cut })
+    }
+
+    /// Measures, decides anew, and returns the schedule of the session.
+    fn decide_all(
+        &self,
+        now: Instant,
+        states: Vec<AccessState>,
+        measurements: Measurements,
+    ) -> Schedule {
+        let mut table = self.0.lock();
+        table.states = states;
+        table.measurements = measurements;
+        if table.in_force.is_empty() {
+            return Schedule::default();
+        }
+        let own = [
+            Flow::new("alerts", Urgency::Alert),
+            Flow::new("vitals", Urgency::Prompt),
+        ];
+        let mut decisions: Vec<Decision> = own
+            .iter()
+            .map(|flow| table.decide(flow).at_rest())
+            .collect();
+        let mut decided: BTreeMap<u64, Option<Blocked>> = BTreeMap::new();
+        for (number, open) in &table.open {
+            let decision = table.decide(&open.flow);
+            decided.insert(*number, table.blocked(&decision));
+            if !decisions.contains(&decision) {
+                decisions.push(decision);
+            }
+        }
+        for (number, open) in &mut table.open {
+            let blocked = decided.remove(number).flatten();
+            open.blocked_since = blocked.as_ref().map(|_| open.blocked_since.unwrap_or(now));
+            let is_over = open
+                .blocked_since
+                .is_some_and(|since| now >= since + BLOCKED_MAX);
+            if let Some(blocked) = blocked.filter(|_| is_over && !open.cut.is_cancelled()) {
+                tracing::info!(application = open.flow.application, %blocked, "a flow is closed");
+                metrics::counter!("braid_gateway_steering_closed_total").increment(1);
+                open.cut.cancel();
+            }
+        }
+        schedule(&decisions)
+    }
+}
+
+impl Table {
+    fn decide(&self, flow: &Flow) -> Decision {
+        decide(
+            &self.in_force.document,
+            flow,
+            &self.states,
+            &self.measurements,
+        )
+    }
+
+    /// Only rules block: without a living access at all a flow waits for one, as without rules.
+    fn blocked(&self, decision: &Decision) -> Option<Blocked> {
+        let lives = |name: &str| self.states.iter().any(|it| it.usable && it.name == name);
+        let any_lives = self.states.iter().any(|state| state.usable);
+        if !any_lives || decision.order.iter().any(|choice| lives(&choice.access)) {
+            return None;
+        }
+        let reasons: Vec<String> = decision
+            .why
+            .iter()
+            .map(|why| format!("{}: {}", why.access, why.reason))
+            .collect();
+        Some(Blocked {
+            rule: decision
+                .rule
+                .clone()
+                .unwrap_or_else(|| "of caps".to_owned()),
+            reasons: reasons.join("; "),
+        })
+    }
+}
+
+/// Follows the document and the measurements, until shutdown is requested.
+pub struct Steering {
+    pub tunnel: Tunnel,
+    pub flows: Flows,
+    pub in_force: watch::Receiver<Arc<InForce>>,
+    pub data_dir: PathBuf,
+    pub clock: Clock,
+}
+
+impl Steering {
+    pub async fn run(mut self, shutdown: Shutdown) {
+        let file = self.data_dir.join("steering-usage.json");
+        let mut usage = Usage::read(file);
+        let mut losses = Losses::default();
+        let mut kept_at = Instant::now();
+        let mut ticks = tokio::time::interval(DECIDE_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = shutdown.requested() => break,
+            }
+            let in_force = self.in_force.borrow_and_update().clone();
+            let now = Instant::now();
+            let paths = self.tunnel.paths();
+            let day = (self.clock)().wall_us.div_euclid(86_400_000_000);
+            usage.add(&paths, day, &in_force.document);
+            losses.observe(&paths);
+            let names: Vec<String> = self
+                .tunnel
+                .interfaces()
+                .into_iter()
+                .map(|it| it.0)
+                .collect();
+            let (states, measurements) = measure(names, &paths, &losses, &usage);
+            self.flows.0.lock().in_force = in_force;
+            let schedule = self.flows.decide_all(now, states, measurements);
+            self.tunnel.set_schedule(schedule);
+            if now >= kept_at + KEEP_EVERY {
+                kept_at = now;
+                usage = keep(usage).await;
+            }
+        }
+        keep(usage).await;
+    }
+}
+
+/// Writes where it disturbs no task.
+async fn keep(usage: Usage) -> Usage {
+    let kept = usage.clone();
+    let written = tokio::task::spawn_blocking(move || kept.write()).await;
+    if let Ok(Err(error)) = written {
+        tracing::warn!(%error, "the bytes of the month are not written");
+    }
+    usage
+}
+
+/// Share of packets that each path lost lately.
+#[derive(Default)]
+struct Losses {
+    /// Packets sent and lost so far, and the share; the paths are the tunnel's.
+    paths: BTreeMap<(u64, u64), (u64, u64, f64)>,
+}
+
+impl Losses {
+    fn observe(&mut self, paths: &[PathSnapshot]) {
+        self.paths
+            .retain(|id, _| paths.iter().any(|it| (it.session, it.path_id) == *id));
+        for path in paths {
+            let id = (path.session, path.path_id);
+            let entry = self.paths.entry(id).or_insert((0, 0, 0.0));
+            let sent = path.sent_packets.saturating_sub(entry.0);
+            let lost = path.lost_packets.saturating_sub(entry.1);
+            if sent >= LOSS_PACKETS_MIN {
+                let share = (lost as f64 / sent as f64).min(1.0);
+                let fallen = entry.2 + (share - entry.2) * LOSS_FALLS;
+                *entry = (path.sent_packets, path.lost_packets, fallen.max(share));
+            }
+        }
+    }
+}
+
+fn measure(
+    names: Vec<String>,
+    paths: &[PathSnapshot],
+    losses: &Losses,
+    usage: &Usage,
+) -> (Vec<AccessState>, Measurements) {
+    let mut measurements = Measurements::new();
+    let mut states = Vec::new();
+    for name in names {
+        let alive = paths.iter().filter(|path| {
+            path.name == name && matches!(path.state, PathState::Available | PathState::Backup)
+        });
+        let best = alive.min_by_key(|path| path.rtt);
+        let loss = best.and_then(|path| losses.paths.get(&(path.session, path.path_id)));
+        let measurement = Measurement {
+            rtt: best.map(|path| path.rtt).filter(|rtt| !rtt.is_zero()),
+            loss: loss.map(|entry| entry.2),
+            rate_bytes_per_s: None,
+            month_bytes: usage.month_bytes(&name),
+        };
+        states.push(AccessState {
+            usable: best.is_some(),
+            name: name.clone(),
+        });
+        measurements.insert(name, measurement);
+    }
+    (states, measurements)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tunnel::steering_rules::{Document, Rank};
+
+    use super::*;
+
+    const BULK_BY_WIFI: &str = "format = 1\n[[rule]]\nname = \"bulk\"\naccesses = [\"wifi\"]\n\
+                                match = { urgency = [\"bulk\"] }\n";
+
+    fn states(usable: [bool; 2]) -> Vec<AccessState> {
+        let pairs = ["wifi", "lte"].into_iter().zip(usable);
+        pairs
+            .map(|(name, usable)| AccessState {
+                name: name.to_owned(),
+                usable,
+            })
+            .collect()
+    }
+
+    fn flows(text: &str) -> Flows {
+        let flows = Flows::default();
+        flows.0.lock().in_force = Arc::new(InForce {
+            version: 3,
+            document: Document::from_toml(text, "test").unwrap(),
+        });
+        flows
+    }
+
+    #[test]
+    fn a_flow_without_a_living_access_is_refused_and_an_open_one_is_closed() {
+        let flows = flows(BULK_BY_WIFI);
+        let start = Instant::now();
+        let nothing = Measurements::new;
+        flows.decide_all(start, states([true, true]), nothing());
+        let bulk = || Flow::new("applications", Urgency::Bulk);
+        let open = flows.enter(bulk()).unwrap();
+        let schedule = flows.decide_all(start, states([true, true]), nothing());
+        assert_eq!(schedule.of("wifi").rank, Some(Rank::Active));
+        assert_eq!(schedule.of("lte").rank, Some(Rank::Standby), "for alerts");
+        flows.decide_all(start, states([false, true]), nothing());
+        let refused = flows.enter(bulk()).map(drop).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "the steering rule bulk leaves it no access: wifi: no path over it answers; \
+             lte: the rule does not list it"
+        );
+        assert!(!open.cut.is_cancelled(), "it may come back");
+        flows.decide_all(start + BLOCKED_MAX, states([false, true]), nothing());
+        assert!(open.cut.is_cancelled());
+        drop(open);
+        let schedule = flows.decide_all(start, states([true, true]), nothing());
+        assert_eq!(
+            schedule.of("lte").rank,
+            Some(Rank::Active),
+            "nothing is strict any more"
+        );
+        assert!(flows.enter(Flow::new("vitals", Urgency::Prompt)).is_ok());
+    }
+
+    #[test]
+    fn a_flow_waits_as_ever_while_no_access_lives() {
+        let flows = flows(BULK_BY_WIFI);
+        flows.decide_all(Instant::now(), states([false, false]), Measurements::new());
+        assert!(
+            flows
+                .enter(Flow::new("applications", Urgency::Bulk))
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn without_rules_nothing_is_scheduled() {
+        let flows = Flows::default();
+        let schedule = flows.decide_all(Instant::now(), states([true, true]), Measurements::new());
+        assert_eq!(schedule, Schedule::default());
+        assert!(flows.enter(Flow::new("tun", Urgency::Bulk)).is_ok());
+    }
+}

@@ -1,0 +1,103 @@
+//! The document in force, and its place on disk.
+
+use std::{io, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tunnel::steering_rules::{Document, DocumentError};
+
+/// A document and its version; 0 is the file of `--steering`, or none.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct InForce {
+    pub version: u32,
+    pub document: Document,
+}
+
+impl InForce {
+    /// Nothing is restricted.
+    pub fn is_empty(&self) -> bool {
+        self.document.rules.is_empty() && self.document.accesses.is_empty()
+    }
+}
+
+/// Where the document from path-telemetry is kept.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    path: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record {
+    version: u32,
+    document: String,
+}
+
+impl Kept {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// None if none was kept. A damaged file is reported, and path-telemetry sends another.
+    pub fn read(&self) -> Option<InForce> {
+        let text = std::fs::read_to_string(&self.path).ok()?;
+        let read = || -> Result<InForce, String> {
+            let record: Record = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            let place = self.path.display().to_string();
+            let document = Document::from_text(&record.document, &place);
+            Ok(InForce {
+                version: record.version,
+                document: document.map_err(|error| error.to_string())?,
+            })
+        };
+        read()
+            .inspect_err(|error| tracing::warn!(error, "the kept steering document is damaged"))
+            .ok()
+    }
+
+    pub fn write(&self, in_force: &InForce) -> io::Result<()> {
+        let record = Record {
+            version: in_force.version,
+            document: in_force.document.to_json(),
+        };
+        let text = serde_json::to_vec(&record)?;
+        let fresh = self.path.with_extension("new");
+        std::fs::write(&fresh, text)?;
+        std::fs::rename(&fresh, &self.path)
+    }
+
+    /// Takes what path-telemetry handed out. An empty body takes the document back.
+    pub fn take(&self, version: u32, body: &str) -> Result<InForce, DocumentError> {
+        let document = match body {
+            "" => Document::default(),
+            body => Document::from_text(body, "path-telemetry")?,
+        };
+        let in_force = InForce { version, document };
+        if let Err(error) = self.write(&in_force) {
+            // It holds all the same, until the next start.
+            tracing::warn!(%error, "the steering document is not kept");
+        }
+        Ok(in_force)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_was_taken_holds_at_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Kept::new(folder.path().join("steering.json"));
+        assert_eq!(kept.read(), None);
+        let body = r#"{"format":1,"rule":[{"name":"bulk","accesses":["wifi"]}]}"#;
+        let taken = kept.take(7, body).unwrap();
+        assert_eq!(taken.version, 7);
+        assert_eq!(kept.read(), Some(taken.clone()));
+        assert!(kept.take(8, r#"{"format":2}"#).is_err());
+        assert_eq!(kept.read(), Some(taken), "a wrong one changes nothing");
+        assert!(kept.take(9, "").unwrap().is_empty());
+        assert_eq!(kept.read().unwrap().version, 9);
+        std::fs::write(folder.path().join("steering.json"), "{").unwrap();
+        assert_eq!(kept.read(), None);
+    }
+}

@@ -1,0 +1,181 @@
+//! Bytes of each access since its last reset day, kept on disk.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    path::PathBuf,
+};
+
+use serde::{Deserialize, Serialize};
+use tunnel::{PathSnapshot, steering_rules::Document};
+
+/// IPv4 and UDP headers of a packet. The transport counts UDP payloads, and the operator packets.
+const HEADER_BYTES: u64 = 28;
+/// Accesses that are counted; further ones are not.
+const ACCESSES_MAX: usize = 64;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Month {
+    /// Day since 1970 on which it began.
+    began: i64,
+    bytes: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Usage {
+    file: PathBuf,
+    months: BTreeMap<String, Month>,
+    /// Counters of each path at the last look; the paths are the tunnel's.
+    seen: HashMap<(u64, u64), u64>,
+}
+
+impl Usage {
+    /// A damaged file counts from zero and is reported.
+    pub(super) fn read(file: PathBuf) -> Self {
+        let months = match std::fs::read(&file) {
+            Ok(text) => serde_json::from_slice(&text)
+                .inspect_err(|error| tracing::warn!(%error, "bytes of the month begin at zero"))
+                .unwrap_or_default(),
+            Err(_) => BTreeMap::new(),
+        };
+        Self {
+            file,
+            months,
+            seen: HashMap::new(),
+        }
+    }
+
+    pub(super) fn write(&self) -> io::Result<()> {
+        let fresh = self.file.with_extension("new");
+        std::fs::write(&fresh, serde_json::to_vec(&self.months)?)?;
+        std::fs::rename(&fresh, &self.file)
+    }
+
+    /// Adds what the paths have carried since the last look. `day` since 1970.
+    pub(super) fn add(&mut self, paths: &[PathSnapshot], day: i64, document: &Document) {
+        for (name, month) in &mut self.months {
+            let reset_day = document.terms_of(name).0.map_or(1, |terms| terms.reset_day);
+            let began = began(day, reset_day);
+            // A clock that goes back forgets nothing.
+            if began > month.began {
+                *month = Month { began, bytes: 0 };
+            }
+        }
+        let mut seen = HashMap::with_capacity(paths.len());
+        for path in paths {
+            let id = (path.session, path.path_id);
+            let packets = path.sent_packets + path.received_datagrams;
+            let total = path.sent_bytes + path.received_bytes + packets * HEADER_BYTES;
+            let before = self.seen.get(&id).copied().unwrap_or(0);
+            seen.insert(id, total);
+            let is_known = self.months.contains_key(&path.name);
+            if path.name.is_empty() || !is_known && self.months.len() >= ACCESSES_MAX {
+                continue;
+            }
+            let reset_day = document
+                .terms_of(&path.name)
+                .0
+                .map_or(1, |terms| terms.reset_day);
+            let month = self
+                .months
+                .entry(path.name.clone())
+                .or_insert_with(|| Month {
+                    began: began(day, reset_day),
+                    bytes: 0,
+                });
+            month.bytes = month.bytes.saturating_add(total.saturating_sub(before));
+        }
+        self.seen = seen;
+    }
+
+    pub(super) fn month_bytes(&self, access: &str) -> u64 {
+        self.months.get(access).map_or(0, |month| month.bytes)
+    }
+}
+
+/// The day since 1970 of the last reset day (1 to 28), in UTC.
+fn began(day: i64, reset_day: u8) -> i64 {
+    let today = day_of_month(day);
+    let reset_day = i64::from(reset_day);
+    if today >= reset_day {
+        return day - (today - reset_day);
+    }
+    let last_of_previous = day - today;
+    last_of_previous - (day_of_month(last_of_previous) - reset_day)
+}
+
+/// Day of the month, 1 to 31, in the Gregorian calendar.
+fn day_of_month(day: i64) -> i64 {
+    // Days since 0000-03-01, in eras of 400 years.
+    let shifted = day + 719_468;
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    day_of_year - (153 * month + 2) / 5 + 1
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
+    use tunnel::PathState;
+
+    use super::*;
+
+    /// 2024-02-29.
+    const LEAP_DAY: i64 = 19_782;
+
+    fn path(session: u64, sent_bytes: u64) -> PathSnapshot {
+        PathSnapshot {
+            session,
+            path_id: 0,
+            name: "lte".into(),
+            state: PathState::Available,
+            rtt: Duration::ZERO,
+            rtt_min: Duration::ZERO,
+            sent_bytes,
+            received_bytes: 0,
+            sent_packets: 0,
+            received_datagrams: 0,
+            lost_packets: 0,
+            congestion_window_bytes: 0,
+            local_ip: None,
+            remote_address: None,
+        }
+    }
+
+    #[test]
+    fn a_month_begins_on_its_reset_day() {
+        assert_eq!(day_of_month(0), 1);
+        assert_eq!(day_of_month(LEAP_DAY), 29);
+        assert_eq!(day_of_month(LEAP_DAY + 1), 1);
+        assert_eq!(began(LEAP_DAY, 1), LEAP_DAY - 28);
+        assert_eq!(began(LEAP_DAY, 28), LEAP_DAY - 1);
+        assert_eq!(began(LEAP_DAY + 1, 28), LEAP_DAY - 1);
+        assert_eq!(began(LEAP_DAY + 1, 1), LEAP_DAY + 1);
+    }
+
+    #[test]
+    fn bytes_of_all_sessions_count_until_the_reset_day_and_over_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("usage.json");
+        let document = Document::default();
+        let mut usage = Usage::read(file.clone());
+        usage.add(&[path(1, 100)], LEAP_DAY, &document);
+        usage.add(&[path(1, 150)], LEAP_DAY, &document);
+        usage.add(&[path(1, 150), path(2, 30)], LEAP_DAY, &document);
+        assert_eq!(usage.month_bytes("lte"), 180);
+        usage.write().unwrap();
+        let mut usage = Usage::read(file);
+        assert_eq!(usage.month_bytes("lte"), 180);
+        usage.add(&[path(3, 20)], LEAP_DAY, &document);
+        assert_eq!(usage.month_bytes("lte"), 200);
+        usage.add(&[path(3, 20)], LEAP_DAY + 1, &document);
+        assert_eq!(usage.month_bytes("lte"), 0, "a new month");
+        usage.add(&[path(3, 25)], LEAP_DAY, &document);
+        assert_eq!(usage.month_bytes("lte"), 5, "the clock went back");
+    }
+}

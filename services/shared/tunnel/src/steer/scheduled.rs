@@ -1,0 +1,66 @@
+//! Feeds the steering of a connection with the schedule of its session: the client's own, or the one
+//! that the client has sent to the proxy.
+
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
+
+use multipath::{
+    Event, PathController,
+    steering_rules::{PathSchedule, Schedule},
+};
+use noq::PathId;
+
+use super::Steered;
+
+/// What the steering was last fed with.
+#[derive(Debug, Default)]
+pub(crate) struct Scheduled {
+    schedule: Arc<Schedule>,
+    paths: BTreeMap<PathId, PathSchedule>,
+}
+
+impl Steered {
+    /// To be called before the steering is polled.
+    pub(super) fn obey_schedule(&mut self, now: Instant) {
+        let schedule = match &self.ways {
+            Some(ways) => ways.schedule.borrow().clone(),
+            None => self.paths.schedule(),
+        };
+        let changed = schedule != self.scheduled.schedule;
+        if !changed && schedule.paths.is_empty() {
+            return;
+        }
+        if changed {
+            let (gathers, copies) = (schedule.gathers, schedule.copies);
+            self.steering
+                .on_event(now, Event::Spread { gathers, copies });
+        }
+        let open = self.paths.open_ids();
+        self.scheduled.paths.retain(|path, _| open.contains(path));
+        for path in open {
+            // The name of a path arrives a round trip after the path; until then it is free.
+            let name = self.paths.name(path);
+            let wanted = name.map_or(PathSchedule::FREE, |name| schedule.of(&name));
+            let before = self.scheduled.paths.insert(path, wanted);
+            if before.is_none() && self.ways.is_none() {
+                self.find_slot(now, path);
+            }
+            if before != Some(wanted) {
+                let event = Event::Scheduled {
+                    path,
+                    schedule: wanted,
+                };
+                self.steering.on_event(now, event);
+            }
+        }
+        self.scheduled.schedule = schedule;
+    }
+
+    /// A server learns only here which controller belongs to a path.
+    fn find_slot(&mut self, now: Instant, path: PathId) {
+        let controller = self.connection.congestion_state(path);
+        let controller = controller.and_then(|it| it.into_any().downcast::<PathController>().ok());
+        if let Some(slot) = controller.map(|it| it.slot()) {
+            self.steering.on_event(now, Event::Slot { path, slot });
+        }
+    }
+}
