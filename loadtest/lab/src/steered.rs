@@ -29,7 +29,7 @@ pub(crate) struct RuleFollower {
     /// Names of the interfaces.
     names: Vec<String>,
     decide_at: Duration,
-    /// Paths whose controller the steering knows.
+    /// Paths that were seen; at the server the steering knows their controllers.
     known: Vec<PathId>,
 }
 
@@ -53,7 +53,8 @@ impl RuleFollower {
         open: &[PathId],
         steering: &mut Steering,
     ) {
-        if now < self.decide_at {
+        let is_new = |path: &PathId| !self.known.contains(path);
+        if now < self.decide_at && !open.iter().any(is_new) {
             return;
         }
         self.decide_at = now + DECIDE_EVERY;
@@ -87,6 +88,9 @@ impl RuleFollower {
                     ..Measurement::default()
                 };
                 measurements.insert(state.name.clone(), measurement);
+            }
+            if client && !self.known.contains(&path) {
+                self.known.push(path);
             }
             if !client && !self.known.contains(&path) {
                 let controller = conn.congestion_state(path).map(|state| state.clone_box());

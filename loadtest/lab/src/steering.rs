@@ -102,11 +102,12 @@ fn cases() -> Vec<Case> {
             (57.0, 63.0),
             (57.0, 63.0),
         ),
+        // In equal parts while both have room, then by what each delivers.
         case(
             "load-balancing-autonomous",
             rule(Mode::LoadBalancing, &[], &[]),
-            ANY,
-            ANY,
+            (45.0, 55.0),
+            (50.0, 75.0),
         ),
         case(
             "priority",

@@ -199,7 +199,7 @@ pub async fn run(
             let warning = context.health().warning("tun");
             let opened = Packets::open(name, config.tun_routes, tunnel.clone(), warning).await?;
             if config.tun_tcp == TunTcp::Streams {
-                redirect_tcp(name, &tunnel, &opened, &context);
+                redirect_tcp(name, &tunnel, flows.clone(), &opened, &context);
             }
             let carrying = opened.run(context.shutdown().clone());
             Some(context.tasks().spawn(carrying))
@@ -245,10 +245,10 @@ async fn carry_only(tunnel: &Tunnel, context: &Context) -> Result<(), RunError> 
 
 /// TCP connections to the TUN device become streams. Where the kernel does not redirect them they
 /// stay packets, with a warning.
-fn redirect_tcp(device: &str, tunnel: &Tunnel, packets: &Packets, context: &Context) {
+fn redirect_tcp(device: &str, tunnel: &Tunnel, flows: Flows, packets: &Packets, context: &Context) {
     let warning = context.health().warning("tun-tcp");
     let announced = packets.announced();
-    match Redirected::start(device, tunnel.clone(), announced, warning) {
+    match Redirected::start(device, tunnel.clone(), flows, announced, warning) {
         Ok(redirected) => {
             let serving = redirected.run(context.shutdown().clone());
             context.tasks().spawn(serving);

@@ -15,6 +15,7 @@ use std::{
 
 use bus::PublishError;
 use contracts::{
+    alerts::Document,
     paths::{End, PathReport},
     policy::{GetPolicyRequest, policy_service_client::PolicyServiceClient},
 };
@@ -170,6 +171,7 @@ async fn a_namesake_in_another_tenant_neither_writes_nor_reads() {
     let mut asking = PolicyServiceClient::new(world.channel(&namesake).await);
     let policy = GetPolicyRequest {
         gateway: "gateway-1".into(),
+        ..GetPolicyRequest::default()
     };
     // The register has been read by now.
     let deadline = tokio::time::Instant::now() + LIMIT;
@@ -285,4 +287,47 @@ async fn no_gateway_sees_errors_of_the_bus() {
         world.context.shutdown().request();
         world.joined.await.unwrap().unwrap();
     }
+}
+
+#[tokio::test]
+async fn the_newest_steering_document_of_its_tenant_is_handed_out_once() {
+    let put = |tenant: &str, version, body: &str| Document {
+        kind: store::STEERING.into(),
+        tenant: tenant.into(),
+        subject: "default".into(),
+        version,
+        author: "Eve".into(),
+        reason: "LTE is capped".into(),
+        at_us: contracts::now_us(),
+        until_us: 0,
+        body: body.into(),
+    };
+    let documents = [
+        put("default", 1, "old"),
+        put("default", 2, "new"),
+        put("other", 1, "theirs"),
+    ];
+    let world = World::with_store(|store| async move {
+        for document in documents {
+            store.put_document(&document).await.unwrap();
+        }
+    })
+    .await;
+    let gateway = PeerId::gateway("default", "gateway-1");
+    let mut client = PolicyServiceClient::new(world.channel(&gateway).await);
+    let mut ask = async |steering_version| {
+        let request = GetPolicyRequest {
+            gateway: "gateway-1".into(),
+            steering_version,
+        };
+        let policy = client.get_policy(request).await.unwrap().into_inner();
+        (policy.steering_version, policy.steering_document)
+    };
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    while ask(1).await == (0, String::new()) {
+        assert!(tokio::time::Instant::now() < deadline, "none is handed out");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(ask(1).await, (2, "new".into()));
+    assert_eq!(ask(2).await, (2, String::new()), "it has it");
 }

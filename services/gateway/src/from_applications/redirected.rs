@@ -16,7 +16,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tunnel::{
     Authority, IpRanges, OpenError, StatusCode, TcpRedirect, Traffic, Tunnel, Urgency,
     original_destination, reset, splice,
+    steering_rules::{self, Flow},
 };
+
+use crate::steering::Flows;
 
 /// Bound on redirected connections, of the 512 tunnels that a proxy gives to a gateway. Further
 /// ones wait in the kernel's queue.
@@ -31,6 +34,8 @@ const IDLE_MAX: Duration = Duration::from_secs(900);
 /// Takes redirected connections until shutdown is requested.
 pub struct Redirected {
     tunnel: Tunnel,
+    /// Which accesses each connection may use.
+    flows: Flows,
     listeners: Vec<TcpListener>,
     places: Arc<Semaphore>,
     /// Destinations that the proxy allows to packets.
@@ -44,6 +49,7 @@ impl Redirected {
     pub fn start(
         device: &str,
         tunnel: Tunnel,
+        flows: Flows,
         routes: Arc<RwLock<IpRanges>>,
         warning: WarningHandle,
     ) -> io::Result<Self> {
@@ -51,6 +57,7 @@ impl Redirected {
         tracing::info!(device, "TCP connections of the TUN device go as streams");
         Ok(Self {
             tunnel,
+            flows,
             listeners,
             places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             routes,
@@ -118,6 +125,15 @@ impl Redirected {
             tracing::debug!(%destination, %error, "a redirected connection ended");
             return;
         }
+        let flow = Flow::new("tun", steering_rules::Urgency::Bulk).to(authority.as_str());
+        let steered = match self.flows.enter(flow) {
+            Ok(steered) => steered,
+            Err(blocked) => {
+                count("steered");
+                tracing::info!(%destination, %blocked, "a redirected connection is refused");
+                return reset(stream);
+            }
+        };
         let tunnel = match self.tunnel.open_tcp(&authority, Urgency::Bulk).await {
             Ok(tunnel) => tunnel,
             Err(error) => {
@@ -130,7 +146,11 @@ impl Redirected {
         count("opened");
         let counter = |direction| metrics::counter!("braid_gateway_applications_bytes_total", "direction" => direction);
         let traffic = Traffic::new(counter("down"), counter("up"));
-        let ended = splice(tunnel, stream, IDLE_MAX, &traffic).await;
+        let ended = tokio::select! {
+            ended = splice(tunnel, stream, IDLE_MAX, &traffic) => ended,
+            // The rules leave it no access any more.
+            () = steered.is_cut() => Ok(()),
+        };
         let (down_bytes, up_bytes) = traffic.bytes();
         tracing::debug!(%destination, up_bytes, down_bytes, ?ended, "a redirected connection ended");
     }

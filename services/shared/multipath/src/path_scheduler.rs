@@ -101,8 +101,9 @@ struct State {
     to_resend_bytes: u64,
     /// Steering assigns all data to one path.
     single_path: bool,
-    /// Packets change their path, and the slot of the last one.
+    /// Packets change their path while another one has room.
     alternates: bool,
+    /// Slot of the last packet that took a turn.
     sent_last: Option<usize>,
 }
 

@@ -774,7 +774,8 @@ impl Steering {
                 .then_some((*id, path))
         })?;
         let silent = now >= path.liveness.heard_at() + self.terms.judge_by.interval;
-        if let Some(slot) = path.slot.filter(|_| silent || path.schedule.rank.is_none()) {
+        let passes = path.slot.filter(|_| silent).or(path.forbidden_slot());
+        if let Some(slot) = passes {
             self.scheduler.permit(slot);
         }
         Some(Command::Ping { path: id })

@@ -214,6 +214,8 @@ impl Steered {
             };
             self.apply(now, command, changed);
         }
+        // A path that was opened just now has its schedule before it can carry data.
+        self.obey_schedule(now);
         for path in self.steering.snapshot(now) {
             self.set_state(path.path, path.state, changed);
         }

@@ -12,7 +12,10 @@ use bench::{Bench, Identities, NAMES, authority, echo, listen_anywhere, serve};
 use testkit::{emulated_link::emulate, link::LinkConfig};
 use testkit::{noise, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tunnel::{PathState, TunnelEvent, TunnelServer, TunnelStream, Urgency};
+use tunnel::{
+    PathState, TunnelEvent, TunnelServer, TunnelStream, Urgency,
+    steering_rules::{PathSchedule, Rank, Schedule},
+};
 
 const MBIT: f64 = 1e6;
 
@@ -401,4 +404,74 @@ async fn a_fresh_session_takes_two_round_trips_to_the_first_tunnel() {
         best >= round_trip * 2 && best < round_trip * 28 / 10,
         "{best:?}"
     );
+}
+
+/// Bytes that each end has sent over each access since the session began.
+fn sent_by(paths: &[tunnel::PathSnapshot]) -> BTreeMap<String, u64> {
+    let mut sent = BTreeMap::new();
+    for path in paths {
+        *sent.entry(path.name.clone()).or_insert(0) += path.sent_bytes;
+    }
+    sent
+}
+
+/// The client decides, and the proxy obeys for what it sends, without a reconnect.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_set_at_the_client_is_obeyed_by_both_ends() {
+    let identities = Identities::new();
+    let server = Arc::new(TunnelServer::bind(identities.server_config(listen_anywhere())).unwrap());
+    let config = LinkConfig::new(20.0 * MBIT, Duration::from_millis(10));
+    let bench = Bench::start(identities, server.local_addr(), &config, &[]);
+    let session = within(server.accept()).await.unwrap();
+    let handle = session.handle().clone();
+    tokio::spawn(async move {
+        let mut session = session;
+        while let Some(request) = session.accept().await {
+            tokio::spawn(echo(request, session.handle().clone()));
+        }
+    });
+    bench.both_up().await;
+    let number = bench.session();
+    for forbidden in [0, 1] {
+        let other = NAMES[1 - forbidden];
+        let paths = vec![(
+            other.to_owned(),
+            PathSchedule {
+                place: 0,
+                rank: Some(Rank::Active),
+                weight: None,
+            },
+        )];
+        bench.tunnel.set_schedule(Schedule {
+            paths,
+            ..Schedule::default()
+        });
+        // The proxy reports the path as backup once it obeys.
+        within(async {
+            let obeys = |paths: Vec<tunnel::PathSnapshot>| {
+                let own = paths.into_iter().find(|it| it.name == NAMES[forbidden]);
+                own.is_some_and(|path| path.state == PathState::Backup)
+            };
+            while !(obeys(handle.paths()) && obeys(bench.tunnel.paths())) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        let before = [handle.paths(), bench.tunnel.paths()].map(|paths| sent_by(&paths));
+        let stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
+            .await
+            .unwrap();
+        let sent = noise(2_000_000, 1);
+        let back = within(exchange(stream, sent.clone(), usize::MAX, || ())).await;
+        assert!(back == sent, "bytes differ");
+        let after = [handle.paths(), bench.tunnel.paths()].map(|paths| sent_by(&paths));
+        for (before, after) in before.iter().zip(&after) {
+            let by = |name: &str| after[name] - before[name];
+            let (kept, barred) = (by(other), by(NAMES[forbidden]));
+            assert!(kept > 2_000_000, "{other} carried {kept}");
+            assert!(barred < 50_000, "{} carried {barred}", NAMES[forbidden]);
+        }
+    }
+    assert_eq!(bench.session(), number, "a session was replaced");
+    bench.tunnel.close().await;
 }

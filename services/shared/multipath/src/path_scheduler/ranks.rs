@@ -26,7 +26,8 @@ impl Default for Ranked {
     fn default() -> Self {
         Self {
             schedule: PathSchedule::FREE,
-            alive: true,
+            // Until steering reports it: a path that is not validated yet has room, and carries none.
+            alive: false,
             served: 0.0,
         }
     }
@@ -45,12 +46,15 @@ impl Ranked {
 }
 
 impl Slot {
-    fn is_full(&self) -> bool {
-        let window = match self.model.window_bytes {
+    fn window_bytes(&self) -> u64 {
+        match self.model.window_bytes {
             0 => UNKNOWN_WINDOW_BYTES,
             window => window,
-        };
-        self.model.in_flight_bytes + PACKET_BYTES > window
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.model.in_flight_bytes + PACKET_BYTES > self.window_bytes()
     }
 }
 
@@ -82,7 +86,7 @@ impl State {
         };
         match schedule.rank {
             None => false,
-            Some(Rank::Active) => self.is_within_weight(own, slot) && self.is_in_turn(own),
+            Some(Rank::Active) => self.is_within_weight(own, slot) && self.is_in_turn(own, slot),
             Some(Rank::Spill) => !before().any(|other| self.has_room(other)),
             Some(Rank::Standby) => before().next().is_none(),
         }
@@ -103,10 +107,12 @@ impl State {
         slot.ranked.served <= least + LEAD_BYTES / f64::from(total.max(1))
     }
 
-    /// While copies are sent, packets change their path, so that a copy takes another one than what
-    /// it copies. A path with a full window gives up its turn.
-    fn is_in_turn(&self, own: usize) -> bool {
-        let waits = self.alternates && self.sent_last == Some(own);
+    /// Packets change their path, so that each active one carries a part, and a copy takes another
+    /// path than what it copies. A path with a full window gives up its turn, and one with a weight
+    /// follows that.
+    fn is_in_turn(&self, own: usize, slot: &Slot) -> bool {
+        let takes_turns = self.alternates && slot.ranked.schedule.weight.is_none();
+        let waits = takes_turns && self.sent_last == Some(own);
         let active = |other: &&Slot| other.ranked.schedule.rank == Some(Rank::Active);
         !waits
             || !self

@@ -8,6 +8,15 @@ use noq_proto::PathId;
 use super::{Path, Steering};
 use crate::steering_rules::{PathSchedule, Rank};
 
+impl Path {
+    /// The slot of a forbidden path. Its window is zero, and its pings must pass all the same: the
+    /// peer would judge the path silent.
+    pub(super) fn forbidden_slot(&self) -> Option<usize> {
+        let slot = self.slot.or(self.ranked_slot);
+        slot.filter(|_| self.schedule.rank.is_none())
+    }
+}
+
 impl Steering {
     pub(super) fn on_schedule(&mut self, id: PathId, schedule: PathSchedule) {
         if let Some(path) = self.paths.get_mut(&id) {
@@ -17,9 +26,8 @@ impl Steering {
 
     pub(super) fn on_spread(&mut self, gathers: bool, copies: u8) {
         // A copy must take another path than the packet that it copies.
-        let alternates = copies > 1;
-        self.gathers = gathers && !alternates;
-        self.scheduler.set_alternates(alternates);
+        self.gathers = gathers && copies <= 1;
+        self.scheduler.set_alternates(!self.gathers);
     }
 
     /// Hands the ranks to the path scheduler.

@@ -61,6 +61,20 @@ impl Schedule {
     }
 }
 
+impl Schedule {
+    /// Of a path whose access is not known yet: it stands by for all others.
+    pub fn of_unknown(&self) -> PathSchedule {
+        if self.paths.is_empty() {
+            return PathSchedule::FREE;
+        }
+        PathSchedule {
+            place: u8::MAX,
+            rank: Some(Rank::Standby),
+            weight: None,
+        }
+    }
+}
+
 /// Joins the decisions of a session's flows. No flow: nothing is restricted.
 pub fn schedule(decisions: &[Decision]) -> Schedule {
     let mut names: Vec<&str> = Vec::new();

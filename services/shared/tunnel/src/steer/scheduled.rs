@@ -37,9 +37,11 @@ impl Steered {
         let open = self.paths.open_ids();
         self.scheduled.paths.retain(|path, _| open.contains(path));
         for path in open {
-            // The name of a path arrives a round trip after the path; until then it is free.
-            let name = self.paths.name(path);
-            let wanted = name.map_or(PathSchedule::FREE, |name| schedule.of(&name));
+            let wanted = match self.paths.name(path) {
+                Some(name) => schedule.of(&name),
+                // The name arrives a round trip after the path.
+                None => schedule.of_unknown(),
+            };
             let before = self.scheduled.paths.insert(path, wanted);
             if before.is_none() && self.ways.is_none() {
                 self.find_slot(now, path);
