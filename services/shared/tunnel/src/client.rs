@@ -161,7 +161,7 @@ impl From<OpenError> for io::Error {
 /// A tunnel to a proxy. Clones share it; `close` or the drop of the last clone ends it.
 #[derive(Clone)]
 pub struct Tunnel {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     _end: Arc<DropGuard>,
 }
 
@@ -174,7 +174,7 @@ pub(crate) struct Shared {
     pub(crate) proxy: Arc<ProxyAddress>,
     pub(crate) session: watch::Sender<Option<Arc<Session>>>,
     keepalive: watch::Sender<Keepalive>,
-    schedule: watch::Sender<Arc<Schedule>>,
+    pub(crate) schedule: watch::Sender<Arc<Schedule>>,
     pub(crate) ledger: Ledger,
     pub(crate) events: broadcast::Sender<TunnelEvent>,
     pub(crate) end: CancellationToken,
@@ -420,18 +420,6 @@ impl Tunnel {
         self.shared.keepalive.send_replace(keepalive);
     }
 
-    /// Which paths carry data, in which order and parts, of this session and of later ones, at
-    /// both ends. The proxy is told where it takes schedules.
-    pub fn set_schedule(&self, schedule: Schedule) {
-        self.shared.schedule.send_if_modified(|held| {
-            let changed = **held != schedule;
-            if changed {
-                *held = Arc::new(schedule);
-            }
-            changed
-        });
-    }
-
     /// Adds an access network, or replaces the socket of the network of that name. A path over it
     /// is opened at once. An open path of the network continues from its new address.
     pub fn attach(&self, interface: Interface) -> Result<(), AttachError> {
@@ -486,10 +474,6 @@ impl Tunnel {
 impl Shared {
     pub(crate) fn watch_keepalive(&self) -> watch::Receiver<Keepalive> {
         self.keepalive.subscribe()
-    }
-
-    pub(crate) fn watch_schedule(&self) -> watch::Receiver<Arc<Schedule>> {
-        self.schedule.subscribe()
     }
 
     pub(crate) fn next_number(&self) -> u64 {

@@ -181,7 +181,7 @@ impl Dialler {
             ways: Some(Ways::new(
                 shared.slots.clone(),
                 shared.routes.clone(),
-                shared.watch_schedule(),
+                shared.schedule.subscribe(),
             )),
             first: None,
             remote: proxy,
@@ -222,7 +222,7 @@ impl Dialler {
                 steered.run(changed).await;
             }
         });
-        let watched = (shared.watch_keepalive(), shared.watch_schedule());
+        let watched = (shared.watch_keepalive(), shared.schedule.subscribe());
         session
             .clone()
             .publish_names(&shared.config.server_name, watched, terms_to);

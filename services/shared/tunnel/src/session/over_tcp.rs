@@ -94,7 +94,7 @@ impl TcpDialler {
             retired: CancellationToken::new(),
             given_up: AtomicBool::new(false),
         });
-        let watched = (shared.watch_keepalive(), shared.watch_schedule());
+        let watched = (shared.watch_keepalive(), shared.schedule.subscribe());
         // The kernel steers, so terms have no effect.
         let nobody_obeys = watch::Sender::default();
         session

@@ -10,12 +10,24 @@ use multipath::{
 use noq::PathId;
 
 use super::Steered;
+use crate::client::Tunnel;
 
 /// What the steering was last fed with.
 #[derive(Debug, Default)]
 pub(crate) struct Scheduled {
     schedule: Arc<Schedule>,
     paths: BTreeMap<PathId, PathSchedule>,
+}
+
+impl Tunnel {
+    /// Which paths carry data, in which order and parts, of this session and of later ones, at
+    /// both ends. A proxy of an older release goes on without a schedule.
+    pub fn set_schedule(&self, schedule: Schedule) {
+        let held = self.shared.schedule.borrow().clone();
+        if *held != schedule {
+            self.shared.schedule.send_replace(Arc::new(schedule));
+        }
+    }
 }
 
 impl Steered {
