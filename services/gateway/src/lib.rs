@@ -28,6 +28,7 @@ pub mod to_proxy;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    path::Path,
     sync::Arc,
     time::Duration,
 };

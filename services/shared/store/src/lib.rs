@@ -44,8 +44,7 @@ pub use call_guard::CallGuard;
 pub use claims::Claims;
 pub use documents::{
     DOCUMENTS_BYTES_MAX, DOCUMENTS_MAX, DocumentsStore, RULES, SILENCE, SPO2_SCALE, STEERING,
-    StoredDocument,
-    TEAM, patient_of,
+    StoredDocument, TEAM, patient_of,
 };
 pub use error::{ClaimError, NotReady, QueryError, WriteError};
 pub use identities::{
