@@ -133,7 +133,7 @@ pub struct RunOptions {
 const RUN_EXAMPLES: &str = "\
 Examples, from loadtest/lab/scenarios:
   braid lab run two-links.toml                     one run, as JSON
-  braid lab run own-trace.toml --report --out mine  a report over a recorded drive";
+  braid lab run own-trace.toml --report --out mine  a report over a drive";
 
 /// Why the lab could not finish; scenarios and output files are the caller's.
 #[derive(Debug, thiserror::Error)]

@@ -63,8 +63,8 @@ pub struct FluidOptions {
 
 const EXAMPLES: &str = "\
 Examples:
-  braid lab fluid                               all seven experiments of the paper
-  braid lab fluid --out target/fluid            charts, data, and convoy.html with a slider
+  braid lab fluid                       the seven experiments of the paper
+  braid lab fluid --out target/fluid    charts, data, and a convoy with a slider
   braid lab fluid --experiment static --json
   braid lab fluid --experiment my-network.toml --out charts";
 

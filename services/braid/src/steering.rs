@@ -65,7 +65,7 @@ pub enum SteeringCommand {
     /// Print which rule decides about a destination, which accesses it takes in which order, and
     /// why the others do not.
     #[command(
-        after_help = "Examples:\n  braid steering explain deb.example.org:443 --file steering.toml \\\n      --access wifi:20 --access lte:45:0.01:4.9\n  braid steering explain 10.0.0.7:554 --file steering.toml --application user:video --access wifi"
+        after_help = "Examples:\n  braid steering explain deb.example.org:443 --file steering.toml \\\n      --access wifi:20 --access lte:45:0.01:4.9\n  braid steering explain 10.0.0.7:554 --file steering.toml \\\n      --application user:video --access wifi"
     )]
     Explain(ExplainCommand),
 }
