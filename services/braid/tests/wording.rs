@@ -149,9 +149,12 @@ fn sentences(paragraph: &str) -> Vec<&str> {
     let bytes = paragraph.as_bytes();
     for at in 0..bytes.len() {
         let is_end = matches!(bytes[at], b'.' | b'?' | b'!');
+        if !is_end {
+            continue;
+        }
         let follows = paragraph[at + 1..].trim_start().chars().next();
         let is_next = follows.is_none_or(|c| c.is_uppercase() || "`[(\"".contains(c));
-        if is_end && bytes.get(at + 1) == Some(&b' ') && is_next {
+        if bytes.get(at + 1) == Some(&b' ') && is_next {
             found.push(paragraph[begin..=at].trim());
             begin = at + 1;
         }
