@@ -137,9 +137,11 @@ fn every_family_of_figures_has_a_reference_or_says_why_there_is_none() {
 fn scenario_files(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        // The fluid model's networks are files of another kind.
-        if path.is_dir() && !path.ends_with("fluid") {
-            scenario_files(&path, into);
+        // Networks of the fluid model and plans are files of another kind.
+        if path.is_dir() {
+            if !path.ends_with("fluid") && !path.ends_with("plan") {
+                scenario_files(&path, into);
+            }
         } else if path
             .extension()
             .is_some_and(|extension| extension == "toml")
