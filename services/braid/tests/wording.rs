@@ -176,7 +176,7 @@ fn functions(text: &str) -> Vec<(usize, usize)> {
     for (index, line) in lines.iter().enumerate() {
         let code = line.trim_start();
         let words: Vec<&str> = code.split(' ').take(6).collect();
-        let is_function = words.iter().any(|word| *word == "fn")
+        let is_function = words.contains(&"fn")
             && ["pub", "fn ", "async", "const fn", "unsafe"]
                 .iter()
                 .any(|begin| code.starts_with(begin));
