@@ -94,10 +94,10 @@ web-check: $(WEB)/node_modules/.package-lock.json ## the committed page is the o
 	cd $(WEB) && npm run --silent check:fresh
 
 page: $(WEB)/node_modules/.package-lock.json ## the browser tests: values move, a path is cut, an alert is acknowledged, nobody is wrongly reassured
-	@infra/dev/need.sh cc chromium
+	@infra/dev/need.sh cc chromium buf
 	cargo build --workspace --bins
 	cargo build -p dashboard --example fake_ward
-	cd $(WEB) && BRAID_BIN=$(CURDIR)/target/debug/braid BRAID_FAKE_WARD=$(CURDIR)/target/debug/examples/fake_ward npm test --silent
+	cd $(WEB) && npm run --silent gen && BRAID_BIN=$(CURDIR)/target/debug/braid BRAID_FAKE_WARD=$(CURDIR)/target/debug/examples/fake_ward npm test --silent
 
 chaos: ## separate processes on a real Kafka and TimescaleDB while faults overlap: nothing lost, every due alert raised once (SEED=7 MINUTES=20 ARGS=--json)
 	@infra/dev/need.sh cc kafka timescaledb
