@@ -2,10 +2,10 @@
 //! by rules. It sends them to the core over every access network.
 //!
 //! ```text
-//! from_sensors -> intake -> edge_rules -> journal (alerts)  -> to_proxy == tunnel ==> ingest
+//! from_sensors -> intake -> edge_rules -> journal (alerts)  -> to_ingest == to_proxy ==> ingest
 //!                       \---------------> journal (vitals) /
-//!                                         tunnel's paths -> to_path_telemetry
-//! from_applications (HTTP CONNECT, SOCKS5, TUN) -----> tunnel ==> TCP, UDP or IP destinations
+//!                                         paths -> to_path_telemetry == to_proxy ==> path-telemetry
+//! from_applications (HTTP CONNECT, SOCKS5, TUN) == to_proxy ==> TCP, UDP or IP destinations
 //! ```
 
 pub mod clock;
@@ -22,20 +22,15 @@ pub mod rulebook;
 mod sensor_clocks;
 pub mod steering;
 pub mod to_dashboard;
+pub mod to_ingest;
 pub mod to_path_telemetry;
 pub mod to_proxy;
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use futures::future::select_all;
 use service_kit::{
-    Backoff, CheckHandle, ConfigError, Context, ServiceConfig, Warning, WarningHandle,
+    CheckHandle, ConfigError, Context, ServiceConfig, Warning,
     grpc::ServeError,
     tls::{Identity, IdentityError, PeerId},
 };
@@ -44,10 +39,7 @@ use tokio::{
     sync::{broadcast::error::RecvError, watch},
     task::JoinHandle,
 };
-use tunnel::{
-    AccessRule, Interface, StartError, Transport, TunError, Tunnel, TunnelConfig, Urgency,
-    steering_rules::Document,
-};
+use tunnel::{Interface, StartError, TunError, Tunnel, Urgency, steering_rules::Document};
 
 pub use config::{Config, TunTcp};
 
@@ -60,12 +52,10 @@ use crate::{
     journal::{Condition, Directory, Journal, Limits, recovery},
     steering::{Flows, InForce, Kept, Steering},
     to_dashboard::CertificateError,
+    to_ingest::{Courier, DeadLetters, FromMemory, Options},
     to_path_telemetry::{JournalsWaiting, Telemetry},
-    to_proxy::{Courier, DeadLetters, FromMemory, Options, Through, Uplink},
+    to_proxy::{Through, Uplink},
 };
-
-/// Longest wait for a name server at the start; later the tunnel asks again.
-const RESOLVE_MAX: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -127,28 +117,7 @@ pub async fn run(
         other => return Err(RunError::NotAGateway(other)),
     };
     let applications = bind_applications(&config, &context).await?;
-    let (v4, v6) = resolve(&config.proxy).await?;
-    let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
-    let mut tunnel_config = TunnelConfig::new(
-        v4.or(v6).unwrap_or(unknown),
-        config.proxy_name.clone(),
-        identity.client_config(&[]),
-    );
-    tunnel_config.proxy_other_family = v4.and(v6);
-    tunnel_config.proxy_host = Some(config.proxy.clone());
-    let rules = config.access_rules()?;
-    let follows = interfaces.is_none();
-    // Emulated links carry only UDP.
-    tunnel_config.fallback = config.tcp_fallback && follows;
-    let tunnel = Tunnel::start(tunnel_config, interfaces.unwrap_or_default())?;
-    if follows {
-        let tunnel = tunnel.clone();
-        context.tasks().spawn(follow(tunnel, rules));
-    }
-    let warning = context.health().warning("transport");
-    context
-        .tasks()
-        .spawn(watch_transport(tunnel.clone(), warning, context.clone()));
+    let tunnel = to_proxy::start(&config, &identity, interfaces, &context).await?;
     let uplink: Arc<dyn Uplink> = Arc::new(Through {
         tunnel: tunnel.clone(),
         identity,
@@ -259,27 +228,6 @@ fn redirect_tcp(device: &str, tunnel: &Tunnel, flows: Flows, packets: &Packets, 
             to_do: "give the gateway NET_ADMIN on a kernel with nftables, or --tun-tcp packets"
                 .to_owned(),
         })),
-    }
-}
-
-/// Warns while the tunnel uses a transport other than QUIC.
-async fn watch_transport(tunnel: Tunnel, warning: WarningHandle, context: Context) {
-    let mut events = tunnel.events();
-    loop {
-        let stand_in = tunnel
-            .transport()
-            .filter(|&transport| transport != Transport::Quic);
-        warning.set(stand_in.map(|transport| Warning {
-            says: format!("UDP gets no answer: the tunnel uses HTTP/2 over {transport}"),
-            to_do: "open UDP to the proxy's port in the access networks".to_owned(),
-        }));
-        tokio::select! {
-            // A slow subscriber looks again as well.
-            event = events.recv() => if let Err(RecvError::Closed) = event {
-                return;
-            },
-            () = context.shutdown().requested() => return,
-        }
     }
 }
 
@@ -527,58 +475,4 @@ fn keep_private(config: &Config) -> Result<(), RunError> {
             path: config.data_dir.display().to_string(),
             source,
         })
-}
-
-/// The proxy's addresses, one of each family; none if its name does not resolve yet, since there
-/// may be no network at the start.
-async fn resolve(proxy: &str) -> Result<(Option<SocketAddr>, Option<SocketAddr>), RunError> {
-    let looked_up = tokio::time::timeout(RESOLVE_MAX, tokio::net::lookup_host(proxy)).await;
-    let found: Vec<SocketAddr> = match looked_up {
-        Ok(Ok(found)) => found.collect(),
-        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
-            return Err(RunError::Proxy {
-                proxy: proxy.to_owned(),
-                source: error,
-            });
-        }
-        Ok(Err(error)) => {
-            tracing::warn!(proxy, %error, "the proxy's name does not resolve yet");
-            Vec::new()
-        }
-        Err(_) => {
-            tracing::warn!(proxy, "no name server answers yet");
-            Vec::new()
-        }
-    };
-    let of_family = |ipv6| found.iter().find(|at| at.is_ipv6() == ipv6).copied();
-    Ok((of_family(false), of_family(true)))
-}
-
-/// Keeps the tunnel's access networks in step with the rules. Without netlink, fixed addresses are
-/// taken once.
-async fn follow(tunnel: Tunnel, rules: Vec<AccessRule>) {
-    let mut backoff = Backoff::for_reconnect();
-    while let Err(error) = tunnel.follow(rules.clone()).await {
-        tracing::warn!(%error, "access networks are not followed");
-        for rule in &rules {
-            let (name, local_ip, device) = match rule {
-                AccessRule::Address {
-                    name,
-                    local_ip,
-                    device,
-                } => (name, *local_ip, device.as_deref()),
-                AccessRule::Routed { name } => (name, IpAddr::from([0, 0, 0, 0]), None),
-                AccessRule::Devices { .. } | AccessRule::Subnet { .. } => continue,
-            };
-            let known = tunnel.interfaces().iter().any(|(known, _)| known == name);
-            if !known {
-                let attached = Interface::bind(name, local_ip, device)
-                    .and_then(|interface| tunnel.attach(interface).map_err(io::Error::other));
-                if let Err(error) = attached {
-                    tracing::warn!(name, %error, "access network not usable");
-                }
-            }
-        }
-        backoff.wait().await;
-    }
 }

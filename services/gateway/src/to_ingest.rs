@@ -1,8 +1,8 @@
-//! The way to the core: what the journals hold goes to ingest, and what ingest acknowledges is trimmed.
+//! Uploads the entries of the journals to ingest, and trims what ingest has acknowledged.
 //!
-//! Alerts and vitals have a connection each, in a tunnel stream of their own, so that an alert waits behind nothing. `sender`
-//! decides, `courier` does, over a `link` or several; `uplink` is where the tunnel comes in. Alerts that the
-//! journal cannot take go `from_memory`.
+//! Alerts and vitals use a connection each, in tunnel streams of their own, so that an alert never
+//! waits behind vitals. `sender` decides, and `courier` acts on one `link` or several. Alerts that
+//! the journal cannot take are sent by `from_memory`.
 
 mod courier;
 mod dead_letters;
@@ -10,10 +10,8 @@ mod from_memory;
 mod link;
 mod sender;
 mod trims;
-mod uplink;
 
 pub use courier::{Courier, Options};
 pub use dead_letters::DeadLetters;
 pub use from_memory::FromMemory;
 pub use sender::{Command, Event, Limits, Sender};
-pub use uplink::{Direct, Through, Uplink};

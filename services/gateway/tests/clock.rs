@@ -20,7 +20,8 @@ use gateway::{
     edge_rules::EdgeRules,
     intake::{Intake, Patience},
     journal::{Entry, Journal, Limits, Options, Overflow},
-    to_proxy::{self, Courier, DeadLetters, Direct},
+    to_ingest::{self, Courier, DeadLetters},
+    to_proxy::Direct,
 };
 use service_kit::Context;
 use test_disk::TestDisk;
@@ -291,8 +292,8 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
             events: broadcast::channel(1).0,
         });
         for (options, journal) in [
-            (to_proxy::Options::ALERTS, alerts),
-            (to_proxy::Options::VITALS, vitals),
+            (to_ingest::Options::ALERTS, alerts),
+            (to_ingest::Options::VITALS, vitals),
         ] {
             let courier = Courier {
                 options,

@@ -18,7 +18,8 @@ use gateway::{
     held::HELD_ALERTS_MAX,
     intake::{Intake, Patience, RecordError},
     journal::{Condition, Entry, Journal, Limits, Options, Overflow},
-    to_proxy::{Direct, FromMemory},
+    to_ingest::FromMemory,
+    to_proxy::Direct,
 };
 use service_kit::{Context, Health};
 use test_disk::TestDisk;

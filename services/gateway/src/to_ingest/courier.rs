@@ -18,12 +18,12 @@ use super::{
     link::{Link, LinkEvent},
     sender::{BATCH_ENTRIES_MAX, Command, Event, Generation, Limits, Sender},
     trims::Trims,
-    uplink::Uplink,
 };
 use crate::{
     clock::{Clock, CoreClock},
     from_ingest::Follower,
     journal::{Chunk, Disk, Entry, Journal, Reader},
+    to_proxy::Uplink,
 };
 
 /// Batches whose bounds are remembered: more than can be in flight on three links.

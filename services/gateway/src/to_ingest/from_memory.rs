@@ -9,8 +9,7 @@ use contracts::vitals::{EdgeAlert, UploadRequest, ingest_service_client::IngestS
 use service_kit::{Backoff, Shutdown};
 use tunnel::Urgency;
 
-use super::uplink::Uplink;
-use crate::{clock::Clock, held::HeldId, intake::Intake, journal::Disk};
+use crate::{clock::Clock, held::HeldId, intake::Intake, journal::Disk, to_proxy::Uplink};
 
 /// Alerts in one upload; the rest goes with the next.
 const UPLOAD_ALERTS_MAX: usize = 256;
