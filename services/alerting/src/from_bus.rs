@@ -20,9 +20,10 @@ use tokio::{sync::Mutex, time::timeout};
 use tracing::Instrument;
 
 use crate::{
-    GROUP, OFFSETS_WITHIN, book,
+    GROUP, OFFSETS_WITHIN,
     canary::is_canary,
     heard::Heard,
+    rules_in_force,
     to_store::{Outcome, Writer},
     ward::Ward,
 };
@@ -51,7 +52,7 @@ struct Loop {
     claims: Arc<Claims<dyn Store>>,
     writer: Writer,
     ward: Ward,
-    book: book::Reader,
+    in_force: rules_in_force::Reader,
     heard: Arc<Heard>,
     /// Next offset of each partition as judged; the store may be behind it.
     positions: BTreeMap<u32, u64>,
@@ -69,11 +70,11 @@ pub(crate) async fn run(
     store: Arc<dyn Store>,
     writer: Writer,
     mut ward: Ward,
-    mut book: book::Reader,
+    mut in_force: rules_in_force::Reader,
     heard: Arc<Heard>,
     context: Context,
 ) {
-    ward.set_book(Arc::clone(&book.borrow_and_update()));
+    ward.set_rules_in_force(Arc::clone(&in_force.borrow_and_update()));
     let check = context.health().check("bus");
     let (duty, level) = (duty::JUDGING, Level::Failing);
     let setup = Setup::new(duty, level, "from-bus", BATCH_RECORDS_MAX);
@@ -85,7 +86,7 @@ pub(crate) async fn run(
         claims: consumer.claims(),
         writer,
         ward,
-        book,
+        in_force,
         heard,
         positions: BTreeMap::new(),
         held: 0,
@@ -205,7 +206,7 @@ impl Loop {
         let readable = &records.readable;
         self.heard
             .note(records.newest_us, readable, self.context.clock());
-        self.follow_book();
+        self.follow_rules_in_force();
         let asked_us = self.now_us();
         let wanted = self.ward.wanting_profile(readable, asked_us);
         if !self.fetch_profiles(wanted, asked_us).await {
@@ -328,15 +329,15 @@ impl Loop {
         self.context.clock().now_us()
     }
 
-    fn follow_book(&mut self) {
-        if self.book.has_changed().unwrap_or(false) {
-            let book = Arc::clone(&self.book.borrow_and_update());
-            self.ward.set_book(book);
+    fn follow_rules_in_force(&mut self) {
+        if self.in_force.has_changed().unwrap_or(false) {
+            let in_force = Arc::clone(&self.in_force.borrow_and_update());
+            self.ward.set_rules_in_force(in_force);
         }
     }
 
     async fn on_tick(&mut self) {
-        self.follow_book();
+        self.follow_rules_in_force();
         let now_us = self.now_us();
         let strangers = self.ward.waiting_strangers(now_us);
         if !self.fetch_profiles(strangers, now_us).await {

@@ -19,9 +19,9 @@ use store::RuleState;
 use vitals::{Engine, Origin, PRESENT_US, Profile, RuleSet};
 
 use crate::{
-    book::Book,
     canary,
     lateness::Lateness,
+    rules_in_force::RulesInForce,
     watermark::{LATE_US_MIN, Watermark},
 };
 
@@ -50,7 +50,7 @@ struct Patient {
 pub(crate) struct Ward {
     /// Of whoever has no others.
     rules: Arc<RuleSet>,
-    book: Arc<Book>,
+    in_force: Arc<RulesInForce>,
     backfill_after_us: i64,
     patients: HashMap<String, Patient>,
     /// What the running try touched, as it was; `None`: was not there.
@@ -77,7 +77,7 @@ impl Ward {
     pub(crate) fn new(rules: Arc<RuleSet>, backfill_after_us: i64) -> Ward {
         Ward {
             rules,
-            book: Arc::default(),
+            in_force: Arc::default(),
             backfill_after_us,
             patients: HashMap::new(),
             before: HashMap::new(),
@@ -204,8 +204,8 @@ impl Ward {
     }
 
     /// Other decisions are in force: every patient follows them from the next event on. Between tries only.
-    pub(crate) fn set_book(&mut self, book: Arc<Book>) {
-        self.book = book;
+    pub(crate) fn set_rules_in_force(&mut self, in_force: Arc<RulesInForce>) {
+        self.in_force = in_force;
         let known: Vec<(String, Arc<RuleSet>)> = self
             .patients
             .iter()
@@ -221,7 +221,8 @@ impl Ward {
 
     fn rules_of(&self, tenant: &str, key: &str) -> Arc<RuleSet> {
         let of_canary = canary::rules(key);
-        of_canary.unwrap_or_else(|| Arc::clone(self.book.rules(tenant, key).unwrap_or(&self.rules)))
+        of_canary
+            .unwrap_or_else(|| Arc::clone(self.in_force.rules(tenant, key).unwrap_or(&self.rules)))
     }
 
     /// Tries records: partition, key, content.

@@ -95,9 +95,9 @@ fn a_gateway_whose_clock_is_set_back_an_hour_is_heard_at_once() {
     assert!(!told.transitions[0].backfill);
 }
 
-fn book_of(rules: contracts::alerts::Document) -> Book {
-    let set = crate::book::rules_of(&rules).unwrap();
-    Book::new(Vec::new(), Vec::new(), vec![(rules, set)])
+fn in_force_by(rules: contracts::alerts::Document) -> RulesInForce {
+    let set = crate::rules_in_force::rules_of(&rules).unwrap();
+    RulesInForce::new(Vec::new(), Vec::new(), vec![(rules, set)])
 }
 
 #[test]
@@ -118,11 +118,11 @@ fn other_rules_hold_from_the_next_event_on() {
         ..contracts::alerts::Document::default()
     };
     // Another tenant's patient of the same name is another's.
-    ward.set_book(Arc::new(book_of(document("two", 7))));
+    ward.set_rules_in_force(Arc::new(in_force_by(document("two", 7))));
     let same = ward.evaluate(&[record(2, 2.0)], T0 + 2 * S);
     assert_eq!(of_rule(&same), []);
     ward.keep();
-    ward.set_book(Arc::new(book_of(document("one", 8))));
+    ward.set_rules_in_force(Arc::new(in_force_by(document("one", 8))));
     let other = ward.evaluate(&[record(3, 2.0)], T0 + 3 * S);
     assert_eq!(of_rule(&other), [(2, AlertState::Resolved)]);
     assert_eq!(other.transitions[0].rule_version, 8);
@@ -214,9 +214,9 @@ fn what_a_patients_own_rules_remember_outlives_a_takeover() {
         body: serde_json::to_string(&set).unwrap(),
         ..contracts::alerts::Document::default()
     };
-    let book = Arc::new(book_of(document));
+    let in_force = Arc::new(in_force_by(document));
     let begin = |ward: &mut Ward| {
-        ward.set_book(Arc::clone(&book));
+        ward.set_rules_in_force(Arc::clone(&in_force));
         ward.set_profile("p", 3, "one", Profile::default(), T0);
     };
     let pulse = |second: u64, value| {
