@@ -4,7 +4,7 @@
 //! vitals --from_bus--> rules of each patient --to_store--> rows, state, outbox, progress (one transaction)
 //! store  --from_store--> silence, lost paths --> rows, outbox
 //!                                               outbox --to_bus--> alerts --to_people--> notices --> webhook, e-mail, MQTT
-//!                 people --acknowledgement--> rows, outbox
+//!                 people --from_dashboard--> rows, outbox
 //! ```
 //!
 //! Whoever is assigned a partition of `vitals` runs the rules of its patients. An alert's row is unique by (id,
@@ -23,6 +23,7 @@ pub mod names;
 mod reach;
 mod reach_watch;
 mod routing;
+mod rule_engines;
 mod rules_in_force;
 pub mod rules_then;
 mod signs;
@@ -32,7 +33,6 @@ pub mod team;
 mod to_bus;
 pub mod to_people;
 mod to_store;
-mod ward;
 mod watermark;
 pub mod zone;
 
@@ -121,7 +121,7 @@ pub async fn run(
             context.clone(),
         ));
     }
-    let ward = ward::Ward::new(Arc::clone(&rules), backfill_after_us);
+    let engines = rule_engines::RuleEngines::new(Arc::clone(&rules), backfill_after_us);
     let (own_bus, own_store, own) = (Arc::clone(&bus), Arc::clone(&store), context.clone());
     tasks.spawn(async move {
         // Nothing is judged and nobody is told before it is known by which rules, and who.
@@ -133,7 +133,7 @@ pub async fn run(
             bus,
             store,
             writer,
-            ward,
+            engines,
             in_force.clone(),
             heard,
             own.clone(),

@@ -1,8 +1,8 @@
 //! The rules of every patient whose partition this member holds. Sans-IO: records and time in, a batch to store out.
 //!
-//! A batch is tried: until [`Ward::keep`] every engine it touched has a copy of itself from before, so that a write
-//! that loses against another one is taken back, learns what the other wrote ([`Ward::adopt`]), and is tried again. What a kept
-//! try changed is owed to the store until [`Ward::stored`].
+//! A batch is tried: until [`RuleEngines::keep`] every engine it touched has a copy of itself from before, so that a write
+//! that loses against another one is taken back, learns what the other wrote ([`RuleEngines::adopt`]), and is tried again. What a kept
+//! try changed is owed to the store until [`RuleEngines::stored`].
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -47,7 +47,7 @@ struct Patient {
     tenant: String,
 }
 
-pub(crate) struct Ward {
+pub(crate) struct RuleEngines {
     /// Of whoever has no others.
     rules: Arc<RuleSet>,
     in_force: Arc<RulesInForce>,
@@ -73,9 +73,9 @@ pub(crate) struct Evaluation {
     pub skipped: u64,
 }
 
-impl Ward {
-    pub(crate) fn new(rules: Arc<RuleSet>, backfill_after_us: i64) -> Ward {
-        Ward {
+impl RuleEngines {
+    pub(crate) fn new(rules: Arc<RuleSet>, backfill_after_us: i64) -> RuleEngines {
+        RuleEngines {
             rules,
             in_force: Arc::default(),
             backfill_after_us,
@@ -333,7 +333,7 @@ impl Ward {
         !self.owed.is_empty()
     }
 
-    /// The try is stored, with its [`Ward::states`].
+    /// The try is stored, with its [`RuleEngines::states`].
     pub(crate) fn stored(&mut self) {
         self.keep();
         self.owed.clear();
@@ -498,5 +498,5 @@ fn subject<'a>(patient: &'a str, key: &'a str) -> &'a str {
 }
 
 #[cfg(test)]
-#[path = "ward_tests.rs"]
+#[path = "rule_engines_tests.rs"]
 mod tests;
