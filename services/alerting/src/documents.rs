@@ -8,7 +8,7 @@ use store::{AlertsQuery, Damaged, QueryError, Scope, Store, StoredDocument};
 use vitals::{Invalid, RuleSet, TeamGroups, silence, validate_identifier};
 
 use crate::{
-    book,
+    rules_in_force,
     silence::{SILENCE_US_MAX, Silence},
     team::Team,
 };
@@ -146,7 +146,7 @@ pub async fn known_rules(
 
 /// What is decided and cannot be read, of all tenants; for whoever looks after the store.
 pub async fn damaged(store: &dyn Store) -> Result<Vec<Damaged>, QueryError> {
-    Ok(book::load(store).await?.1)
+    Ok(rules_in_force::load(store).await?.1)
 }
 
 /// Refuses a silence of a rule that no alert can be of. One that is over is not looked at, so that it can be ended.

@@ -20,11 +20,12 @@ use tokio::{sync::Mutex, time::timeout};
 use tracing::Instrument;
 
 use crate::{
-    GROUP, OFFSETS_WITHIN, book,
+    GROUP, OFFSETS_WITHIN,
     canary::is_canary,
     heard::Heard,
+    rule_engines::RuleEngines,
+    rules_in_force,
     to_store::{Outcome, Writer},
-    ward::Ward,
 };
 
 /// Records taken from the bus at once; more wait there.
@@ -50,8 +51,8 @@ struct Loop {
     store: Arc<dyn Store>,
     claims: Arc<Claims<dyn Store>>,
     writer: Writer,
-    ward: Ward,
-    book: book::Reader,
+    engines: RuleEngines,
+    in_force: rules_in_force::Reader,
     heard: Arc<Heard>,
     /// Next offset of each partition as judged; the store may be behind it.
     positions: BTreeMap<u32, u64>,
@@ -68,12 +69,12 @@ pub(crate) async fn run(
     bus: Arc<dyn Bus>,
     store: Arc<dyn Store>,
     writer: Writer,
-    mut ward: Ward,
-    mut book: book::Reader,
+    mut engines: RuleEngines,
+    mut in_force: rules_in_force::Reader,
     heard: Arc<Heard>,
     context: Context,
 ) {
-    ward.set_book(Arc::clone(&book.borrow_and_update()));
+    engines.set_rules_in_force(Arc::clone(&in_force.borrow_and_update()));
     let check = context.health().check("bus");
     let (duty, level) = (duty::JUDGING, Level::Failing);
     let setup = Setup::new(duty, level, "from-bus", BATCH_RECORDS_MAX);
@@ -84,8 +85,8 @@ pub(crate) async fn run(
         store,
         claims: consumer.claims(),
         writer,
-        ward,
-        book,
+        engines,
+        in_force,
         heard,
         positions: BTreeMap::new(),
         held: 0,
@@ -141,7 +142,7 @@ impl Sink for Judging {
             let states = state.writer.states(*partition, &state.turns).await;
             if let Some(states) = states {
                 let now_us = state.now_us();
-                state.ward.load(*partition, states, now_us);
+                state.engines.load(*partition, states, now_us);
             }
         }
         state.count_patients();
@@ -167,7 +168,7 @@ impl Sink for Judging {
 impl Loop {
     /// Asks whether anything waits on the bus: while it does, or the bus is away, a delay that it may end does not end by time alone.
     async fn hear(&mut self, consumer: &mut dyn bus::Consumer) {
-        if !self.ward.is_waiting() {
+        if !self.engines.is_waiting() {
             return;
         }
         let asked_us = self.context.clock().now_us();
@@ -177,7 +178,7 @@ impl Loop {
     }
 
     fn count_patients(&self) {
-        metrics::gauge!("braid_alerting_patients").set(self.ward.len() as f64);
+        metrics::gauge!("braid_alerting_patients").set(self.engines.len() as f64);
     }
 
     fn on_done(&mut self, done: Done) {
@@ -195,7 +196,7 @@ impl Loop {
 
     fn release(&mut self, partitions: impl IntoIterator<Item = u32>) {
         for partition in partitions {
-            self.ward.release(partition);
+            self.engines.release(partition);
             self.positions.remove(&partition);
         }
     }
@@ -205,9 +206,9 @@ impl Loop {
         let readable = &records.readable;
         self.heard
             .note(records.newest_us, readable, self.context.clock());
-        self.follow_book();
+        self.follow_rules_in_force();
         let asked_us = self.now_us();
-        let wanted = self.ward.wanting_profile(readable, asked_us);
+        let wanted = self.engines.wanting_profile(readable, asked_us);
         if !self.fetch_profiles(wanted, asked_us).await {
             return Answer::Ended;
         }
@@ -218,9 +219,9 @@ impl Loop {
             continue_trace(&span, &traced.traceparent);
         }
         let now_us = self.now_us();
-        let evaluation = span.in_scope(|| self.ward.evaluate(readable, now_us));
+        let evaluation = span.in_scope(|| self.engines.evaluate(readable, now_us));
         if evaluation.transitions.is_empty() {
-            self.ward.keep();
+            self.engines.keep();
             self.held += readable.len().max(1);
         } else {
             let written = self.write(evaluation.transitions, progress);
@@ -269,35 +270,36 @@ impl Loop {
     }
 
     fn holds_back(&self) -> bool {
-        self.held > 0 || self.ward.owes()
+        self.held > 0 || self.engines.owes()
     }
 
-    /// Writes the ward's running try, with everything that was held back; taken back unless it is stored.
+    /// Writes the engines's running try, with everything that was held back; taken back unless it is stored.
     async fn write(&mut self, transitions: Vec<Alert>, of_batch: &[Progress]) -> Outcome {
         let before = self.positions.iter().map(|(p, next)| (*p, *next));
         let reached = before.chain(of_batch.iter().map(|it| (it.partition, it.next_offset)));
         let reached = reached.map(|(partition, next)| (Topic::Vitals, partition, next));
         let progress = self.claims.progress_to(reached);
-        let states = self.ward.states();
+        let states = self.engines.states();
         let batch = AlertsBatch {
             transitions,
             states,
         };
         let outcome = self.writer.write(&batch, &progress, &self.turns).await;
         if let Outcome::Stored = outcome {
-            self.ward.stored();
+            self.engines.stored();
             self.held = 0;
             self.claims.stored(&progress);
             count_transitions(&batch);
             return outcome;
         }
-        self.ward.undo();
+        self.engines.undo();
         if let Outcome::Conflict { stored, unreadable } = &outcome {
             metrics::counter!("braid_alerting_conflicts_total").increment(1);
-            stored.iter().for_each(|alert| self.ward.adopt(alert));
+            stored.iter().for_each(|alert| self.engines.adopt(alert));
             for id in unreadable {
                 let said = batch.transitions.iter().filter(|alert| alert.id == *id);
-                self.ward.pass_over(&said.cloned().collect::<Vec<Alert>>());
+                self.engines
+                    .pass_over(&said.cloned().collect::<Vec<Alert>>());
             }
         }
         outcome
@@ -328,24 +330,24 @@ impl Loop {
         self.context.clock().now_us()
     }
 
-    fn follow_book(&mut self) {
-        if self.book.has_changed().unwrap_or(false) {
-            let book = Arc::clone(&self.book.borrow_and_update());
-            self.ward.set_book(book);
+    fn follow_rules_in_force(&mut self) {
+        if self.in_force.has_changed().unwrap_or(false) {
+            let in_force = Arc::clone(&self.in_force.borrow_and_update());
+            self.engines.set_rules_in_force(in_force);
         }
     }
 
     async fn on_tick(&mut self) {
-        self.follow_book();
+        self.follow_rules_in_force();
         let now_us = self.now_us();
-        let strangers = self.ward.waiting_strangers(now_us);
+        let strangers = self.engines.waiting_strangers(now_us);
         if !self.fetch_profiles(strangers, now_us).await {
             return;
         }
         for _ in 0..ANSWERS_MAX {
-            let transitions = self.ward.on_time(now_us, self.heard_us);
+            let transitions = self.engines.on_time(now_us, self.heard_us);
             if transitions.is_empty() {
-                self.ward.keep();
+                self.engines.keep();
                 self.store_held().await;
                 return;
             }

@@ -4,14 +4,13 @@
 //! vitals --from_bus--> rules of each patient --to_store--> rows, state, outbox, progress (one transaction)
 //! store  --from_store--> silence, lost paths --> rows, outbox
 //!                                               outbox --to_bus--> alerts --to_people--> notices --> webhook, e-mail, MQTT
-//!                 people --acknowledgement--> rows, outbox
+//!                 people --from_dashboard--> rows, outbox
 //! ```
 //!
 //! Whoever is assigned a partition of `vitals` runs the rules of its patients. An alert's row is unique by (id,
 //! revision); the rules and the people who acknowledge both write the next revision, and the one who comes second
 //! reads what the first one wrote and decides anew.
 
-mod book;
 mod canary;
 pub mod config;
 pub mod documents;
@@ -24,6 +23,8 @@ pub mod names;
 mod reach;
 mod reach_watch;
 mod routing;
+mod rule_engines;
+mod rules_in_force;
 pub mod rules_then;
 mod signs;
 pub mod silence;
@@ -32,7 +33,6 @@ pub mod team;
 mod to_bus;
 pub mod to_people;
 mod to_store;
-mod ward;
 mod watermark;
 pub mod zone;
 
@@ -121,25 +121,33 @@ pub async fn run(
             context.clone(),
         ));
     }
-    let ward = ward::Ward::new(Arc::clone(&rules), backfill_after_us);
+    let engines = rule_engines::RuleEngines::new(Arc::clone(&rules), backfill_after_us);
     let (own_bus, own_store, own) = (Arc::clone(&bus), Arc::clone(&store), context.clone());
     tasks.spawn(async move {
         // Nothing is judged and nobody is told before it is known by which rules, and who.
-        let Some(book) = book::open(Arc::clone(&own_store), &own).await else {
+        let Some(in_force) = rules_in_force::open(Arc::clone(&own_store), &own).await else {
             return;
         };
         let (bus, store) = (Arc::clone(&own_bus), Arc::clone(&own_store));
-        let rules = from_bus::run(bus, store, writer, ward, book.clone(), heard, own.clone());
+        let rules = from_bus::run(
+            bus,
+            store,
+            writer,
+            engines,
+            in_force.clone(),
+            heard,
+            own.clone(),
+        );
         own.tasks().spawn(rules);
         let looking = reach_watch::run(
             Arc::clone(&own_store),
             channels,
-            book.clone(),
+            in_force.clone(),
             found,
             own.clone(),
         );
         own.tasks().spawn(looking);
-        people.run(own_bus, own_store, book, own).await;
+        people.run(own_bus, own_store, in_force, own).await;
     });
     let service = from_dashboard::Alerts::new(
         store,

@@ -7,9 +7,9 @@ use store::{QueryError, Scope, Store};
 use tokio::sync::watch;
 
 use crate::{
-    book,
     reach::{GAPS_MAX, Gap, Known, gaps},
     routing::Channels,
+    rules_in_force,
 };
 
 /// A change of the register is met after so long; one of a document at once.
@@ -30,14 +30,14 @@ pub(crate) type Reader = watch::Receiver<Arc<Found>>;
 pub(crate) async fn run(
     store: Arc<dyn Store>,
     channels: Channels,
-    mut book: book::Reader,
+    mut in_force: rules_in_force::Reader,
     found: watch::Sender<Arc<Found>>,
     context: Context,
 ) {
     let warning = context.health().warning("nobody-told");
     let shutdown = context.shutdown();
     loop {
-        let current = Arc::clone(&book.borrow_and_update());
+        let current = Arc::clone(&in_force.borrow_and_update());
         match look(store.as_ref(), &channels, &current).await {
             Ok(now) => {
                 metrics::gauge!("braid_alerting_untold").set((now.gaps.len() + now.omitted) as f64);
@@ -58,7 +58,7 @@ pub(crate) async fn run(
         tokio::select! {
             () = shutdown.requested() => return,
             () = tokio::time::sleep(LOOK_EACH) => {}
-            Ok(()) = book.changed() => {}
+            Ok(()) = in_force.changed() => {}
         }
     }
 }
@@ -66,19 +66,19 @@ pub(crate) async fn run(
 async fn look(
     store: &dyn Store,
     channels: &Channels,
-    book: &book::Book,
+    in_force: &rules_in_force::RulesInForce,
 ) -> Result<Found, QueryError> {
     let patients = store.patients(&Scope::Service).await?;
     let gateways = store.gateways(&Scope::Service).await?;
     let of_patients = patients.iter().map(|patient| &patient.tenant);
     let tenants: BTreeSet<String> = of_patients
         .chain(gateways.iter().map(|gateway| &gateway.tenant))
-        .chain(book.tenants_with_team())
+        .chain(in_force.tenants_with_team())
         .cloned()
         .collect();
     let mut gaps = gaps(&Known {
         channels,
-        team_of: &|tenant| book.team(tenant),
+        team_of: &|tenant| in_force.team(tenant),
         tenants: &tenants,
         patients: &patients,
     });

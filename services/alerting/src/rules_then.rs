@@ -9,8 +9,8 @@ use store::{Change, DOCUMENTS_MAX, QueryError, SPO2_SCALE, Scope, Spo2Scale, Sto
 use vitals::{RuleSet, rules::subjects};
 
 use crate::{
-    book,
     documents::{DEFAULT, RULES, TEAM},
+    rules_in_force,
     team::Team,
 };
 
@@ -112,7 +112,7 @@ impl RulesThen {
         wanted.sort();
         wanted.dedup();
         let set = |it: &Document| {
-            let set = book::rules_of(it).ok()?;
+            let set = rules_in_force::rules_of(it).ok()?;
             let set = set.map(|set| RuleSet {
                 version: it.version,
                 ..set

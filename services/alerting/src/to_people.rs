@@ -42,9 +42,10 @@ use tokio::sync::Notify;
 use tracing::Instrument;
 
 use crate::{
-    SILENCE_MAX, book,
+    SILENCE_MAX,
     canary::is_canary,
     routing::{Case, Channels, Router},
+    rules_in_force,
 };
 use config::Options;
 use told::Told;
@@ -93,7 +94,7 @@ impl People {
         self,
         bus: Arc<dyn Bus>,
         store: Arc<dyn Store>,
-        book: book::Reader,
+        in_force: rules_in_force::Reader,
         context: Context,
     ) {
         let says_no_link = !self.workers.is_empty() && self.delivery.public_url.is_none();
@@ -126,7 +127,7 @@ impl People {
         let consumer = Consumer::new(bus, Arc::clone(&store), setup, context.clone());
         let decider = Decider {
             store,
-            book,
+            in_force,
             router: Mutex::new(self.router),
             wakes,
             told: Told::default(),
@@ -203,7 +204,7 @@ struct Subject {
 
 struct Decider {
     store: Arc<dyn Store>,
-    book: book::Reader,
+    in_force: rules_in_force::Reader,
     router: Mutex<Router>,
     /// One a channel.
     wakes: Vec<Arc<Notify>>,
@@ -321,13 +322,13 @@ impl Decider {
         for _ in 0..ATTEMPTS_MAX {
             let inhibited_by = self.inhibited_by(alert, &tenant).await?;
             let now_us = self.clock.now_us();
-            let book = Arc::clone(&self.book.borrow());
+            let in_force = Arc::clone(&self.in_force.borrow());
             let case = Case {
                 alert,
                 tenant: &tenant,
                 patient_name: &name,
-                team: book.team(&tenant),
-                silence: book.silence(&tenant, alert, now_us),
+                team: in_force.team(&tenant),
+                silence: in_force.silence(&tenant, alert, now_us),
                 inhibited_by: inhibited_by.as_deref(),
                 watch: watch.as_ref(),
                 now_us,
@@ -456,7 +457,7 @@ mod tests {
         let context = Context::new("alerting");
         let decider = Decider {
             store,
-            book: tokio::sync::watch::channel(Arc::default()).1,
+            in_force: tokio::sync::watch::channel(Arc::default()).1,
             router: Mutex::new(Router::new(Channels::default())),
             wakes: Vec::new(),
             told: Told::default(),

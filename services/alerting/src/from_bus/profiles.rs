@@ -26,14 +26,14 @@ impl Loop {
         let mut is_known = true;
         for ((key, entry), partition) in ask_side_by_side(wanted, ask).await {
             let Some(entry) = entry else {
-                is_known &= !self.ward.is_stranger(&key);
+                is_known &= !self.engines.is_stranger(&key);
                 continue;
             };
             let (tenant, spo2_scale) = entry.map_or((String::new(), Spo2Scale::One), |entry| {
                 (entry.tenant, entry.spo2_scale)
             });
             let profile = Profile { spo2_scale };
-            self.ward
+            self.engines
                 .set_profile(&key, partition, &tenant, profile, now_us);
         }
         is_known
@@ -48,7 +48,7 @@ impl Loop {
             match self.store.patient(&Scope::Service, key).await {
                 Ok(entry) => return Some(entry),
                 // It stays so, and the rules of everybody are better than none.
-                Err(error @ QueryError::Unreadable(_)) if self.ward.is_stranger(key) => {
+                Err(error @ QueryError::Unreadable(_)) if self.engines.is_stranger(key) => {
                     tracing::error!(patient = key, %error, "judged as a patient whom nobody registered");
                     return Some(None);
                 }
@@ -56,7 +56,7 @@ impl Loop {
                     tracing::warn!(patient = key, %error, "the patient's scale and rules are unknown");
                 }
             }
-            if !self.ward.is_stranger(key) {
+            if !self.engines.is_stranger(key) {
                 return None;
             }
             tokio::select! {

@@ -10,7 +10,7 @@ use crate::to_store::Outcome;
 impl Loop {
     /// After a refusal: a state that the store will never take holds up no other. False as above.
     pub(super) async fn store_each_state(&mut self) -> bool {
-        for state in self.ward.states() {
+        for state in self.engines.states() {
             let patient = state.key.clone();
             // Holds the claim and moves nothing.
             let claim = self
@@ -34,22 +34,22 @@ impl Loop {
             }
         }
         // Progress alone is never refused; it goes with what comes next.
-        self.ward.stored();
+        self.engines.stored();
         self.held = 0;
         true
     }
 
     /// After a refusal of what time brought: each alert by itself, and one that the store will never take goes to the dead letters.
     pub(super) async fn store_each_transition(&mut self, now_us: i64) {
-        let transitions = self.ward.on_time(now_us, self.heard_us);
-        self.ward.keep();
+        let transitions = self.engines.on_time(now_us, self.heard_us);
+        self.engines.keep();
         for alert in transitions {
             let batch = AlertsBatch {
                 transitions: vec![alert.clone()],
                 ..AlertsBatch::default()
             };
             // Holds the claim and moves nothing.
-            let partition = self.ward.partition_of(&alert.patient);
+            let partition = self.engines.partition_of(&alert.patient);
             let partition = partition.map(|it| (Topic::Vitals, it, 0));
             let claim = self.claims.progress_to(partition);
             let reason = match self.writer.write(&batch, &claim, &self.turns).await {

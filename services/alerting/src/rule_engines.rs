@@ -1,8 +1,8 @@
 //! The rules of every patient whose partition this member holds. Sans-IO: records and time in, a batch to store out.
 //!
-//! A batch is tried: until [`Ward::keep`] every engine it touched has a copy of itself from before, so that a write
-//! that loses against another one is taken back, learns what the other wrote ([`Ward::adopt`]), and is tried again. What a kept
-//! try changed is owed to the store until [`Ward::stored`].
+//! A batch is tried: until [`RuleEngines::keep`] every engine it touched has a copy of itself from before, so that a write
+//! that loses against another one is taken back, learns what the other wrote ([`RuleEngines::adopt`]), and is tried again. What a kept
+//! try changed is owed to the store until [`RuleEngines::stored`].
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,9 +19,9 @@ use store::RuleState;
 use vitals::{Engine, Origin, PRESENT_US, Profile, RuleSet};
 
 use crate::{
-    book::Book,
     canary,
     lateness::Lateness,
+    rules_in_force::RulesInForce,
     watermark::{LATE_US_MIN, Watermark},
 };
 
@@ -47,10 +47,10 @@ struct Patient {
     tenant: String,
 }
 
-pub(crate) struct Ward {
+pub(crate) struct RuleEngines {
     /// Of whoever has no others.
     rules: Arc<RuleSet>,
-    book: Arc<Book>,
+    in_force: Arc<RulesInForce>,
     backfill_after_us: i64,
     patients: HashMap<String, Patient>,
     /// What the running try touched, as it was; `None`: was not there.
@@ -73,11 +73,11 @@ pub(crate) struct Evaluation {
     pub skipped: u64,
 }
 
-impl Ward {
-    pub(crate) fn new(rules: Arc<RuleSet>, backfill_after_us: i64) -> Ward {
-        Ward {
+impl RuleEngines {
+    pub(crate) fn new(rules: Arc<RuleSet>, backfill_after_us: i64) -> RuleEngines {
+        RuleEngines {
             rules,
-            book: Arc::default(),
+            in_force: Arc::default(),
             backfill_after_us,
             patients: HashMap::new(),
             before: HashMap::new(),
@@ -204,8 +204,8 @@ impl Ward {
     }
 
     /// Other decisions are in force: every patient follows them from the next event on. Between tries only.
-    pub(crate) fn set_book(&mut self, book: Arc<Book>) {
-        self.book = book;
+    pub(crate) fn set_rules_in_force(&mut self, in_force: Arc<RulesInForce>) {
+        self.in_force = in_force;
         let known: Vec<(String, Arc<RuleSet>)> = self
             .patients
             .iter()
@@ -221,7 +221,8 @@ impl Ward {
 
     fn rules_of(&self, tenant: &str, key: &str) -> Arc<RuleSet> {
         let of_canary = canary::rules(key);
-        of_canary.unwrap_or_else(|| Arc::clone(self.book.rules(tenant, key).unwrap_or(&self.rules)))
+        of_canary
+            .unwrap_or_else(|| Arc::clone(self.in_force.rules(tenant, key).unwrap_or(&self.rules)))
     }
 
     /// Tries records: partition, key, content.
@@ -332,7 +333,7 @@ impl Ward {
         !self.owed.is_empty()
     }
 
-    /// The try is stored, with its [`Ward::states`].
+    /// The try is stored, with its [`RuleEngines::states`].
     pub(crate) fn stored(&mut self) {
         self.keep();
         self.owed.clear();
@@ -497,5 +498,5 @@ fn subject<'a>(patient: &'a str, key: &'a str) -> &'a str {
 }
 
 #[cfg(test)]
-#[path = "ward_tests.rs"]
+#[path = "rule_engines_tests.rs"]
 mod tests;

@@ -11,8 +11,8 @@ const S: i64 = 1_000_000;
 const T0: i64 = 1_800_000_000 * S;
 const RULE: &str = "consciousness-lowered";
 
-fn ward() -> Ward {
-    Ward::new(Arc::new(RuleSet::default_set()), 600 * S)
+fn engines() -> RuleEngines {
+    RuleEngines::new(Arc::new(RuleSet::default_set()), 600 * S)
 }
 
 /// A reading of consciousness: its rule has no delays and high priority.
@@ -46,23 +46,23 @@ fn of_rule(evaluation: &Evaluation) -> Vec<(u32, AlertState)> {
 
 #[test]
 fn a_try_that_is_taken_back_leaves_nothing_behind() {
-    let mut ward = ward();
-    let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
+    let mut engines = engines();
+    let first = engines.evaluate(&[record(1, 2.0)], T0 + S);
     assert_eq!(of_rule(&first), [(1, AlertState::Active)]);
-    ward.undo();
-    assert_eq!(ward.len(), 0);
-    let again = ward.evaluate(&[record(1, 2.0)], T0 + 2 * S);
+    engines.undo();
+    assert_eq!(engines.len(), 0);
+    let again = engines.evaluate(&[record(1, 2.0)], T0 + 2 * S);
     assert_eq!(of_rule(&again), of_rule(&first));
     assert_eq!(again.skipped, 0);
-    ward.keep();
-    ward.undo();
-    let duplicate = ward.evaluate(&[record(1, 2.0)], T0 + 3 * S);
+    engines.keep();
+    engines.undo();
+    let duplicate = engines.evaluate(&[record(1, 2.0)], T0 + 3 * S);
     assert_eq!((duplicate.skipped, duplicate.samples), (1, 1));
 }
 
 #[test]
 fn a_gateway_whose_clock_is_set_back_an_hour_is_heard_at_once() {
-    let mut ward = ward();
+    let mut engines = engines();
     let taken = |sequence: i64, skew_us: i64, value| {
         let mut one = record(sequence as u64, value);
         let sample = &mut one.2.samples[0];
@@ -72,16 +72,16 @@ fn a_gateway_whose_clock_is_set_back_an_hour_is_heard_at_once() {
         one
     };
     for second in 1..60 {
-        let calm = ward.evaluate(&[taken(second, 3600 * S, 0.0)], T0 + second * S);
+        let calm = engines.evaluate(&[taken(second, 3600 * S, 0.0)], T0 + second * S);
         assert_eq!(of_rule(&calm), []);
     }
     let mut ill = taken(60, 0, 2.0);
-    let raised = ward.evaluate(&[ill.clone()], T0 + 60 * S);
+    let raised = engines.evaluate(&[ill.clone()], T0 + 60 * S);
     assert_eq!(of_rule(&raised), [(1, AlertState::Active)]);
     assert!(!raised.transitions[0].backfill, "somebody is called");
     // From then on behind by an hour, and the edge, too, speaks of an hour ago.
     for second in 61..70 {
-        ward.evaluate(&[taken(second, -3600 * S, 0.0)], T0 + second * S);
+        engines.evaluate(&[taken(second, -3600 * S, 0.0)], T0 + second * S);
     }
     ill.2.samples.clear();
     ill.2.alerts.push(contracts::vitals::EdgeAlert {
@@ -91,22 +91,22 @@ fn a_gateway_whose_clock_is_set_back_an_hour_is_heard_at_once() {
         time_us: T0 + (70 - 3600) * S,
         ..Default::default()
     });
-    let told = ward.evaluate(&[ill], T0 + 70 * S);
+    let told = engines.evaluate(&[ill], T0 + 70 * S);
     assert!(!told.transitions[0].backfill);
 }
 
-fn book_of(rules: contracts::alerts::Document) -> Book {
-    let set = crate::book::rules_of(&rules).unwrap();
-    Book::new(Vec::new(), Vec::new(), vec![(rules, set)])
+fn in_force_by(rules: contracts::alerts::Document) -> RulesInForce {
+    let set = crate::rules_in_force::rules_of(&rules).unwrap();
+    RulesInForce::new(Vec::new(), Vec::new(), vec![(rules, set)])
 }
 
 #[test]
 fn other_rules_hold_from_the_next_event_on() {
-    let mut ward = ward();
-    ward.set_profile("p", 3, "one", Profile::default(), T0);
-    let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
+    let mut engines = engines();
+    engines.set_profile("p", 3, "one", Profile::default(), T0);
+    let first = engines.evaluate(&[record(1, 2.0)], T0 + S);
     assert_eq!(of_rule(&first), [(1, AlertState::Active)]);
-    ward.keep();
+    engines.keep();
     let mut set = RuleSet::default_set();
     set.rules.retain(|rule| rule.id != RULE);
     let document = |tenant: &str, version| contracts::alerts::Document {
@@ -118,23 +118,23 @@ fn other_rules_hold_from_the_next_event_on() {
         ..contracts::alerts::Document::default()
     };
     // Another tenant's patient of the same name is another's.
-    ward.set_book(Arc::new(book_of(document("two", 7))));
-    let same = ward.evaluate(&[record(2, 2.0)], T0 + 2 * S);
+    engines.set_rules_in_force(Arc::new(in_force_by(document("two", 7))));
+    let same = engines.evaluate(&[record(2, 2.0)], T0 + 2 * S);
     assert_eq!(of_rule(&same), []);
-    ward.keep();
-    ward.set_book(Arc::new(book_of(document("one", 8))));
-    let other = ward.evaluate(&[record(3, 2.0)], T0 + 3 * S);
+    engines.keep();
+    engines.set_rules_in_force(Arc::new(in_force_by(document("one", 8))));
+    let other = engines.evaluate(&[record(3, 2.0)], T0 + 3 * S);
     assert_eq!(of_rule(&other), [(2, AlertState::Resolved)]);
     assert_eq!(other.transitions[0].rule_version, 8);
-    ward.keep();
-    let again = ward.evaluate(&[record(4, 2.0)], T0 + 4 * S);
+    engines.keep();
+    let again = engines.evaluate(&[record(4, 2.0)], T0 + 4 * S);
     assert_eq!(of_rule(&again), []);
 }
 
 #[test]
 fn an_acknowledgement_is_taken_over_when_the_write_conflicts() {
-    let mut ward = ward();
-    let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
+    let mut engines = engines();
+    let first = engines.evaluate(&[record(1, 2.0)], T0 + S);
     let raised = first.transitions.iter().find(|alert| alert.rule == RULE);
     let stored = Alert {
         revision: 2,
@@ -142,49 +142,49 @@ fn an_acknowledgement_is_taken_over_when_the_write_conflicts() {
         acknowledged_by: "Ada".into(),
         ..raised.unwrap().clone()
     };
-    ward.keep();
-    let ended = ward.evaluate(&[record(2, 0.0)], T0 + 2 * S);
+    engines.keep();
+    let ended = engines.evaluate(&[record(2, 0.0)], T0 + 2 * S);
     assert_eq!(of_rule(&ended), [(2, AlertState::Latched)]);
     // The store says: revision 2 exists already.
-    ward.undo();
-    ward.adopt(&stored);
-    let ended = ward.evaluate(&[record(2, 0.0)], T0 + 2 * S);
+    engines.undo();
+    engines.adopt(&stored);
+    let ended = engines.evaluate(&[record(2, 0.0)], T0 + 2 * S);
     assert_eq!(of_rule(&ended), [(3, AlertState::Resolved)]);
-    ward.keep();
+    engines.keep();
 }
 
 #[test]
 fn an_alert_that_only_the_store_knows_is_not_written_again() {
-    let mut ward = ward();
-    let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
+    let mut engines = engines();
+    let first = engines.evaluate(&[record(1, 2.0)], T0 + S);
     let stored = first
         .transitions
         .iter()
         .find(|alert| alert.rule == RULE)
         .unwrap()
         .clone();
-    ward.undo();
-    ward.adopt(&Alert {
+    engines.undo();
+    engines.adopt(&Alert {
         revision: 4,
         ..stored.clone()
     });
-    let again = ward.evaluate(&[record(1, 2.0)], T0 + 2 * S);
+    let again = engines.evaluate(&[record(1, 2.0)], T0 + 2 * S);
     assert_eq!(of_rule(&again), []);
-    ward.keep();
+    engines.keep();
     // And the rules go on from what is stored.
-    let next = ward.evaluate(&[record(2, 0.0)], T0 + 3 * S);
+    let next = engines.evaluate(&[record(2, 0.0)], T0 + 3 * S);
     assert_eq!(of_rule(&next), [(5, AlertState::Latched)]);
 }
 
 #[test]
 fn another_member_goes_on_from_the_stored_states() {
-    let mut first = ward();
+    let mut first = engines();
     let evaluation = first.evaluate(&[record(1, 2.0)], T0 + S);
     assert_eq!(of_rule(&evaluation), [(1, AlertState::Active)]);
     let states = first.states();
     assert_eq!(states.len(), 1);
     assert_eq!(states[0].partition, 3);
-    let mut second = ward();
+    let mut second = engines();
     second.load(3, states, T0 + 2 * S);
     assert_eq!(second.len(), 1);
     let ended = second.evaluate(&[record(1, 2.0), record(2, 0.0)], T0 + 2 * S);
@@ -214,10 +214,10 @@ fn what_a_patients_own_rules_remember_outlives_a_takeover() {
         body: serde_json::to_string(&set).unwrap(),
         ..contracts::alerts::Document::default()
     };
-    let book = Arc::new(book_of(document));
-    let begin = |ward: &mut Ward| {
-        ward.set_book(Arc::clone(&book));
-        ward.set_profile("p", 3, "one", Profile::default(), T0);
+    let in_force = Arc::new(in_force_by(document));
+    let begin = |engines: &mut RuleEngines| {
+        engines.set_rules_in_force(Arc::clone(&in_force));
+        engines.set_profile("p", 3, "one", Profile::default(), T0);
     };
     let pulse = |second: u64, value| {
         let mut one = record(second, 0.0);
@@ -229,14 +229,14 @@ fn what_a_patients_own_rules_remember_outlives_a_takeover() {
         vitals::fill_defaults(sample);
         one
     };
-    let mut first = ward();
+    let mut first = engines();
     begin(&mut first);
     for second in 1..=600 {
         first.evaluate(&[pulse(second, 70.0)], T0 + second as i64 * S);
         first.keep();
     }
     let states = first.states();
-    let mut second = ward();
+    let mut second = engines();
     second.load(3, states, T0 + 600 * S);
     begin(&mut second);
     for member in [&mut first, &mut second] {
@@ -248,45 +248,45 @@ fn what_a_patients_own_rules_remember_outlives_a_takeover() {
 
 #[test]
 fn a_state_is_owed_until_it_is_stored() {
-    let mut ward = ward();
-    ward.evaluate(&[record(1, 0.0)], T0 + S);
-    assert_eq!(ward.states().len(), 1);
-    ward.undo();
-    assert!(ward.states().is_empty() && !ward.owes());
-    ward.evaluate(&[record(1, 0.0)], T0 + S);
-    ward.keep();
+    let mut engines = engines();
+    engines.evaluate(&[record(1, 0.0)], T0 + S);
+    assert_eq!(engines.states().len(), 1);
+    engines.undo();
+    assert!(engines.states().is_empty() && !engines.owes());
+    engines.evaluate(&[record(1, 0.0)], T0 + S);
+    engines.keep();
     // Another try that is taken back takes nothing of it along.
-    ward.evaluate(&[record(2, 0.0)], T0 + 2 * S);
-    ward.undo();
-    assert!(ward.owes());
-    assert_eq!(ward.states().len(), 1);
-    ward.evaluate(&[record(2, 2.0)], T0 + 2 * S);
-    assert_eq!(ward.states().len(), 1, "one patient, one state");
-    ward.stored();
-    assert!(ward.states().is_empty() && !ward.owes());
-    ward.evaluate(&[record(3, 0.0)], T0 + 3 * S);
-    ward.keep();
-    ward.release(3);
+    engines.evaluate(&[record(2, 0.0)], T0 + 2 * S);
+    engines.undo();
+    assert!(engines.owes());
+    assert_eq!(engines.states().len(), 1);
+    engines.evaluate(&[record(2, 2.0)], T0 + 2 * S);
+    assert_eq!(engines.states().len(), 1, "one patient, one state");
+    engines.stored();
+    assert!(engines.states().is_empty() && !engines.owes());
+    engines.evaluate(&[record(3, 0.0)], T0 + 3 * S);
+    engines.keep();
+    engines.release(3);
     assert!(
-        !ward.owes(),
+        !engines.owes(),
         "whoever has the partition now finds it out again"
     );
 }
 
 #[test]
 fn time_passes_only_for_those_who_are_present() {
-    let mut ward = ward();
-    ward.set_profile("p", 3, "", Profile::default(), T0);
+    let mut engines = engines();
+    engines.set_profile("p", 3, "", Profile::default(), T0);
     let mut pulse = record(1, 0.0);
     let sample = &mut pulse.2.samples[0];
     sample.metric = Metric::HeartRate.into();
     sample.reading = Some(sample::Reading::Value(150.0));
     let arrived_us = T0 + S;
-    ward.evaluate(&[pulse], arrived_us);
-    ward.keep();
+    engines.evaluate(&[pulse], arrived_us);
+    engines.keep();
     let mut raised = |now_us| {
-        let transitions = ward.on_time(now_us, now_us);
-        ward.undo();
+        let transitions = engines.on_time(now_us, now_us);
+        engines.undo();
         let mut transitions = transitions.iter();
         transitions.any(|alert| alert.rule == "heart-rate-very-high")
     };
@@ -300,21 +300,21 @@ fn time_passes_only_for_those_who_are_present() {
 
 #[test]
 fn time_goes_on_when_the_clock_is_set_back() {
-    let mut ward = ward();
-    ward.set_profile("p", 3, "", Profile::default(), T0);
+    let mut engines = engines();
+    engines.set_profile("p", 3, "", Profile::default(), T0);
     let mut pulse = record(1, 0.0);
     let sample = &mut pulse.2.samples[0];
     sample.metric = Metric::HeartRate.into();
     sample.reading = Some(sample::Reading::Value(150.0));
-    ward.evaluate(&[pulse.clone()], T0 + S);
-    ward.keep();
+    engines.evaluate(&[pulse.clone()], T0 + S);
+    engines.keep();
     let back_us = T0 - 3600 * S;
-    assert_eq!(ward.wanting_profile(&[pulse.clone()], T0 + S).len(), 0);
-    assert_eq!(ward.wanting_profile(&[pulse], back_us).len(), 1);
-    ward.on_time(back_us, back_us);
-    ward.keep();
+    assert_eq!(engines.wanting_profile(&[pulse.clone()], T0 + S).len(), 0);
+    assert_eq!(engines.wanting_profile(&[pulse], back_us).len(), 1);
+    engines.on_time(back_us, back_us);
+    engines.keep();
     let back_us = back_us + 11 * S + LATE_US_MIN;
-    let raised = ward.on_time(back_us, back_us);
+    let raised = engines.on_time(back_us, back_us);
     let mut raised = raised.iter();
     assert!(raised.any(|alert| alert.rule == "heart-rate-very-high"));
 }
@@ -324,7 +324,7 @@ fn what_waits_for_time_to_pass_is_raised_by_whoever_takes_over() {
     let rule = "heart-rate-very-high";
     // A clock that is right, and one that is an hour behind: of that it is not known here whether somebody is present.
     for (behind_us, is_raised) in [(0, true), (3600 * S, false)] {
-        let mut first = ward();
+        let mut first = engines();
         let mut pulse = record(1, 0.0);
         let sample = &mut pulse.2.samples[0];
         sample.metric = Metric::HeartRate.into();
@@ -332,16 +332,16 @@ fn what_waits_for_time_to_pass_is_raised_by_whoever_takes_over() {
         sample.reading = Some(sample::Reading::Value(150.0));
         first.evaluate(&[pulse], T0 + S);
         first.keep();
-        let mut second = ward();
+        let mut second = engines();
         let taken_over_us = T0 + 8 * S;
         second.load(3, first.states(), taken_over_us);
-        let raised = |ward: &mut Ward, now_us| {
-            let strangers = ward.waiting_strangers(now_us);
+        let raised = |engines: &mut RuleEngines, now_us| {
+            let strangers = engines.waiting_strangers(now_us);
             for (key, partition) in strangers {
-                ward.set_profile(&key, partition, "", Profile::default(), now_us);
+                engines.set_profile(&key, partition, "", Profile::default(), now_us);
             }
-            let transitions = ward.on_time(now_us, now_us);
-            ward.undo();
+            let transitions = engines.on_time(now_us, now_us);
+            engines.undo();
             transitions.iter().any(|alert| alert.rule == rule)
         };
         let due_us = taken_over_us + 10 * S + LATE_US_MIN;
@@ -363,7 +363,7 @@ fn nothing_is_resolved_by_time_alone_after_a_takeover() {
         sample.reading = Some(sample::Reading::Value(value));
         pulse
     };
-    let mut first = ward();
+    let mut first = engines();
     first.set_profile("p", 3, "", Profile::default(), T0);
     let ill: Vec<_> = (0..20).map(|second| pulse(second, 150.0)).collect();
     let raised = first.evaluate(&ill, T0 + 20 * S).transitions;
@@ -371,7 +371,7 @@ fn nothing_is_resolved_by_time_alone_after_a_takeover() {
     first.evaluate(&[pulse(20, 80.0)], T0 + 21 * S);
     first.keep();
 
-    let mut second = ward();
+    let mut second = engines();
     second.load(3, first.states(), T0 + 22 * S);
     second.set_profile("p", 3, "", Profile::default(), T0 + 22 * S);
     let is_said = |alerts: Vec<Alert>| alerts.iter().any(|alert| alert.rule == rule);
@@ -386,8 +386,8 @@ fn nothing_is_resolved_by_time_alone_after_a_takeover() {
 
 #[test]
 fn a_state_that_cannot_be_read_begins_anew() {
-    let mut ward = ward();
-    ward.load(
+    let mut engines = engines();
+    engines.load(
         0,
         vec![RuleState {
             topic: Topic::Vitals,
@@ -398,7 +398,7 @@ fn a_state_that_cannot_be_read_begins_anew() {
         T0,
     );
     assert_eq!(
-        of_rule(&ward.evaluate(&[record(1, 2.0)], T0 + S)),
+        of_rule(&engines.evaluate(&[record(1, 2.0)], T0 + S)),
         [(1, AlertState::Active)]
     );
 }
@@ -406,17 +406,17 @@ fn a_state_that_cannot_be_read_begins_anew() {
 /// Alerting was held up for a minute, or the bus was: the reading that ends the stretch is still there.
 #[test]
 fn what_waits_on_the_bus_is_judged_before_a_delay_ends() {
-    let mut ward = ward();
-    ward.set_profile("p", 3, "", Profile::default(), T0);
+    let mut engines = engines();
+    engines.set_profile("p", 3, "", Profile::default(), T0);
     let mut pulse = record(1, 0.0);
     let sample = &mut pulse.2.samples[0];
     sample.metric = Metric::HeartRate.into();
     sample.reading = Some(sample::Reading::Value(150.0));
-    ward.evaluate(&[pulse], T0 + S);
-    ward.keep();
+    engines.evaluate(&[pulse], T0 + S);
+    engines.keep();
     let mut is_raised = |heard_us| {
-        let raised = ward.on_time(T0 + 60 * S, heard_us);
-        ward.undo();
+        let raised = engines.on_time(T0 + 60 * S, heard_us);
+        engines.undo();
         raised.iter().any(|it| it.rule == "heart-rate-very-high")
     };
     assert!(!is_raised(T0 + 5 * S));
@@ -433,19 +433,19 @@ fn activity(sequence: u64, value: f64) -> (u32, String, VitalsRecord) {
 
 #[test]
 fn a_fall_that_breaks_the_sensor_is_raised() {
-    let mut ward = ward();
-    ward.set_profile("p", 3, "t", Profile::default(), T0);
+    let mut engines = engines();
+    engines.set_profile("p", 3, "t", Profile::default(), T0);
     for (sequence, value) in [(1, 1.0), (2, 1.3), (3, 6.0), (4, 1.0), (5, 1.0)] {
         let now_us = T0 + sequence as i64 * S;
-        ward.evaluate(&[activity(sequence, value)], now_us + S / 10);
-        ward.keep();
+        engines.evaluate(&[activity(sequence, value)], now_us + S / 10);
+        engines.keep();
     }
-    let fall_at = |ward: &mut Ward, second: i64| {
+    let fall_at = |engines: &mut RuleEngines, second: i64| {
         let now_us = T0 + second * S;
-        let alerts = ward.on_time(now_us, now_us);
-        ward.keep();
+        let alerts = engines.on_time(now_us, now_us);
+        engines.keep();
         alerts.iter().filter(|alert| alert.rule == "fall").count()
     };
-    assert_eq!(fall_at(&mut ward, 12), 0);
-    assert_eq!(fall_at(&mut ward, 20), 1);
+    assert_eq!(fall_at(&mut engines, 12), 0);
+    assert_eq!(fall_at(&mut engines, 20), 1);
 }

@@ -18,7 +18,7 @@ use crate::{
 const POLL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(crate) struct Book {
+pub(crate) struct RulesInForce {
     /// By tenant.
     teams: HashMap<String, Team>,
     silences: Vec<InForce>,
@@ -26,9 +26,9 @@ pub(crate) struct Book {
     rules: HashMap<(String, String), Arc<RuleSet>>,
 }
 
-pub(crate) type Reader = watch::Receiver<Arc<Book>>;
+pub(crate) type Reader = watch::Receiver<Arc<RulesInForce>>;
 
-impl Book {
+impl RulesInForce {
     pub(crate) fn tenants_with_team(&self) -> impl Iterator<Item = &String> {
         self.teams.keys()
     }
@@ -56,7 +56,7 @@ impl Book {
         teams: Vec<(Document, Team)>,
         silences: Vec<(Document, InForce)>,
         rules: Vec<(Document, Option<RuleSet>)>,
-    ) -> Book {
+    ) -> RulesInForce {
         let rules = rules.into_iter().filter_map(|(document, set)| {
             // Alerts carry the version by which the document is found again, whatever its author wrote inside.
             let set = RuleSet {
@@ -66,7 +66,7 @@ impl Book {
             Some(((document.tenant, document.subject), Arc::new(set)))
         });
         let teams = teams.into_iter();
-        Book {
+        RulesInForce {
             teams: teams.map(|(it, team)| (it.tenant, team)).collect(),
             silences: silences.into_iter().map(|(_, silence)| silence).collect(),
             rules: rules.collect(),
@@ -84,7 +84,7 @@ pub(crate) fn rules_of(document: &Document) -> Result<Option<RuleSet>, String> {
 }
 
 /// And what of the documents cannot be read. A silence that cannot be is none: rather is somebody told too much.
-pub(crate) async fn load(store: &dyn Store) -> Result<(Book, Vec<Damaged>), QueryError> {
+pub(crate) async fn load(store: &dyn Store) -> Result<(RulesInForce, Vec<Damaged>), QueryError> {
     let now_us = contracts::now_us();
     let team = |it: &Document| Team::from_json(&it.body).map_err(|error| error.to_string());
     let teams = in_force(store, TEAM, now_us, Otherwise::Earlier, team).await?;
@@ -92,11 +92,11 @@ pub(crate) async fn load(store: &dyn Store) -> Result<(Book, Vec<Damaged>), Quer
     let silences = in_force(store, SILENCE, now_us, Otherwise::Nothing, silence).await?;
     let rules = in_force(store, RULES, now_us, Otherwise::Earlier, rules_of).await?;
     let damaged = [teams.damaged, silences.damaged, rules.damaged].concat();
-    let book = Book::new(teams.documents, silences.documents, rules.documents);
-    Ok((book, damaged))
+    let in_force = RulesInForce::new(teams.documents, silences.documents, rules.documents);
+    Ok((in_force, damaged))
 }
 
-/// The book, once it is read for the first time, and the task that keeps it up to date. `None`: shutdown came first.
+/// The in_force, once it is read for the first time, and the task that keeps it up to date. `None`: shutdown came first.
 pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Reader> {
     let check = context.health().check("documents");
     let shutdown = context.shutdown().clone();
@@ -106,15 +106,15 @@ pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Rea
     let mut read = async move |store: &dyn Store| {
         // The number first: what is put while the rest is read is found the next time.
         let newest = store.newest_document().await?;
-        let (book, damaged) = load(store).await?;
+        let (in_force, damaged) = load(store).await?;
         let says = said.say("alerting", damaged);
         warning.set(says.map(|says| Warning {
             says,
             to_do: PUT_ANEW.to_owned(),
         }));
-        Ok::<_, QueryError>((newest, Arc::new(book)))
+        Ok::<_, QueryError>((newest, Arc::new(in_force)))
     };
-    let (mut seen, book) = loop {
+    let (mut seen, in_force) = loop {
         match read(store.as_ref()).await {
             Ok(first) => break first,
             Err(error) => {
@@ -127,7 +127,7 @@ pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Rea
         }
     };
     check.ok();
-    let (sender, reader) = watch::channel(book);
+    let (sender, reader) = watch::channel(in_force);
     context.tasks().spawn(async move {
         loop {
             tokio::select! {
@@ -137,11 +137,11 @@ pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Rea
             match store.newest_document().await {
                 Ok(newest) if newest == seen => check.ok(),
                 Ok(_) => match read(store.as_ref()).await {
-                    Ok((newest, book)) => {
+                    Ok((newest, in_force)) => {
                         seen = newest;
                         tracing::info!(newest, "teams, rules and silences are read anew");
                         // Without readers the service is ending.
-                        let _ = sender.send(book);
+                        let _ = sender.send(in_force);
                         check.ok();
                     }
                     Err(error) => check.failing(error.to_string()),
@@ -171,8 +171,8 @@ mod tests {
         let version = |rules: &[(Document, Option<RuleSet>)], tenant: &str, patient: &str| {
             let team = Team::from_json(EXAMPLE).unwrap();
             let teams = vec![(document("one", DEFAULT, 1), team)];
-            let book = Book::new(teams, Vec::new(), rules.to_vec());
-            book.rules(tenant, patient).map(|set| set.version)
+            let in_force = RulesInForce::new(teams, Vec::new(), rules.to_vec());
+            in_force.rules(tenant, patient).map(|set| set.version)
         };
         let mut rules = vec![
             (document("one", DEFAULT, 11), Some(set())),
