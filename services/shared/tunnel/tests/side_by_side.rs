@@ -37,6 +37,9 @@ const FILLING: Duration = Duration::from_secs(4);
 /// Largest difference of a question beside bulk to a question alone.
 const LONGER_MAX: Duration = Duration::from_millis(300);
 
+/// Questions of ten that a pause of the machine may make longer. Bulk would delay every one.
+const PAUSES_MAX: usize = 2;
+
 fn slow() -> LinkConfig {
     LinkConfig::new(2e6, Duration::from_millis(20))
 }
@@ -118,11 +121,13 @@ where
     let streams = open_bulk(bench, count, plain).await;
     let tasks = streams.into_iter().map(busy).collect();
     tokio::time::sleep(FILLING).await;
+    let mut times = Vec::new();
     for _ in 0..10 {
-        let took = ask(bench).await;
-        assert!(took < alone + LONGER_MAX, "{took:?}, and alone {alone:?}");
+        times.push(ask(bench).await);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    let late = times.iter().filter(|took| **took >= alone + LONGER_MAX);
+    assert!(late.count() <= PAUSES_MAX, "{times:?}, and alone {alone:?}");
     tasks
 }
 
