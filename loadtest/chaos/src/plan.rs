@@ -28,8 +28,7 @@ const CALM_LAST_MS: (u32, u32) = (15_000, 60_000);
 const LASTING: f64 = 0.3;
 const SHORT_MS: std::ops::Range<u32> = 300..4_000;
 const LASTING_MS: std::ops::Range<u32> = 8_000..25_000;
-/// Longest fault: a tenth of the run, at most this. It is far below the age at which readings count
-/// as a backfill, without notices.
+/// Longest fault: a tenth of the run, at most this.
 const LASTING_MS_MAX: u32 = 120_000;
 /// Shortest fault of an engine: a broker that is stopped again within its start has not been up in
 /// between.

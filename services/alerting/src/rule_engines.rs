@@ -110,6 +110,7 @@ impl RuleEngines {
             if now_us.abs_diff(patient.engine.clock_us()) < PRESENT_US.unsigned_abs() {
                 patient.seen_us = now_us;
             }
+            patient.watermark = Watermark::taken_over(patient.engine.rhythms(), now_us);
             self.patients.insert(state.key, patient);
         }
     }
@@ -241,7 +242,12 @@ impl RuleEngines {
                 // A clock that is known to be behind makes no alert a backfill.
                 let clock = patient.clocks.get(&edge.device);
                 let behind_us = clock.map_or(0, |clock| clock.error_us().max(0));
-                let backfill = now_us.saturating_sub(edge.time_us)
+                // The arrival at ingest counts: an outage of the core makes alerts late, no backfill.
+                let arrived_us = match edge.ingest_time_us {
+                    0 => now_us,
+                    ingest_us => ingest_us,
+                };
+                let backfill = arrived_us.saturating_sub(edge.time_us)
                     > behind_us.saturating_add(backfill_after_us);
                 patient.engine.set_backfill(backfill);
                 let alerts = patient.engine.on_edge_alert(edge);
@@ -299,9 +305,11 @@ impl RuleEngines {
             let known_us = patient.engine.clock_us().saturating_add(since_us);
             let mut alerts = match patient.watermark.before_us(heard_us) {
                 Some(before_us) => patient.engine.on_time(before_us),
-                // Taken over, and nothing heard since: there may be an outage.
+                // Taken over, and nothing heard since: there may be an outage. The next reading of a
+                // stream with a rhythm may contradict what its last one began.
                 None => {
-                    let before_us = known_us.saturating_sub(LATE_US_MIN);
+                    let passed_us = known_us.saturating_sub(LATE_US_MIN);
+                    let before_us = patient.watermark.held(passed_us, heard_us);
                     patient.engine.on_time_raising(before_us)
                 }
             };

@@ -95,6 +95,30 @@ fn a_gateway_whose_clock_is_set_back_an_hour_is_heard_at_once() {
     assert!(!told.transitions[0].backfill);
 }
 
+#[test]
+fn an_outage_of_the_core_makes_no_alert_of_the_edge_a_backfill() {
+    let alert = |patient: &str, arrived_us| {
+        let alert = contracts::vitals::EdgeAlert {
+            device: "d".into(),
+            patient: patient.into(),
+            rule: "of-the-edge-alone".into(),
+            time_us: T0,
+            ingest_time_us: arrived_us,
+            ..Default::default()
+        };
+        let record = VitalsRecord {
+            alerts: vec![alert],
+            ..VitalsRecord::default()
+        };
+        (3, patient.to_owned(), record)
+    };
+    let mut engines = engines();
+    let records = [alert("in-time", T0 + S), alert("late", T0 + 700 * S)];
+    let judged = engines.evaluate(&records, T0 + 7200 * S);
+    let is_backfill: Vec<bool> = judged.transitions.iter().map(|it| it.backfill).collect();
+    assert_eq!(is_backfill, [false, true]);
+}
+
 fn in_force_by(rules: contracts::alerts::Document) -> RulesInForce {
     let set = crate::rules_in_force::rules_of(&rules).unwrap();
     RulesInForce::new(Vec::new(), Vec::new(), vec![(rules, set)])
@@ -348,6 +372,57 @@ fn what_waits_for_time_to_pass_is_raised_by_whoever_takes_over() {
         assert!(!raised(&mut second, due_us), "early");
         assert_eq!(raised(&mut second, due_us + S), is_raised);
         assert!(!raised(&mut second, taken_over_us + PRESENT_US));
+    }
+}
+
+/// A stretch ends behind an outage that hides its end from whoever takes over. Time does not pass
+/// beyond the next reading of its stream, also when readings of other streams come first.
+#[test]
+fn a_takeover_in_an_outage_raises_nothing_that_the_next_reading_contradicts() {
+    let rule = "heart-rate-very-high";
+    let reading = |metric: Metric, second: i64, value: f64| {
+        let mut reading = record(second as u64 + 1, 0.0);
+        let sample = &mut reading.2.samples[0];
+        sample.metric = metric.into();
+        sample.stream = format!("{metric:?}");
+        sample.device_time_us = T0 + second * S;
+        sample.ingest_time_us = sample.device_time_us + 1000;
+        sample.reading = Some(sample::Reading::Value(value));
+        reading
+    };
+    for other_comes_first in [false, true] {
+        let mut first = engines();
+        first.set_profile("p", 3, "", Profile::default(), T0);
+        for (second, value) in [(0, 80.0), (1, 80.0), (2, 150.0), (3, 150.0)] {
+            let pulse = reading(Metric::HeartRate, second, value);
+            let breath = reading(Metric::RespirationRate, second, 14.0);
+            first.evaluate(&[pulse, breath], T0 + (second + 1) * S);
+            first.keep();
+        }
+        let mut second = engines();
+        second.load(3, first.states(), T0 + 5 * S);
+        second.set_profile("p", 3, "", Profile::default(), T0 + 5 * S);
+        if other_comes_first {
+            let breaths: Vec<_> = (4..30)
+                .map(|second| reading(Metric::RespirationRate, second, 14.0))
+                .collect();
+            second.evaluate(&breaths, T0 + 30 * S);
+            second.keep();
+        }
+        let is_said = |alerts: &[Alert]| alerts.iter().any(|alert| alert.rule == rule);
+        assert!(
+            !is_said(&second.on_time(T0 + 60 * S, T0 + 60 * S)),
+            "{other_comes_first}"
+        );
+        second.keep();
+        let end = second.evaluate(&[reading(Metric::HeartRate, 4, 80.0)], T0 + 61 * S);
+        assert!(!is_said(&end.transitions), "{other_comes_first}");
+        second.keep();
+        // A stretch that lasts is raised by its own readings.
+        let ill: Vec<_> = (5..20)
+            .map(|second| reading(Metric::HeartRate, second, 150.0))
+            .collect();
+        assert!(is_said(&second.evaluate(&ill, T0 + 62 * S).transitions));
     }
 }
 

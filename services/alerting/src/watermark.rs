@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use vitals::PRESENT_US;
+use vitals::{PRESENT_US, Rhythm};
 
 /// A delay ends at the earliest so long after the quickest reading of that time would have come: a reading each second, over a path that
 /// is lost in between, still comes before it.
@@ -29,7 +29,7 @@ const RHYTHM_TOLERANCE_US: i64 = 500_000;
 pub(crate) struct Watermark {
     devices: BTreeMap<String, Device>,
     /// By device and stream.
-    streams: BTreeMap<(String, String), Rhythm>,
+    streams: BTreeMap<(String, String), Stream>,
     /// The own clock at the newest reading.
     heard_us: i64,
 }
@@ -42,7 +42,7 @@ struct Device {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Rhythm {
+struct Stream {
     /// Event time of the newest reading, and the own clock when it was judged.
     event_us: i64,
     heard_us: i64,
@@ -66,6 +66,27 @@ impl Transits {
 }
 
 impl Watermark {
+    /// The knowledge of a patient who is taken over at `now_us`: the rhythms that the stored state has.
+    pub(crate) fn taken_over<'a>(
+        rhythms: impl Iterator<Item = Rhythm<'a>>,
+        now_us: i64,
+    ) -> Watermark {
+        let streams = rhythms.take(STREAMS_MAX).map(|rhythm| {
+            let key = (rhythm.device.to_owned(), rhythm.stream.to_owned());
+            let stream = Stream {
+                event_us: rhythm.newest_us,
+                heard_us: now_us,
+                interval_us: Some(rhythm.interval_us),
+            };
+            (key, stream)
+        });
+        Watermark {
+            devices: BTreeMap::new(),
+            streams: streams.collect(),
+            heard_us: now_us,
+        }
+    }
+
     /// A reading of `event_us` is judged at `now_us`.
     pub(crate) fn on_reading(&mut self, device: &str, stream: &str, event_us: i64, now_us: i64) {
         self.on_clock(now_us);
@@ -122,6 +143,11 @@ impl Watermark {
     /// No reading from before this event time is expected any more. `None`: nothing is known.
     pub(crate) fn before_us(&mut self, now_us: i64) -> Option<i64> {
         let passed_us = self.clock_us(now_us)?;
+        Some(self.held(passed_us, now_us))
+    }
+
+    /// `passed_us`, or the earlier time at which the next reading of a stream with a rhythm is due.
+    pub(crate) fn held(&self, passed_us: i64, now_us: i64) -> i64 {
         // A stream that has ended holds up the other rules only while a patient counts as present.
         let expected = self.streams.values().filter_map(|stream| {
             let is_present = now_us.saturating_sub(stream.heard_us) < PRESENT_US;
@@ -129,7 +155,7 @@ impl Watermark {
             let next_us = stream.event_us.saturating_add(interval_us);
             Some(next_us.saturating_add(RHYTHM_TOLERANCE_US))
         });
-        Some(expected.fold(passed_us, i64::min))
+        expected.fold(passed_us, i64::min)
     }
 
     fn follow(&mut self, device: &str, stream: &str, event_us: i64, now_us: i64) {
@@ -145,12 +171,12 @@ impl Watermark {
         } else if self.streams.len() >= STREAMS_MAX {
             self.streams.clear();
         }
-        let rhythm = Rhythm {
+        let newest = Stream {
             event_us,
             heard_us: now_us,
             interval_us,
         };
-        self.streams.insert(key, rhythm);
+        self.streams.insert(key, newest);
     }
 
     /// Transits by a clock that was set back since say nothing.

@@ -236,6 +236,7 @@ pub fn settle_time(alert: &mut EdgeAlert, arrival: Arrival, clock: Option<Gatewa
     }
     (alert.gateway_uptime_us, alert.gateway_boot) = (0, 0);
     alert.gateway_behind_us = None;
+    alert.ingest_time_us = arrival.now_us;
 }
 
 /// Fills in the patient. An entry that names another patient than the register is attributed to no
@@ -507,6 +508,7 @@ mod tests {
             };
             settle_time(&mut alert, NOW, None);
             assert_eq!(alert.time_us, settled_us, "{time_us}");
+            assert_eq!(alert.ingest_time_us, NOW_US);
         }
     }
 

@@ -149,6 +149,7 @@ fn add(it: Quarantined, patient: String, urgent: &mut Records, bulk: &mut Record
         }
         Some(Entry::Alert(mut alert)) => {
             alert.patient.clone_from(&patient);
+            alert.ingest_time_us = contracts::now_us();
             urgent.entry(patient).or_default().alerts.push(alert);
         }
         None => {}

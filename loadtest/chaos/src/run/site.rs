@@ -17,6 +17,9 @@ use testkit::{ports, timescale_server::PASSWORD};
 use super::http;
 use crate::scenario::{self, GATEWAYS, LINKS, SERVICES};
 
+/// Longer than a run: overlapping faults can keep a gateway away for more than the default, and
+/// each alert that is due must reach the receiver all the same.
+const BACKFILL_AFTER_S: u64 = 86_400;
 /// Longest start of a gateway or service on a busy machine; then the run fails.
 const READY_WITHIN: Duration = Duration::from_secs(90);
 const ASK_EVERY: Duration = Duration::from_millis(200);
@@ -104,6 +107,7 @@ impl Site {
                         if name == noun { alerting } else { reserve()? }
                     ),
                     format!("--webhook=http://{}/", site.receiver),
+                    format!("--backfill-after-s={BACKFILL_AFTER_S}"),
                     format!("--rules={}", rules.display()),
                 ],
                 "path-telemetry" => vec![format!("--listen={path_telemetry}")],

@@ -33,6 +33,7 @@ pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
         gateway_uptime_us: 0,
         gateway_boot: 0,
         gateway_behind_us: None,
+        ingest_time_us: 0,
         rules_subject: String::new(),
     })
 }

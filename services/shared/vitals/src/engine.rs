@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use stored::RestoreError;
 
 use crate::{
+    PRESENT_US,
     condition::Condition,
     episodes::{Episodes, Source, Subject},
     machine::{Evidence, Fact, Frame, Machine, Origin, Phase, Verdict, delay_us, is_set_back},
@@ -107,6 +108,24 @@ struct Latest {
 struct Stream {
     sequence: u64,
     time_us: i64,
+    /// Between the newest two samples; 0: not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    interval_us: i64,
+}
+
+/// A stream whose samples come at a regular interval, so that its next sample can be expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rhythm<'a> {
+    pub device: &'a str,
+    pub stream: &'a str,
+    /// Event time of the newest sample.
+    pub newest_us: i64,
+    pub interval_us: i64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(interval_us: &i64) -> bool {
+    *interval_us == 0
 }
 
 impl<'a> Subject<'a> {
@@ -219,6 +238,21 @@ impl Engine {
             // No identifier has a slash.
             let (device, stream) = key.split_once('/')?;
             Some((device, stream, newest.sequence, newest.time_us))
+        })
+    }
+
+    /// The streams that have a rhythm and a sample within [`PRESENT_US`] of the newest one.
+    pub fn rhythms(&self) -> impl Iterator<Item = Rhythm<'_>> {
+        let oldest_us = self.clock_us.saturating_sub(PRESENT_US);
+        self.streams.iter().filter_map(move |(key, newest)| {
+            let (device, stream) = key.split_once('/')?;
+            let is_expected = newest.interval_us > 0 && newest.time_us >= oldest_us;
+            is_expected.then_some(Rhythm {
+                device,
+                stream,
+                newest_us: newest.time_us,
+                interval_us: newest.interval_us,
+            })
         })
     }
 
@@ -638,8 +672,12 @@ impl Engine {
             let is_later = sample.device_time_us > stream.time_us;
             let is_next = is_later || (stream.sequence > 0 && sample.sequence > stream.sequence);
             if is_next {
-                stream.sequence = sample.sequence;
-                stream.time_us = sample.device_time_us;
+                let interval_us = sample.device_time_us.saturating_sub(stream.time_us);
+                *stream = Stream {
+                    sequence: sample.sequence,
+                    time_us: sample.device_time_us,
+                    interval_us: interval_us.max(0),
+                };
             }
             return is_next;
         }
@@ -658,6 +696,7 @@ impl Engine {
             Stream {
                 sequence: sample.sequence,
                 time_us: sample.device_time_us,
+                interval_us: 0,
             },
         );
         true

@@ -31,7 +31,7 @@ pub use catalogue::{ENTRIES, Entry, Reading, by_name, entry, name};
 pub use condition::{Condition, Direction};
 pub use contracts::vitals::{Metric, Priority, Sample};
 pub use edge::edge_alert;
-pub use engine::{Engine, Profile, RestoreError, STREAMS_MAX};
+pub use engine::{Engine, Profile, RestoreError, Rhythm, STREAMS_MAX};
 pub use machine::{Origin, episode_id};
 pub use news2::Spo2Scale;
 pub use rules::{Rule, RuleSet};
