@@ -1,4 +1,5 @@
-//! The canary at alerting: its rule is fixed, nobody is notified of its alerts, and old ones are removed.
+//! The canary in alerting. Its rule is fixed, its alerts notify no person, and its old alerts are
+//! removed.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -11,18 +12,18 @@ use vitals::RuleSet;
 
 pub(crate) use contracts::canary::{NAME, is_canary};
 
-/// What is older of the canary's alerts is of no use; with one a minute so many are kept.
+/// Canary alerts older than this are removed. At one a minute about ten remain.
 const KEPT_US: i64 = 600_000_000;
 const REMOVED_EVERY: Duration = Duration::from_secs(300);
 
 static RULES: LazyLock<Arc<RuleSet>> = LazyLock::new(|| Arc::new(vitals::canary::rules()));
 
-/// The rules of this patient, if it is the canary.
+/// The rules of this patient if it is the canary.
 pub(crate) fn rules(patient: &str) -> Option<Arc<RuleSet>> {
     is_canary(patient).then(|| Arc::clone(&RULES))
 }
 
-/// Keeps the canary's rows few.
+/// Removes the old rows of the canary.
 pub(crate) async fn remove_old(store: Arc<dyn Store>, shutdown: Shutdown) {
     loop {
         tokio::select! {

@@ -27,19 +27,21 @@ pub struct Config {
     #[command(flatten)]
     #[serde(flatten)]
     pub people: crate::to_people::config::Options,
-    /// Readings that reach the core so much later than they were taken are a backfill: recorded, nobody is called.
+    /// Readings that arrive this much later than their event time are a backfill. Their alerts are
+    /// recorded, but nobody is notified.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub backfill_after_s: u64,
-    /// A gateway that says nothing for so long, or a device with a worn sensor, is silent, and somebody is told; 0: never.
+    /// A gateway, or a device with a worn sensor, that sends nothing for this time raises an alert;
+    /// 0: never.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub silent_after_s: u64,
 }
 
-/// Shorter, and every hand-over between networks would count as silence.
+/// A shorter time would count every handover between networks as silence.
 const SILENT_AFTER_S_MIN: u64 = 5;
 
 impl Config {
-    /// `None`: silence is not watched.
+    /// `None`: the silence watch is off.
     pub(crate) fn silent_after_us(&self) -> Option<i64> {
         let after_us = self.silent_after_s.saturating_mul(1_000_000);
         (after_us > 0).then(|| i64::try_from(after_us).unwrap_or(i64::MAX))
@@ -62,7 +64,7 @@ impl ServiceConfig for Config {
         if self.backfill_after_s == 0 {
             return Err(ConfigError::new(
                 "backfill_after_s",
-                "0 would make every reading a backfill, and nobody would ever be called",
+                "0 would make every reading a backfill, and no alert would notify anybody",
                 "--backfill-after-s 600",
             ));
         }

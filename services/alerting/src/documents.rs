@@ -1,5 +1,5 @@
-//! What people decide about alerting, as documents: which kinds there are and what makes one acceptable. The API and the
-//! command line ask before they store.
+//! Documents with people's decisions about alerting: the kinds and their validation. The API and
+//! the command line validate before they store.
 
 use std::collections::BTreeSet;
 
@@ -21,16 +21,16 @@ pub const BODY_BYTES_MAX: usize = 4 << 20;
 /// Bytes of an author's name and of a reason.
 const AUTHOR_BYTES_MAX: usize = 200;
 const REASON_BYTES_MAX: usize = 4000;
-/// Newest alerts of a tenant in which rules are looked for that no document has.
+/// Newest alerts of a tenant that are searched for rules that no document has.
 const SEEN_ALERTS_MAX: usize = 1_000;
 
-/// Everything but the version, which only the store can judge.
+/// Checks everything but the version, which only the store can check.
 pub fn check(document: &Document) -> Result<(), Invalid> {
     check_signed(document)?;
     check_body(document)
 }
 
-/// What every kind needs: tenant, author, reason, and a body within its bound.
+/// Checks the fields that every kind needs: tenant, author, reason, and the size of the body.
 pub fn check_signed(document: &Document) -> Result<(), Invalid> {
     validate_identifier("tenant", &document.tenant, "default")?;
     let text = |field, text: &str, max, example| {
@@ -83,7 +83,7 @@ fn check_body(document: &Document) -> Result<(), Invalid> {
                 document,
                 "patient:ada",
             )?;
-            // An empty body takes the rules back: the next wider set holds.
+            // An empty body withdraws the rules, and the next wider set applies.
             if document.body.is_empty() {
                 return Ok(());
             }
@@ -106,13 +106,13 @@ fn check_body(document: &Document) -> Result<(), Invalid> {
         }
         other => Err(Invalid::new(
             "kind",
-            format!("{other:?} is none of team, rules and silence"),
+            format!("{other:?} is not a kind; kinds are team, rules and silence"),
             "silence",
         )),
     }
 }
 
-/// The rules that an alert of the tenant can be of, as far as is known here; `configured` beside the built-in set.
+/// Known rules of this tenant's alerts: built-in, configured, stored, and those of recent alerts.
 pub async fn known_rules(
     store: &dyn Store,
     tenant: &str,
@@ -133,7 +133,7 @@ pub async fn known_rules(
             add(&set);
         }
     }
-    // Gateways may judge by a file of their own; what it raised is known by its alerts.
+    // A gateway may use a rule file of its own. Its rules are known by their alerts.
     let seen = AlertsQuery {
         include_resolved: true,
         limit: SEEN_ALERTS_MAX,
@@ -144,12 +144,13 @@ pub async fn known_rules(
     Ok(known)
 }
 
-/// What is decided and cannot be read, of all tenants; for whoever looks after the store.
+/// Documents of all tenants that cannot be read.
 pub async fn damaged(store: &dyn Store) -> Result<Vec<Damaged>, QueryError> {
     Ok(rules_in_force::load(store).await?.1)
 }
 
-/// Refuses a silence of a rule that no alert can be of. One that is over is not looked at, so that it can be ended.
+/// Refuses a silence of a rule that no alert can have. A silence that is over passes, so that it
+/// can be ended.
 pub fn check_rule(document: &Document, known: &BTreeSet<String>) -> Result<(), Invalid> {
     if document.kind != SILENCE || document.until_us <= document.at_us {
         return Ok(());
@@ -162,7 +163,7 @@ pub fn check_rule(document: &Document, known: &BTreeSet<String>) -> Result<(), I
     Err(Invalid::new(
         "rule",
         format!(
-            "no alert is of {rule:?} here; there are {}",
+            "no alert can have the rule {rule:?}; known rules are {}",
             names.join(", ")
         ),
         "battery-low",
@@ -173,11 +174,7 @@ fn lasting(document: &Document) -> Result<(), Invalid> {
     if document.until_us == 0 {
         return Ok(());
     }
-    Err(Invalid::new(
-        "until_us",
-        "only a silence ends by itself",
-        "0",
-    ))
+    Err(Invalid::new("until_us", "only a silence has an end", "0"))
 }
 
 fn subject(is_known: bool, document: &Document, example: &str) -> Result<(), Invalid> {
@@ -186,7 +183,10 @@ fn subject(is_known: bool, document: &Document, example: &str) -> Result<(), Inv
     }
     Err(Invalid::new(
         "subject",
-        format!("{:?} is no subject of {}", document.subject, document.kind),
+        format!(
+            "{:?} is not a subject of {}",
+            document.subject, document.kind
+        ),
         example,
     ))
 }

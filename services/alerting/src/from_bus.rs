@@ -1,7 +1,8 @@
-//! Consumes `vitals`, runs the rules, and has the result stored together with the progress.
+//! Consumes `vitals`, runs the rules, and stores the result together with the progress.
 //!
-//! What led to no transition is held back and stored with the next one, or after a second: until then another member would
-//! judge it again and come to the same. So the way of an alert is free of writes that nobody waits for.
+//! Records without a transition are not stored at once, but with the next transition or after a
+//! second. Until then another member that takes over would judge them again with the same result.
+//! So no alert waits for writes of others.
 
 mod profiles;
 mod refused;
@@ -28,11 +29,12 @@ use crate::{
     to_store::{Outcome, Writer},
 };
 
-/// Records taken from the bus at once; more wait there.
+/// Records taken from the bus at once. The rest waits on the bus.
 const BATCH_RECORDS_MAX: usize = 512;
-/// Records judged and not stored as such at once; a member that takes over judges so many again.
-const HELD_RECORDS_MAX: usize = 16_384;
-/// Answers of the store to one write that each changed what was tried next.
+/// Judged records whose progress is not stored yet. A member that takes over judges at most as many
+/// again.
+const UNSTORED_RECORDS_MAX: usize = 16_384;
+/// Attempts to write one batch, each changed by the store's answer to the attempt before.
 const ANSWERS_MAX: u32 = 8;
 
 /// Partition, key and content of a record that can be read.
@@ -42,11 +44,11 @@ type Readable = (u32, String, VitalsRecord);
 #[derive(Default)]
 struct Records {
     readable: Vec<Readable>,
-    /// When the bus took the newest record, by its clock.
+    /// When the bus accepted the newest record, by the bus's clock.
     newest_us: Option<i64>,
 }
 
-struct Loop {
+struct JudgingState {
     bus: Arc<dyn Bus>,
     store: Arc<dyn Store>,
     claims: Arc<Claims<dyn Store>>,
@@ -54,13 +56,14 @@ struct Loop {
     engines: RuleEngines,
     in_force: rules_in_force::Reader,
     heard: Arc<Heard>,
-    /// Next offset of each partition as judged; the store may be behind it.
+    /// Next offset of each partition as judged. The stored offset may be behind.
     positions: BTreeMap<u32, u64>,
-    /// Records by which it is.
-    held: usize,
-    /// What was published before this time has been judged.
+    /// Records judged but not yet stored.
+    unstored_records: usize,
+    /// Everything published before this time has been judged.
     heard_us: i64,
-    /// Beats with each question to the store, too: a store that is away is no reason to start this anew.
+    /// Also beats with each query to the store. A restart would not help against a store that is
+    /// away.
     turns: Arc<ProgressHandle>,
     context: Context,
 }
@@ -80,7 +83,7 @@ pub(crate) async fn run(
     let setup = Setup::new(duty, level, "from-bus", BATCH_RECORDS_MAX);
     let of_consumer = (Arc::clone(&bus), Arc::clone(&store));
     let consumer = Consumer::new(of_consumer.0, of_consumer.1, setup, context.clone());
-    let state = Loop {
+    let state = JudgingState {
         bus,
         store,
         claims: consumer.claims(),
@@ -89,7 +92,7 @@ pub(crate) async fn run(
         in_force,
         heard,
         positions: BTreeMap::new(),
-        held: 0,
+        unstored_records: 0,
         heard_us: 0,
         turns: consumer.turns(),
         context,
@@ -98,10 +101,10 @@ pub(crate) async fn run(
     consumer.run(Judging { check, state }).await;
 }
 
-/// The sink of the consumer, which calls it from one place at a time.
+/// Sink of the consumer, which calls it from one task at a time.
 struct Judging {
     check: CheckHandle,
-    state: Mutex<Loop>,
+    state: Mutex<JudgingState>,
 }
 
 #[async_trait]
@@ -161,12 +164,13 @@ impl Sink for Judging {
     }
 
     async fn on_end(&self) {
-        self.state.lock().await.store_held().await;
+        self.state.lock().await.store_unstored().await;
     }
 }
 
-impl Loop {
-    /// Asks whether anything waits on the bus: while it does, or the bus is away, a delay that it may end does not end by time alone.
+impl JudgingState {
+    /// Queries whether records wait on the bus. While they do, or the bus is away, a delay that a
+    /// record may end does not end by time alone.
     async fn hear(&mut self, consumer: &mut dyn bus::Consumer) {
         if !self.engines.is_waiting() {
             return;
@@ -201,7 +205,7 @@ impl Loop {
         }
     }
 
-    /// One try to run the rules and to store the result with the progress.
+    /// One attempt to run the rules and to store the result with the progress.
     async fn evaluate(&mut self, records: &Records, progress: &[Progress]) -> Answer {
         let readable = &records.readable;
         self.heard
@@ -213,7 +217,7 @@ impl Loop {
             return Answer::Ended;
         }
         let span = tracing::info_span!("evaluate", records = readable.len());
-        // One span for the batch, in the trace of its first traced sample.
+        // The batch has one span, in the trace of its first traced sample.
         let mut samples = readable.iter().flat_map(|(_, _, record)| &record.samples);
         if let Some(traced) = samples.find(|sample| !sample.traceparent.is_empty()) {
             continue_trace(&span, &traced.traceparent);
@@ -222,7 +226,7 @@ impl Loop {
         let evaluation = span.in_scope(|| self.engines.evaluate(readable, now_us));
         if evaluation.transitions.is_empty() {
             self.engines.keep();
-            self.held += readable.len().max(1);
+            self.unstored_records += readable.len().max(1);
         } else {
             let written = self.write(evaluation.transitions, progress);
             let outcome = written.instrument(span).await;
@@ -234,31 +238,31 @@ impl Loop {
         metrics::counter!("braid_alerting_skipped_samples_total").increment(evaluation.skipped);
         let reached = progress.iter().map(|it| (it.partition, it.next_offset));
         self.positions.extend(reached);
-        if self.held >= HELD_RECORDS_MAX && !self.store_held().await {
+        if self.unstored_records >= UNSTORED_RECORDS_MAX && !self.store_unstored().await {
             return Answer::Ended;
         }
         Answer::Taken
     }
 
-    /// `None`: stored.
+    /// `None`: the batch is stored.
     async fn answer(&mut self, outcome: Outcome, progress: &[Progress]) -> Option<Answer> {
         match outcome {
             Outcome::Stored => None,
-            // The rows are taken over: the next try continues from what is stored.
+            // The engines have adopted the stored rows, so the next attempt continues from them.
             Outcome::Conflict { .. } => Some(Answer::Contradicts("other transitions".to_owned())),
             Outcome::Fenced(lost) => {
                 self.fenced(lost.iter().copied());
                 let is_own = progress.iter().any(|it| lost.contains(&it.partition));
                 Some(match is_own {
                     true => Answer::Fenced(lost.into_iter().collect()),
-                    // Held progress of other partitions was fenced, and is given up.
+                    // Unstored progress of other partitions was fenced and is dropped.
                     false => Answer::Contradicts("other partitions were fenced".to_owned()),
                 })
             }
-            // What was held back may be the reason, and these records shall not suffer for it.
-            Outcome::Refused(reason) if self.holds_back() => {
-                tracing::error!(reason, "the store refuses a batch with what was held back");
-                let is_stored = self.store_held().await;
+            // Unstored states may be the reason, so they are written first, without these records.
+            Outcome::Refused(reason) if self.has_unstored() => {
+                tracing::error!(reason, "the store refuses a batch with unstored states");
+                let is_stored = self.store_unstored().await;
                 Some(match is_stored {
                     true => Answer::Contradicts(reason),
                     false => Answer::Ended,
@@ -269,11 +273,12 @@ impl Loop {
         }
     }
 
-    fn holds_back(&self) -> bool {
-        self.held > 0 || self.engines.owes()
+    fn has_unstored(&self) -> bool {
+        self.unstored_records > 0 || self.engines.has_unstored()
     }
 
-    /// Writes the engines's running try, with everything that was held back; taken back unless it is stored.
+    /// Writes the running attempt of the engines with all unstored states and progress. Undone
+    /// unless it is stored.
     async fn write(&mut self, transitions: Vec<Alert>, of_batch: &[Progress]) -> Outcome {
         let before = self.positions.iter().map(|(p, next)| (*p, *next));
         let reached = before.chain(of_batch.iter().map(|it| (it.partition, it.next_offset)));
@@ -287,7 +292,7 @@ impl Loop {
         let outcome = self.writer.write(&batch, &progress, &self.turns).await;
         if let Outcome::Stored = outcome {
             self.engines.stored();
-            self.held = 0;
+            self.unstored_records = 0;
             self.claims.stored(&progress);
             count_transitions(&batch);
             return outcome;
@@ -306,9 +311,9 @@ impl Loop {
     }
 
     /// False: the store did not answer before the service ended.
-    async fn store_held(&mut self) -> bool {
+    async fn store_unstored(&mut self) -> bool {
         for _ in 0..ANSWERS_MAX {
-            if !self.holds_back() {
+            if !self.has_unstored() {
                 return true;
             }
             match self.write(Vec::new(), &[]).await {
@@ -318,7 +323,7 @@ impl Loop {
                     tracing::error!(reason, "the store refuses rule states");
                     break;
                 }
-                // Of transitions, and there are none.
+                // A conflict concerns transitions, and this write has none.
                 Outcome::Conflict { .. } => break,
                 Outcome::Ended => return false,
             }
@@ -340,24 +345,25 @@ impl Loop {
     async fn on_tick(&mut self) {
         self.follow_rules_in_force();
         let now_us = self.now_us();
-        let strangers = self.engines.waiting_strangers(now_us);
-        if !self.fetch_profiles(strangers, now_us).await {
+        let waiting = self.engines.waiting_without_profile(now_us);
+        if !self.fetch_profiles(waiting, now_us).await {
             return;
         }
         for _ in 0..ANSWERS_MAX {
             let transitions = self.engines.on_time(now_us, self.heard_us);
             if transitions.is_empty() {
                 self.engines.keep();
-                self.store_held().await;
+                self.store_unstored().await;
                 return;
             }
             match self.write(transitions, &[]).await {
-                // Taken over: the next try goes on from what is stored.
+                // The engines have adopted the stored rows, so the next attempt continues from
+                // them.
                 Outcome::Conflict { .. } => {}
                 Outcome::Fenced(partitions) => self.fenced(partitions),
                 Outcome::Refused(reason) => {
-                    tracing::error!(reason, "the store refuses what time brought");
-                    self.store_held().await;
+                    tracing::error!(reason, "the store refuses transitions raised by time");
+                    self.store_unstored().await;
                     break;
                 }
                 Outcome::Stored | Outcome::Ended => return,
@@ -366,7 +372,7 @@ impl Loop {
         self.store_each_transition(now_us).await;
     }
 
-    /// False when the service ends before the record is kept.
+    /// False: the service ends before the record is stored.
     async fn bury(&self, delivery: &Delivery, reason: &str) -> bool {
         let ending = self.context.shutdown().requested();
         dead_letter::bury(&*self.bus, delivery, GROUP, reason, ending).await
@@ -376,10 +382,10 @@ impl Loop {
 fn read(delivery: &Delivery) -> Result<Readable, String> {
     let record = VitalsRecord::decode(delivery.value.clone())
         .map_err(|error| format!("no VitalsRecord: {error}"))?;
-    // No store takes it as a name, and its state would be in every other's way.
+    // No store accepts NUL in a name, and the state would block all others.
     let mut names = record.samples.iter().map(|sample| &sample.patient);
     if delivery.key.contains('\0') || names.any(|patient| patient.contains('\0')) {
-        return Err("a patient's name holds a NUL".to_owned());
+        return Err("a patient's name contains NUL".to_owned());
     }
     Ok((delivery.partition, delivery.key.clone(), record))
 }

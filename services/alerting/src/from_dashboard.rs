@@ -1,5 +1,5 @@
-//! AlertsService: what the dashboard asks on behalf of people. Who they are and what they may do, the dashboard knows; whatever
-//! is asked of one tenant's documents and notices carries the tenant.
+//! AlertsService: requests of the dashboard on behalf of people. The dashboard authenticates and
+//! authorises people. Requests about documents and notices of one tenant carry the tenant.
 
 use std::sync::Arc;
 
@@ -21,18 +21,18 @@ use vitals::{Invalid, RuleSet};
 
 use crate::{documents, reach_watch};
 
-/// Alerts in one answer, whatever was asked for.
+/// Alerts in one answer at most.
 const LIST_MAX: u32 = 1000;
 /// Bytes of a name and of a note; longer ones are refused.
 const NAME_BYTES_MAX: usize = 200;
 const NOTE_BYTES_MAX: usize = 4000;
-/// The rules may write the alert's next revision at the same time; so often is tried to come between.
+/// Attempts to write the next revision of an alert while the rules write theirs.
 const ATTEMPTS_MAX: u32 = 8;
 
 pub(crate) struct Alerts {
     store: Arc<dyn Store>,
     outbox: Arc<Notify>,
-    /// Of whoever has no others.
+    /// Rules of patients without a rule set of their own.
     rules: Arc<RuleSet>,
     allow: Vec<String>,
     untold: reach_watch::Reader,
@@ -45,7 +45,7 @@ enum AcknowledgeError {
     Argument(&'static str),
     #[error("there is no alert {0:?}")]
     Unknown(String),
-    #[error("the alert keeps changing; try again")]
+    #[error("the alert changes too often; try again")]
     Busy,
     #[error("{0}")]
     Write(WriteError),
@@ -62,12 +62,12 @@ impl From<AcknowledgeError> for Status {
             AcknowledgeError::Write(error) => error.is_retryable(),
             AcknowledgeError::Query(error) => matches!(error, QueryError::Unavailable(_)),
         };
-        // Where the store is and what it says is for the log.
-        tracing::warn!(%error, "the store failed, and what was asked with it");
+        // Address and messages of the store go to the log only.
+        tracing::warn!(%error, "a request failed because of the store");
         if is_retryable {
             Status::unavailable("the store does not answer; try again")
         } else {
-            Status::internal("the store refuses; the log of alerting tells why")
+            Status::internal("the store refuses the request; the log of alerting has the reason")
         }
     }
 }
@@ -141,7 +141,7 @@ impl Alerts {
     }
 }
 
-/// The alert's next revision; `None` when it is acknowledged or over.
+/// The alert's next revision. `None`: it is already acknowledged or over.
 fn acknowledged(alert: &Alert, request: &AcknowledgeRequest, now_us: i64) -> Option<Alert> {
     let state = match alert.state() {
         _ if !alert.acknowledged_by.is_empty() => return None,
@@ -218,7 +218,7 @@ impl AlertsService for Alerts {
             Ok(()) => {}
             Err(WriteError::Conflict(_)) => {
                 return Err(Status::aborted(format!(
-                    "version: {} is not the one after the newest; look again",
+                    "version: {} does not follow the newest version; read the document again",
                     document.version
                 )));
             }
@@ -294,7 +294,7 @@ impl AlertsService for Alerts {
     }
 }
 
-/// Nobody asks for all tenants here.
+/// Every request here is about one tenant.
 fn tenant_of(tenant: String) -> Result<Scope, Status> {
     if tenant.is_empty() {
         return Err(Status::invalid_argument("tenant: is missing"));
@@ -306,7 +306,7 @@ fn tenant_of(tenant: String) -> Result<Scope, Status> {
 mod tests {
     use super::*;
 
-    /// What is aborted, refused or not found the dashboard tells people word for word.
+    /// The dashboard shows people the text of refused, aborted and not-found requests unchanged.
     #[test]
     fn nobody_is_told_what_the_store_says_of_itself() {
         let inside = || "timescaledb.inside:5432".to_owned();

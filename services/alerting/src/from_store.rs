@@ -1,4 +1,4 @@
-//! Looks at what the store has heard of everybody, and writes what silence and lost paths come to.
+//! Reads the latest signs of life from the store, and writes alerts about silence and lost paths.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -19,14 +19,16 @@ use crate::{
     silence_watch::{Known, Worn, assess},
 };
 
-/// How often it is looked.
+/// Interval between two rounds.
 const ROUND: Duration = Duration::from_secs(5);
-/// Open alerts read in one round; silences of older ones are told no second time, and judged when others have ended.
+/// Open alerts read in one round. A silence beyond them is not raised twice, and is judged when
+/// others have ended.
 const OPEN_MAX: usize = 10_000;
-/// Tries to write a round; each leaves out at least one that was written before.
+/// Attempts to write a round. Each leaves out at least one alert that another member wrote.
 const ATTEMPTS_MAX: usize = 8;
-/// Silences remembered that are open beyond [`OPEN_MAX`]; past it all are met anew.
-const TOLD_MAX: usize = 100_000;
+/// Remembered silences that are open beyond [`OPEN_MAX`]. Past it all are learned again by
+/// conflicts.
+const RAISED_BEFORE_MAX: usize = 100_000;
 
 #[derive(Debug, thiserror::Error)]
 enum RoundError {
@@ -46,10 +48,10 @@ pub(crate) struct SilenceWatch {
     pub context: Context,
 }
 
-/// What a round leaves to the next one.
+/// State that a round leaves for the next round.
 struct Memory {
-    /// Silences that the store has, beyond what is read of it.
-    told: BTreeSet<String>,
+    /// Ids of stored silences that are not among the open alerts that were read.
+    raised_before: BTreeSet<String>,
     /// By patient and metric.
     arrivals: Signs<(String, i32)>,
     /// By gateway, path and end.
@@ -60,7 +62,7 @@ struct Memory {
 impl Memory {
     fn new(silent_after_us: i64) -> Memory {
         Memory {
-            told: BTreeSet::new(),
+            raised_before: BTreeSet::new(),
             arrivals: Signs::new(silent_after_us),
             reports: Signs::new(silent_after_us),
             newest: Arrivals::default(),
@@ -68,11 +70,11 @@ impl Memory {
     }
 }
 
-/// What a round came to.
+/// Result of a round.
 #[derive(Debug, PartialEq, Eq)]
 enum Round {
     Written(u64),
-    /// A clock stepped less than a silence ago: an age that it shows proves nothing.
+    /// A clock stepped recently, so no age is certain.
     Held,
 }
 
@@ -96,10 +98,10 @@ pub(crate) async fn run(watch: SilenceWatch) {
         metrics::gauge!("braid_alerting_silence_held").set(f64::from(u8::from(is_held)));
         warning.set(is_held.then(|| Warning {
             says: format!(
-                "the clock of this machine stepped, or this process did not run: silence is judged again after {} s without a step",
+                "the clock of this machine stepped, or this process did not run: silence is judged again after {} s without a clock step",
                 watch.silent_after_us / 1_000_000
             ),
-            to_do: "check the clock of this machine (NTP) if this stays".to_owned(),
+            to_do: "check the clock of this machine (NTP) if this warning persists".to_owned(),
         }));
         match round {
             Ok(Round::Held | Round::Written(0)) => check.ok(),
@@ -114,7 +116,8 @@ pub(crate) async fn run(watch: SilenceWatch) {
 }
 
 impl SilenceWatch {
-    /// Judges by the clock that stamps arrivals, continued on the monotonic clock: the wall clock of this machine may be wrong.
+    /// Judges by the clock that stamps arrivals, continued on the monotonic clock, because this
+    /// machine's wall clock may be wrong.
     async fn round(&self, memory: &mut Memory) -> Result<Round, RoundError> {
         let clock = self.context.clock();
         if !clock.is_steady_for(self.silent_after_us) {
@@ -164,7 +167,7 @@ impl SilenceWatch {
             silent_after_us: self.silent_after_us,
             now_us,
         };
-        self.write(&known, &mut memory.told)
+        self.write(&known, &mut memory.raised_before)
             .await
             .map(Round::Written)
     }
@@ -172,11 +175,11 @@ impl SilenceWatch {
     async fn write(
         &self,
         known: &Known<'_>,
-        told: &mut BTreeSet<String>,
+        raised_before: &mut BTreeSet<String>,
     ) -> Result<u64, RoundError> {
         let mut contested = BTreeSet::new();
         for _ in 0..ATTEMPTS_MAX {
-            let mut transitions = assess(known, told);
+            let mut transitions = assess(known, raised_before);
             transitions.retain(|alert| !contested.contains(&alert.id));
             if transitions.is_empty() {
                 return Ok(0);
@@ -192,12 +195,13 @@ impl SilenceWatch {
             };
             match self.store.write_alerts(batch, Vec::new()).await {
                 Ok(written) => return Ok(written.new),
-                // Another member was first, somebody has acknowledged, or it is open and was not read: no reason to keep the others.
+                // The alert is not in the list that was read: another member, or an
+                // acknowledgement, was first. The other alerts are still written.
                 Err(WriteError::Conflict(ids)) => {
-                    if told.len() >= TOLD_MAX {
-                        told.clear();
+                    if raised_before.len() >= RAISED_BEFORE_MAX {
+                        raised_before.clear();
                     }
-                    told.extend(ids.iter().filter(|id| raised.contains(*id)).cloned());
+                    raised_before.extend(ids.iter().filter(|id| raised.contains(*id)).cloned());
                     contested.extend(ids);
                 }
                 Err(error) => return Err(error.into()),
@@ -208,7 +212,7 @@ impl SilenceWatch {
     }
 }
 
-/// Of each path of everybody this is kept for a round, and no more.
+/// Keeps only the fields of a path report that a round needs.
 fn what_silence_needs(report: PathReport) -> PathReport {
     PathReport {
         gateway: report.gateway,
@@ -240,7 +244,7 @@ mod tests {
         hear_all(store, &[device.to_owned()], at_us).await;
     }
 
-    /// Patient and gateway have the name of the sensor.
+    /// Patient and gateway have the same name as the sensor.
     async fn wear(store: &dyn Store, device: &str) {
         let entry = DeviceEntry {
             id: device.into(),
@@ -300,7 +304,7 @@ mod tests {
         hear(store, "well", now_us).await;
         let first = watch.round(&mut memory).await.unwrap();
         assert!(matches!(first, Round::Written(1..)), "{first:?}");
-        // So many newer ones that the silence that was told is not read any more.
+        // So many newer alerts that the first silence is no longer among those read.
         let others = (0..OPEN_MAX).map(|number| Alert {
             id: format!("other-{number}"),
             patient: "other".into(),
@@ -347,7 +351,7 @@ mod tests {
             "belt".to_owned(),
             now_us - HOUR_US
         )));
-        // The belt was handed to another patient at another gateway half an hour ago.
+        // The belt went to another patient at another gateway half an hour ago.
         let handed_us = now_us - HOUR_US / 2;
         let entry = DeviceEntry {
             id: "belt".into(),
@@ -364,7 +368,7 @@ mod tests {
         let named: Vec<(&str, &str)> = found.iter().map(|it| (&*it.0, &*it.1)).collect();
         assert_eq!(named, expected, "{found:?}");
         assert!(found.iter().all(|it| it.2 == handed_us), "{found:?}");
-        // The patient was discharged: there is nothing to be missed.
+        // The patient was discharged, so no reading is expected.
         let change = Change::by_program("discharged");
         let scope = Scope::tenant("t");
         let ended = store.end_assignment(&scope, "belt", now_us - 1, &change);
@@ -373,7 +377,7 @@ mod tests {
         assert_eq!(open().await, []);
     }
 
-    /// The true time is the monotonic one after `T0_US`; the wall clock is off by an error.
+    /// The true time is `T0_US` plus the monotonic time. The wall clock has an error.
     struct Machine {
         monotonic_us: Arc<AtomicI64>,
         error_us: Arc<AtomicI64>,
@@ -415,7 +419,8 @@ mod tests {
         }
     }
 
-    /// Twenty devices that go on, one that ends before the step: what is raised, and after how many seconds.
+    /// Twenty devices continue and one ends before the step. Returns the raised alerts with their
+    /// delay in seconds.
     async fn raised_after_step(start_us: i64, by_us: i64) -> Vec<(i64, String)> {
         let machine = Machine::new(start_us);
         let directory = tempfile::tempdir().unwrap();
@@ -459,7 +464,7 @@ mod tests {
                 assert!(!raised.is_empty(), "{start_us} {by_us}");
                 for (after_s, what) in &raised {
                     assert!(what.contains("mute"), "{start_us} {by_us}: {raised:?}");
-                    // One silence, one round, and the time between two readings.
+                    // One silence, one round, and the interval of two readings.
                     assert!(
                         (60..=70).contains(after_s),
                         "{start_us} {by_us}: {raised:?}"

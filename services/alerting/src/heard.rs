@@ -1,7 +1,8 @@
-//! What this member has heard of each device's metrics, by its monotonic clock.
+//! When this member last received each metric of each device, by its monotonic clock.
 //!
-//! The store keeps the newest reading by the time of its sensor. After the clock of a whole machine was set back that row does not
-//! change until the time is reached again, although readings arrive. What this member hears of the bus shows that they do.
+//! The store keeps the newest reading by sensor time. If the clock of a machine is set back, that
+//! row does not change until the old time is reached again. Readings that this member receives from
+//! the bus show that the device still sends.
 
 use std::collections::HashMap;
 
@@ -10,16 +11,18 @@ use contracts::vitals::VitalsRecord;
 use parking_lot::Mutex;
 use store::LatestVital;
 
-/// Devices' metrics remembered, 100 bytes each; beyond it all are forgotten, and only the store says what was heard.
+/// Device metrics remembered, about 100 bytes each. Beyond it all are dropped, and the stored
+/// arrival times alone count.
 const HEARD_MAX: usize = 200_000;
-/// A reading that arrived at ingest longer ago is one of a backlog of the bus, and no sign of life.
+/// An older arrival at ingest belongs to a backlog of the bus and is no sign of life.
 const PRESENT_US: i64 = 30_000_000;
 
 #[derive(Default)]
 pub(crate) struct Heard(Mutex<HashMap<(String, i32), i64>>);
 
 impl Heard {
-    /// What was published by another process, on Kafka by another machine, is a witness for the clock, too.
+    /// The publication time also serves the clock check as a witness. Another process published it,
+    /// on Kafka another machine.
     pub(crate) fn note(
         &self,
         newest_us: Option<i64>,
@@ -42,7 +45,7 @@ impl Heard {
         }
     }
 
-    /// Moves arrival times forward to when this member heard the device last.
+    /// Moves arrival times forward to when this member last received the device.
     pub(crate) fn move_forward(&self, latest: &mut [LatestVital], now_us: i64, monotonic_us: i64) {
         let heard = self.0.lock();
         for row in latest {

@@ -1,26 +1,27 @@
-//! How late a reading reached the core, when the device's clock may be wrong.
+//! How late a reading reached the core if the device's clock may be wrong.
 //!
-//! Arrival minus device time is the delay plus the clock's error. The smallest difference over the last
-//! [`WINDOW_US`] to twice that is taken for the error, as one-way delay filters do; what a reading has above it is its
-//! lateness. A clock is trusted until seen otherwise, and an error that lasts is learned within two windows. In doubt
-//! a reading is not late, so that somebody is called.
+//! Arrival minus device time is the delay plus the clock's error. The smallest difference over the
+//! last one to two [`WINDOW_US`] is taken as the error, as one-way delay filters do. The rest of a
+//! reading's difference is its lateness. A clock is trusted until proven wrong. An error that lasts
+//! is learned within two windows. In doubt a reading is not late, so that its alert notifies.
 //!
-//! A gateway numbers a stream in the order in which it takes readings, so a higher number with an earlier time of the gateway is its
-//! clock set back. The error grows by as much at once: else everything after the step would count as late until it is learned,
-//! and nobody would be called.
+//! A gateway numbers a stream in the order of its readings. A higher number with an earlier gateway
+//! time means that the gateway's clock was set back. The error then grows by as much at once.
+//! Otherwise all later readings would count as late, and no person would be notified.
 //!
-//! Of gateways that say what time they have, ingest has put both right already; what is left to learn is a device with a wrong clock of its own.
+//! Ingest has already corrected both clocks of a gateway that reports its time. Only a device's own
+//! wrong clock remains.
 
 use contracts::vitals::Sample;
 
 /// One bucket of the minimum filter.
 const WINDOW_US: i64 = 600_000_000;
-/// A clock that goes back by more than this was set; less is within what two readings taken at once differ by.
+/// A clock that goes back by more than this was set. Two readings taken at once may differ by less.
 const STEP_US: i64 = 1_000_000;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Lateness {
-    /// What the gateway took last, by its own clock.
+    /// The newest reading that the gateway took, by its own clock.
     newest: Option<Taken>,
     bucket_from_us: Option<i64>,
     current_us: i64,
@@ -63,13 +64,13 @@ impl Lateness {
         self.observe(sample.device_time_us, arrived_us)
     }
 
-    /// Too much does no harm: the next reading that is less late corrects it.
+    /// An excess does no harm, because the next reading that is less late corrects it.
     fn step_back(&mut self, by_us: i64) {
         self.current_us = self.current_us.saturating_add(by_us);
         self.previous_us = self.previous_us.saturating_add(by_us);
     }
 
-    /// What the clock is behind, as far as that is known.
+    /// How far the clock is known to be behind.
     pub(crate) fn error_us(&self) -> i64 {
         self.current_us.min(self.previous_us)
     }
@@ -80,7 +81,8 @@ impl Lateness {
         match self.bucket_from_us {
             None => {
                 self.bucket_from_us = Some(arrived_us);
-                // Not the difference itself: a first contact after an outage is late, not wrong.
+                // A first contact after an outage is late, not wrong, so the difference itself does
+                // not count.
                 self.current_us = difference.min(0);
                 self.previous_us = self.current_us;
             }
@@ -108,7 +110,7 @@ mod tests {
         for second in 0..100 {
             assert_eq!(lateness.observe(second * S, second * S + 50_000), 50_000);
         }
-        // An hour's backlog arrives in a minute.
+        // A backlog of one hour arrives within a minute.
         for second in 100..3700 {
             let arrived = 3700 * S + second * S / 60;
             let late = lateness.observe(second * S, arrived);
@@ -124,7 +126,8 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_back_makes_nothing_late() {
-        // Ahead and set right, right and set behind; with the device's clock that of the gateway, or a right one of its own.
+        // Ahead and then corrected; right and then behind. The device uses the gateway's clock or a
+        // right clock of its own.
         for (before, after) in [(HOUR, 0), (0, -HOUR), (HOUR, -HOUR)] {
             for own_clock in [false, true] {
                 let mut lateness = Lateness::default();

@@ -1,15 +1,16 @@
-//! Alerting: raises alerts from vitals, keeps their state, tells people.
+//! Alerting: raises alerts from vitals, keeps their state and notifies people.
 //!
 //! ```text
-//! vitals --from_bus--> rules of each patient --to_store--> rows, state, outbox, progress (one transaction)
+//! vitals --from_bus--> rules of each patient --to_store--> rows, state, outbox, progress
+//!                                                          (one transaction)
 //! store  --from_store--> silence, lost paths --> rows, outbox
-//!                                               outbox --to_bus--> alerts --to_people--> notices --> webhook, e-mail, MQTT
-//!                 people --from_dashboard--> rows, outbox
+//! outbox --to_bus--> alerts --to_people--> notices --> webhook, e-mail, MQTT
+//! people --from_dashboard--> rows, outbox
 //! ```
 //!
-//! Whoever is assigned a partition of `vitals` runs the rules of its patients. An alert's row is unique by (id,
-//! revision); the rules and the people who acknowledge both write the next revision, and the one who comes second
-//! reads what the first one wrote and decides anew.
+//! The member that is assigned a partition of `vitals` runs the rules of its patients. An alert's
+//! row is unique by id and revision. The rules and the people who acknowledge both write the next
+//! revision. The later writer reads the stored row and decides again.
 
 mod canary;
 pub mod config;
@@ -54,15 +55,16 @@ pub use config::Config;
 
 /// Consumer group of the topic `vitals`.
 pub const GROUP: &str = consumer_health::duty::JUDGING.group;
-/// Consumer group of the topic `alerts` that tells people.
+/// Consumer group of the topic `alerts` that notifies people.
 pub const PEOPLE_GROUP: &str = consumer_health::duty::TELLING.group;
-/// The loops behind the rules count as stalled after so long without a turn: longer than all questions of a turn may take.
+/// A background loop without a turn for this time counts as stalled. It exceeds the time of all
+/// queries in one turn.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 
-/// What the bus is told of progress, and asked about it, is for its figures: no alert waits for the answers longer than this.
+/// Limit for bus calls about offsets, which only feed metrics. No alert waits longer for them.
 const OFFSETS_WITHIN: Duration = Duration::from_millis(250);
 
-/// Runs until shutdown is requested; returns when what was in hand is stored.
+/// Runs until shutdown is requested. Returns when pending work is stored.
 pub async fn run(
     config: Config,
     bus: Arc<dyn Bus>,
@@ -103,28 +105,11 @@ pub async fn run(
     ));
     let shutdown = context.shutdown().clone();
     tasks.spawn(canary::remove_old(Arc::clone(&store), shutdown));
-    // A restart does not deliver the notices of a channel that is not configured any more.
-    let never = Pace {
-        restart_after: Duration::MAX,
-        ..Pace::default()
-    };
-    for (duty, level, pace) in [
-        (duty::PUBLISHING, Level::Failing, Pace::default()),
-        (duty::TELLING, Level::Failing, Pace::default()),
-        (duty::DELIVERING, Level::Warning, never),
-    ] {
-        tasks.spawn(consumer_health::watch(
-            Arc::clone(&bus),
-            Arc::clone(&store),
-            Own::duty(duty, level, None),
-            pace,
-            context.clone(),
-        ));
-    }
+    watch_duties(&bus, &store, &context);
     let engines = rule_engines::RuleEngines::new(Arc::clone(&rules), backfill_after_us);
     let (own_bus, own_store, own) = (Arc::clone(&bus), Arc::clone(&store), context.clone());
     tasks.spawn(async move {
-        // Nothing is judged and nobody is told before it is known by which rules, and who.
+        // No record is judged and no person is notified before rules and teams are loaded.
         let Some(in_force) = rules_in_force::open(Arc::clone(&own_store), &own).await else {
             return;
         };
@@ -163,7 +148,29 @@ pub async fn run(
     let tls = identity.server_config(true, &[b"h2"]);
     serve_routes(listener, "grpc", routes, Some(tls), &context).await?;
     if !context.drain_tasks().await {
-        tracing::warn!("drained incompletely; what was in hand is read again from the bus");
+        tracing::warn!("drained incompletely; unfinished records are read again from the bus");
     }
     Ok(())
+}
+
+/// Watches whether each duty behind the rules has a member that makes progress.
+fn watch_duties(bus: &Arc<dyn Bus>, store: &Arc<dyn Store>, context: &Context) {
+    // A restart does not deliver the notices of a channel that is no longer configured.
+    let never = Pace {
+        restart_after: Duration::MAX,
+        ..Pace::default()
+    };
+    for (duty, level, pace) in [
+        (duty::PUBLISHING, Level::Failing, Pace::default()),
+        (duty::TELLING, Level::Failing, Pace::default()),
+        (duty::DELIVERING, Level::Warning, never),
+    ] {
+        context.tasks().spawn(consumer_health::watch(
+            Arc::clone(bus),
+            Arc::clone(store),
+            Own::duty(duty, level, None),
+            pace,
+            context.clone(),
+        ));
+    }
 }

@@ -1,8 +1,8 @@
-//! How much of a patient's name leaves the core in messages.
+//! How much of a patient's name messages may carry.
 
 use serde::{Deserialize, Serialize};
 
-/// Initials in a label; more of them would be the name.
+/// Initials in a label. More would reveal the name.
 const INITIALS_MAX: usize = 4;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub enum NamePolicy {
     Full,
 }
 
-/// By channel. No name leaves the core unless a tenant says so.
+/// Policy for each channel. No name leaves the core unless a tenant asks for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Names {
@@ -25,7 +25,7 @@ pub struct Names {
 }
 
 impl NamePolicy {
-    /// What may be said of the name; empty: nothing.
+    /// The part of the name that may be shown. Empty: nothing.
     pub(crate) fn label(self, name: &str) -> String {
         match self {
             NamePolicy::Id => String::new(),

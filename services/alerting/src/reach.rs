@@ -1,8 +1,9 @@
-//! Who would be told of an alert: finds tenants and patients of whose alerts nobody is. Sans-IO: documents, register and channels in,
-//! gaps out.
+//! Finds tenants and patients whose alerts notify nobody. Sans-IO: takes documents, register and
+//! channels; returns gaps.
 //!
-//! A webhook or MQTT gets every transition, so with either of them somebody is told. By e-mail alone a step of the escalation reaches
-//! those of its people who have an address. A plan without steps is a choice for low priority only.
+//! A webhook or MQTT gets every transition, so either closes every gap. By e-mail alone, an
+//! escalation step reaches only people with an address. A plan without steps is a valid choice for
+//! low priority only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,15 +15,15 @@ use crate::{
     team::{Role, Team},
 };
 
-/// Gaps named in one answer; the rest is counted.
+/// Gaps named in one answer. The rest is counted.
 pub(crate) const GAPS_MAX: usize = 100;
-/// Patients named in one gap; the rest is counted.
+/// Patients named in one gap. The rest is counted.
 const NAMED_MAX: usize = 5;
 
-/// Alerts of which nobody is told, or a step of their escalation that reaches nobody.
+/// Alerts that notify nobody, or an escalation step that reaches nobody.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Gap {
-    /// Whether nobody at all is told; else a later or an earlier step reaches somebody.
+    /// Whether no step reaches a person. False: another step does.
     pub is_total: bool,
     /// Empty: every tenant.
     pub tenant: String,
@@ -31,7 +32,7 @@ pub(crate) struct Gap {
     pub to_do: &'static str,
 }
 
-/// What is known at one moment.
+/// Input of one check.
 pub(crate) struct Known<'a> {
     pub channels: &'a Channels,
     pub team_of: &'a dyn Fn(&str) -> Option<&'a Team>,
@@ -39,7 +40,7 @@ pub(crate) struct Known<'a> {
     pub patients: &'a [PatientEntry],
 }
 
-/// Total gaps first.
+/// Total gaps come first.
 pub(crate) fn gaps(known: &Known<'_>) -> Vec<Gap> {
     let channels = known.channels;
     if channels.webhook || channels.mqtt {
@@ -49,7 +50,7 @@ pub(crate) fn gaps(known: &Known<'_>) -> Vec<Gap> {
         return vec![Gap {
             is_total: true,
             tenant: String::new(),
-            says: "no channel is configured, so nobody is told of any alert".to_owned(),
+            says: "no channel is configured, so nobody is notified of any alert".to_owned(),
             to_do: "configure --webhook, --mqtt or --smtp of alerting",
         }];
     }
@@ -67,7 +68,7 @@ pub(crate) fn gaps(known: &Known<'_>) -> Vec<Gap> {
                 is_total: true,
                 tenant: tenant.clone(),
                 says: format!(
-                    "tenant {tenant} has no team, so nobody is told of the alerts of its {} patients",
+                    "tenant {tenant} has no team, so nobody is notified of the alerts of its {} patients",
                     patients.len()
                 ),
                 to_do: "put a team (`braid alerts team put`), or name --email-to",
@@ -105,7 +106,7 @@ fn of_team(tenant: &str, team: &Team, patients: &[&str], gaps: &mut Vec<Gap>) {
             }
             continue;
         }
-        // Patients of whom nobody is told, and those whom one step misses.
+        // Patients whose alerts notify nobody, and patients that one step misses.
         let mut untold: Vec<&str> = Vec::new();
         let mut missed: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
         for patient in patients {
@@ -128,7 +129,7 @@ fn of_team(tenant: &str, team: &Team, patients: &[&str], gaps: &mut Vec<Gap>) {
         }
         if !untold.is_empty() {
             let says = format!(
-                "nobody is told of alerts of {name} priority of {}",
+                "nobody is notified of alerts of {name} priority of {}",
                 some_of(&untold)
             );
             add(true, says);
@@ -158,7 +159,7 @@ fn of_team(tenant: &str, team: &Team, patients: &[&str], gaps: &mut Vec<Gap>) {
     }
 }
 
-/// Whether anybody with an address has one of the roles, on call at any time of the week.
+/// Whether a contact with an address has one of the roles. A shift at any time of the week counts.
 fn reaches(team: &Team, roles: &[Role], patient: &str) -> bool {
     roles.iter().any(|role| {
         let people = team.ever_in_role(*role, patient);
@@ -224,7 +225,7 @@ mod tests {
         assert!(none[0].0 && none[0].1.contains("no channel"), "{none:?}");
         let teamless = said(&by_email(&[]), None, &["ada"]);
         assert!(teamless[0].0 && teamless[0].1.contains("has no team"));
-        // Mended.
+        // The recipients of the configuration close the gap.
         assert_eq!(said(&by_email(&["ward@example.org"]), None, &["ada"]), []);
         for (webhook, mqtt) in [(true, false), (false, true)] {
             let channels = Channels {
@@ -241,9 +242,9 @@ mod tests {
         let team = Team::from_json(EXAMPLE).unwrap();
         assert_eq!(said(&by_email(&[]), Some(&team), &["ada"]), []);
         let found = |team: &Team, patient: &str| said(&by_email(&[]), Some(team), &[patient]);
-        // A patient whom the team does not know: low priority is for the person alone.
+        // A patient whom the team does not list: low priority is for the person alone.
         let stranger = found(&team, "ben");
-        let expected = "tenant one: nobody is told of alerts of low priority of ben";
+        let expected = "tenant one: nobody is notified of alerts of low priority of ben";
         assert_eq!(stranger[0], (true, expected.to_owned()));
         assert!(stranger.iter().any(|(is_total, says)| {
             !is_total && says.contains("step 2 of medium priority reaches nobody for ben")

@@ -1,4 +1,4 @@
-//! Keeps up to date of whose alerts nobody is told, and says it: in the log, in `/readyz`, and to the dashboard.
+//! Publishes gaps in notification to the log, `/readyz` and the dashboard.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -12,12 +12,12 @@ use crate::{
     rules_in_force,
 };
 
-/// A change of the register is met after so long; one of a document at once.
+/// Interval at which the register is read. A changed document is followed at once.
 const LOOK_EACH: Duration = Duration::from_secs(30);
-/// Gaps named in a warning; the rest is counted.
+/// Gaps named in a warning. The rest is counted.
 const NAMED_MAX: usize = 3;
 
-/// Gaps as last found, since when each set of them holds, and how many more there are.
+/// Gaps as last found, and the number of omitted ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub gaps: Vec<Gap>,
@@ -47,13 +47,14 @@ pub(crate) async fn run(
                         tracing::warn!(tenant = gap.tenant, to_do = gap.to_do, "{}", gap.says);
                     }
                     if now.gaps.is_empty() {
-                        tracing::info!("somebody is told of every alert");
+                        tracing::info!("every alert notifies somebody");
                     }
                     found.send_replace(Arc::new(now));
                 }
             }
-            // What was found stays: the check of the documents says that the store is away.
-            Err(error) => tracing::debug!(%error, "who is told is not known anew"),
+            // The gaps found before stay. The check of the documents reports that the store is
+            // away.
+            Err(error) => tracing::debug!(%error, "gaps in notification are not updated"),
         }
         tokio::select! {
             () = shutdown.requested() => return,

@@ -1,16 +1,20 @@
-//! Decides who is told of an alert, by which channel and when. Sans-IO: an alert, the decisions in force and time in; notices
-//! and the alert's timer out.
+//! Decides who is notified of an alert, by which channel and when. Sans-IO: takes an alert, the
+//! documents in force and time; returns notices and the alert's timer.
 //!
-//! - A webhook and MQTT get every transition; a person gets an e-mail when a step of the escalation names them, and when the
-//!   alert they were told of is acknowledged or over.
-//! - The timer of an unacknowledged alert goes from step to step, then reminds everybody told and whoever has the shift by then. A step that has nobody to tell is
-//!   not waited for. It runs on the wall clock, because people do; it is a row of the store, so it survives whoever set it.
-//! - What is silenced or inhibited is decided all the same: a row says that nobody was told and why. When the silence is over and
-//!   the alert still open and unacknowledged, the first step is taken then.
-//! - E-mails about one patient that follow each other within `group_us` wait for each other and go as one, unless one is
-//!   more urgent than the first.
+//! - A webhook and MQTT get every transition. A person gets an e-mail when an escalation step names
+//!   them. The person gets another when that alert is acknowledged or over.
+//! - The timer of an unacknowledged alert runs through the steps. After the last step it reminds
+//!   all notified people and everybody on shift by then. A step that reaches no person is skipped.
+//! - The timer is a row of the store, so it survives its member. It runs on the wall clock, as
+//!   people do.
+//! - A silenced or inhibited alert is decided as well. Its row records that no person was notified,
+//!   and the reason. The first step follows when the silence ends and the alert is still open and
+//!   unacknowledged.
+//! - E-mails about one patient within `group_us` are sent as one, unless a later alert is more
+//!   urgent than the first.
 //!
-//! A notice's id follows from what it says, so a decision made twice, by two members or after a crash, is one notice.
+//! The id of a notice follows from its content. A decision that is made twice, by two members or
+//! after a crash, is one notice.
 
 mod progress;
 
@@ -35,35 +39,37 @@ pub(crate) const WEBHOOK: &str = "webhook";
 pub(crate) const EMAIL: &str = "email";
 pub(crate) const MQTT: &str = "mqtt";
 
-/// Patients with a window for grouping; past it all windows begin anew, and some e-mails go one by one.
+/// Patients with a grouping window. Beyond it all windows restart, so some e-mails are sent
+/// separately.
 const WINDOWS_MAX: usize = 10_000;
-/// A silenced or inhibited alert is looked at again after so long at the latest: what withholds it may end before its time.
+/// Interval at which a silenced or inhibited alert is checked again. The silence or inhibition may
+/// end early.
 const WITHHELD_US: i64 = 10_000_000;
 const SECOND_US: i64 = 1_000_000;
 
-/// What is configured.
+/// The configured channels.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Channels {
     pub webhook: bool,
     pub mqtt: bool,
     pub email: bool,
-    /// Told of every alert of a tenant that has no team.
+    /// Recipients of every alert of a tenant without a team.
     pub email_to: Vec<String>,
     pub group_us: i64,
-    /// Of messages about a tenant whose team names no zone.
+    /// Time zone of messages about a tenant whose team names none.
     pub zone: Zone,
 }
 
-/// One alert and everything that decides about it.
+/// One alert with everything that a decision needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case<'a> {
     pub alert: &'a Alert,
     pub tenant: &'a str,
-    /// Of the patient, as registered.
+    /// The patient's registered name.
     pub patient_name: &'a str,
     pub team: Option<&'a Team>,
     pub silence: Option<&'a InForce>,
-    /// Id of the open alert that says the same and more.
+    /// Id of the open alert that explains this alert.
     pub inhibited_by: Option<&'a str>,
     pub watch: Option<&'a Watch>,
     pub now_us: i64,
@@ -71,18 +77,18 @@ pub(crate) struct Case<'a> {
 
 pub(crate) struct Router {
     channels: Channels,
-    /// By patient: when the window ends and how urgent what opened it was.
+    /// By patient: end of the window, and priority of the alert that opened it.
     windows: HashMap<String, (i64, i32)>,
 }
 
-/// Nobody is known: the first step goes to the channels that need no address book.
+/// Plan of a tenant without a team: the first step uses the channels that need no contact.
 const NOBODY: &Plan = &Plan {
     steps: Vec::new(),
     remind_every_s: 0,
     reminders_max: 0,
 };
 
-/// What a notice is about, as part of its id.
+/// Subject of a notice, as part of its id.
 enum What {
     Revision,
     Step(u32),
@@ -101,7 +107,7 @@ impl Router {
         &self.channels
     }
 
-    /// The alert has a state that people have not heard of.
+    /// The alert has a state that people do not know yet.
     pub(crate) fn on_news(&mut self, case: Case<'_>) -> NoticesBatch {
         let alert = case.alert;
         let mut batch = NoticesBatch::default();
@@ -141,7 +147,7 @@ impl Router {
                     &told,
                     withheld(case).as_ref(),
                 );
-                // Whoever was told hears of the end, too; until then the row remembers them.
+                // Notified people also get the end. Until then the row keeps their names.
                 if alert.state() == AlertState::Resolved {
                     batch.watches.push(WatchChange::End(alert.id.clone()));
                 } else if case.watch.is_some() {
@@ -153,7 +159,7 @@ impl Router {
         batch
     }
 
-    /// The alert's timer is due; `alert` is as stored now.
+    /// The alert's timer is due. `alert` is the stored row.
     pub(crate) fn on_timer(&mut self, case: Case<'_>) -> NoticesBatch {
         let mut batch = NoticesBatch::default();
         let Some(watch) = case.watch else {
@@ -177,7 +183,7 @@ impl Router {
             return batch;
         }
         progress.reminders += 1;
-        // Whoever has come on duty since, too.
+        // People who came on duty since then are reminded, too.
         for index in 0..progress.steps {
             let people = people_of(case, index);
             progress
@@ -197,7 +203,7 @@ impl Router {
             tracing::error!(
                 alert = case.alert.id,
                 patient = case.alert.patient,
-                "nobody acknowledges; no further reminder"
+                "the alert is not acknowledged; no further reminder follows"
             );
             metrics::counter!("braid_alerting_unanswered_total").increment(1);
         }
@@ -205,7 +211,7 @@ impl Router {
         batch
     }
 
-    /// The next step that has somebody to tell: who is not there is not waited for.
+    /// Takes the next step that reaches a person. Steps that reach no person are skipped.
     fn take_step(
         &mut self,
         batch: &mut NoticesBatch,
@@ -222,7 +228,7 @@ impl Router {
             tracing::warn!(
                 alert = case.alert.id,
                 step = progress.steps + 1,
-                "the escalation has nobody to tell"
+                "the escalation reaches nobody"
             );
         }
         let what = if is_news {
@@ -236,13 +242,14 @@ impl Router {
             .told
             .extend(people.iter().map(|contact| contact.id.clone()));
         let due_us = next_due(case, &progress);
-        // Without a timer and with nobody to be told of the end no row is needed.
+        // No row is needed without a timer and without people who need the end.
         if due_us.is_some() || !progress.told.is_empty() || case.watch.is_some() {
             set(batch, case, &progress, due_us);
         }
     }
 
-    /// A notice for each channel that is configured and each recipient; with the outcome when nobody is to be told.
+    /// One notice for each configured channel and recipient. If the alert is withheld, the outcome
+    /// is added at once.
     fn emit(
         &mut self,
         batch: &mut NoticesBatch,
@@ -334,15 +341,15 @@ fn name_policy(case: Case<'_>, channel: &str) -> NamePolicy {
     }
 }
 
-/// At once, or at the end of the window that an alert at least as urgent has opened.
+/// Due now, or at the end of the window that an alert of at least this urgency opened.
 fn due(windows: &mut HashMap<String, (i64, i32)>, group_us: i64, case: Case<'_>) -> i64 {
-    // That it is over is as urgent as nothing.
+    // The end of an alert has the lowest urgency.
     let urgency = match case.alert.state() {
         AlertState::Active => case.alert.priority,
         _ => Priority::Unspecified.into(),
     };
     match windows.get(&case.alert.patient) {
-        // A window that ends later than one that begins now is of a clock that has been set back.
+        // A window that ends too late was opened by a clock that has been set back.
         Some((end_us, opened_by))
             if (1..=group_us).contains(&(*end_us - case.now_us)) && urgency <= *opened_by =>
         {
@@ -361,7 +368,7 @@ fn due(windows: &mut HashMap<String, (i64, i32)>, group_us: i64, case: Case<'_>)
     }
 }
 
-/// Why nobody is told, and until when.
+/// Why no person is notified, and until when.
 struct Withheld {
     result: NoticeResult,
     detail: String,
@@ -399,7 +406,7 @@ fn people_of<'a>(case: Case<'a>, index: u32) -> Vec<&'a Contact> {
     })
 }
 
-/// Those who have been told of the alert and are still of the team.
+/// Contacts who were notified of the alert and are still in the team.
 fn told<'a>(case: Case<'a>, progress: &Progress) -> Vec<&'a Contact> {
     case.team.map_or_else(Vec::new, |team| {
         let told = progress.told.iter();
@@ -407,7 +414,7 @@ fn told<'a>(case: Case<'a>, progress: &Progress) -> Vec<&'a Contact> {
     })
 }
 
-/// When the next step or reminder is due; `None`: there is none.
+/// When the next step or reminder is due. `None`: none is left.
 fn next_due(case: Case<'_>, progress: &Progress) -> Option<i64> {
     if let Some(step) = step(case, progress.steps) {
         let due_us = progress.opened_us + i64::from(step.after_s) * SECOND_US;

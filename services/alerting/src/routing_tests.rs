@@ -32,7 +32,7 @@ fn router() -> Router {
     })
 }
 
-/// One alert's row, changed as the store would.
+/// Changes an alert's row as the store would.
 #[derive(Default)]
 struct Row(Option<Watch>);
 
@@ -120,7 +120,7 @@ fn an_alert_goes_from_the_person_to_on_call_and_reminds_until_acknowledged() {
         acknowledged_by: "Eve".into(),
         ..alert("a", Priority::High, AlertState::Acknowledged, 2)
     };
-    // The timer came first and sees that somebody has acknowledged.
+    // The timer fires first and finds the alert acknowledged.
     let batch = router.on_timer(case(&seen, Some(&team), &row, 735));
     assert!(batch.notices.is_empty());
     row.apply(&batch);
@@ -143,7 +143,8 @@ fn an_alert_goes_from_the_person_to_on_call_and_reminds_until_acknowledged() {
 #[test]
 fn who_is_not_there_is_not_waited_for() {
     let team = Team::from_json(EXAMPLE).unwrap();
-    // Nobody belongs to a gateway, nor to somebody of whom the team says nothing: on-call is the third step.
+    // A gateway, or a patient whom the team does not list, has no person. On-call is the third
+    // step.
     for patient in ["", "stranger"] {
         let (mut router, mut row) = (router(), Row::default());
         let active = Alert {
@@ -155,7 +156,7 @@ fn who_is_not_there_is_not_waited_for() {
         row.apply(&batch);
         assert_eq!(row.due_s(), Some(900), "the first reminder");
     }
-    // Nobody of the first step any more, when its silence is over.
+    // At the end of the silence the first step reaches nobody.
     let text = EXAMPLE.replace(r#""person": ["ada"], "#, "");
     let team = Team::from_json(&text).unwrap();
     let (mut router, mut row) = (router(), Row::default());
@@ -178,7 +179,7 @@ fn whoever_comes_on_duty_is_reminded() {
     let team = Team::from_json(EXAMPLE).unwrap();
     let (mut router, mut row) = (router(), Row::default());
     let active = alert("a", Priority::High, AlertState::Active, 1);
-    // Ten minutes before the shift changes, at 20:00.
+    // Ten minutes before the shift change at 20:00.
     let raised_s = 11 * 3600 - 600;
     let batch = router.on_news(case(&active, Some(&team), &row, raised_s));
     row.apply(&batch);
@@ -371,7 +372,7 @@ fn a_clock_that_is_set_back_delays_no_escalation() {
     assert_eq!(batch.notices[0].id, "a/step-2/webhook");
     row.apply(&batch);
     assert_eq!(row.due_s(), Some(421), "then reminders");
-    // Nor does it keep the next letter of the patient.
+    // It does not delay the next letter of the patient either.
     let other = alert("b", Priority::High, AlertState::Active, 1);
     let batch = router.on_news(case(&other, Some(&team), &Row::default(), 10));
     let letters = batch
@@ -408,7 +409,7 @@ fn a_timer_moves_with_a_step_of_the_clock_once() {
         let Some(WatchChange::Set(after)) = moved(&before, step) else {
             panic!("not moved by {by_us}");
         };
-        // 60 s are left before and after.
+        // Before and after, 60 s are left.
         assert_eq!(after.due_us, Some(step.to_us + 60 * S));
         assert_eq!(read(&after).opened_us, set_us + by_us);
         // Another member adopts the same step some seconds later.

@@ -1,8 +1,10 @@
-//! The rules of every patient whose partition this member holds. Sans-IO: records and time in, a batch to store out.
+//! Rule engines of the patients whose partitions this member holds. Sans-IO: takes records and
+//! time, returns a batch to store.
 //!
-//! A batch is tried: until [`RuleEngines::keep`] every engine it touched has a copy of itself from before, so that a write
-//! that loses against another one is taken back, learns what the other wrote ([`RuleEngines::adopt`]), and is tried again. What a kept
-//! try changed is owed to the store until [`RuleEngines::stored`].
+//! A batch is an attempt. Until [`RuleEngines::keep`] each touched engine has a copy from before.
+//! If the write loses against another writer, the attempt is undone, the engines adopt the stored
+//! rows ([`RuleEngines::adopt`]), and the attempt is repeated. Changes of a kept attempt are
+//! unstored until [`RuleEngines::stored`].
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,12 +27,12 @@ use crate::{
     watermark::{LATE_US_MIN, Watermark},
 };
 
-/// Patients of one member. Past it the one that was silent for longest and has no open alert is put away; when it speaks
-/// again its rules begin anew.
+/// Patients of one member. Beyond it the patient silent for longest without an open alert is
+/// dropped. The rules of a patient that returns start afresh.
 const PATIENTS_MAX: usize = 50_000;
-/// Devices of one patient whose clocks are watched; past it all are learned anew.
+/// Devices of one patient whose clocks are tracked. Beyond it all are learned again.
 const CLOCKS_MAX: usize = 64;
-/// How old what a clinician chose for a patient may be.
+/// Maximum age of a cached patient profile.
 const PROFILE_AGE_MAX_US: i64 = 60_000_000;
 
 #[derive(Clone)]
@@ -39,33 +41,35 @@ struct Patient {
     partition: u32,
     clocks: BTreeMap<String, Lateness>,
     watermark: Watermark,
-    /// By the core's clock.
+    /// Last reading, by the core's clock.
     seen_us: i64,
-    /// 0: whose patient it is, and so which rules hold, has not been asked yet.
+    /// When the profile was fetched. 0: never, so tenant and rules are unknown.
     profile_us: i64,
-    /// Empty: nobody's.
+    /// Empty: no tenant.
     tenant: String,
 }
 
 pub(crate) struct RuleEngines {
-    /// Of whoever has no others.
+    /// Rules of patients without a rule set of their own.
     rules: Arc<RuleSet>,
     in_force: Arc<RulesInForce>,
     backfill_after_us: i64,
     patients: HashMap<String, Patient>,
-    /// What the running try touched, as it was; `None`: was not there.
+    /// Patients touched by the running attempt, as they were before. `None`: the patient was not
+    /// there.
     before: HashMap<String, Option<Patient>>,
-    /// Whose state the running try changed, so that it is worth storing.
+    /// Patients whose state the running attempt changed.
     changed: BTreeSet<String>,
-    /// The same of kept tries, not stored so far.
-    owed: BTreeSet<String>,
-    /// By alert: its newest revision in the running try. Of two rows with one key the store would refuse both.
-    said: BTreeMap<String, u32>,
-    /// By patient whom nobody here knows between two tries: what the store has of their alerts.
+    /// Patients whose state kept attempts changed and which is not stored yet.
+    unstored: BTreeSet<String>,
+    /// By alert: its newest revision in the running attempt. The store would refuse a batch with
+    /// two rows of one key.
+    newest_revisions: BTreeMap<String, u32>,
+    /// By patient without an engine: stored alerts to adopt in the next attempt.
     found: BTreeMap<String, Vec<Alert>>,
 }
 
-/// What evaluating some records came to.
+/// Result of evaluating records.
 #[derive(Debug, Default)]
 pub(crate) struct Evaluation {
     pub transitions: Vec<Alert>,
@@ -82,14 +86,14 @@ impl RuleEngines {
             patients: HashMap::new(),
             before: HashMap::new(),
             changed: BTreeSet::new(),
-            owed: BTreeSet::new(),
-            said: BTreeMap::new(),
+            unstored: BTreeSet::new(),
+            newest_revisions: BTreeMap::new(),
             found: BTreeMap::new(),
         }
     }
 
-    /// Takes over the stored states of a partition. A state that cannot be read is dropped and said: rules that begin anew are
-    /// better than none.
+    /// Restores the stored states of a partition. An unreadable state is logged and dropped,
+    /// because fresh rules are better than none.
     pub(crate) fn load(&mut self, partition: u32, states: Vec<RuleState>, now_us: i64) {
         self.release(partition);
         for state in states {
@@ -101,12 +105,13 @@ impl RuleEngines {
                 &state.state,
             )
             .unwrap_or_else(|error| {
-                tracing::error!(patient = state.key, %error, "the rules of this patient begin anew");
+                tracing::error!(patient = state.key, %error, "the stored state is unreadable; the rules of this patient start afresh");
                 fresh(&self.rules, &state.key)
             });
             let mut patient = Patient::new(engine, partition);
-            // What somebody was about to be told may not wait for a reading that does not come any more. By a clock that is further off
-            // nobody is taken for present; time passes from now on, so nothing is raised early.
+            // A pending notice must not wait for a reading that may never come. A clock further off
+            // does not make a patient present. Time passes from here on, so no alert is raised
+            // early.
             if now_us.abs_diff(patient.engine.clock_us()) < PRESENT_US.unsigned_abs() {
                 patient.seen_us = now_us;
             }
@@ -115,7 +120,7 @@ impl RuleEngines {
         }
     }
 
-    /// The partition belongs to somebody else.
+    /// The partition moved to another member.
     pub(crate) fn release(&mut self, partition: u32) {
         self.patients
             .retain(|_, patient| patient.partition != partition);
@@ -125,7 +130,7 @@ impl RuleEngines {
                 |patient| patient.partition != partition,
             )
         });
-        self.owed.retain(|key| self.patients.contains_key(key));
+        self.unstored.retain(|key| self.patients.contains_key(key));
     }
 
     /// Patients, without the canary.
@@ -133,7 +138,7 @@ impl RuleEngines {
         self.patients.len() - usize::from(self.patients.contains_key(canary::NAME))
     }
 
-    /// Patients among these records whose profile is unknown or old, with their partition.
+    /// Patients in these records whose profile is unknown or too old, with their partition.
     pub(crate) fn wanting_profile(
         &self,
         records: &[(u32, String, VitalsRecord)],
@@ -157,8 +162,9 @@ impl RuleEngines {
         wanting
     }
 
-    /// Patients who were taken over, are present and wait for time to pass, but of whom it is not known yet which rules hold.
-    pub(crate) fn waiting_strangers(&self, now_us: i64) -> BTreeMap<String, u32> {
+    /// Present patients that were taken over and wait for time to pass, but whose profile is still
+    /// unknown.
+    pub(crate) fn waiting_without_profile(&self, now_us: i64) -> BTreeMap<String, u32> {
         let waiting = self.patients.iter().filter(|(_, patient)| {
             patient.profile_us == 0
                 && patient.engine.is_waiting()
@@ -169,7 +175,7 @@ impl RuleEngines {
             .collect()
     }
 
-    /// Whose patient it is and what was chosen for them. Between tries only.
+    /// Sets tenant and profile of a patient. Only between attempts.
     pub(crate) fn set_profile(
         &mut self,
         key: &str,
@@ -197,14 +203,15 @@ impl RuleEngines {
         self.patients.get(key).map(|patient| patient.partition)
     }
 
-    /// Whether nothing may be judged of this patient before a profile is set.
-    pub(crate) fn is_stranger(&self, key: &str) -> bool {
+    /// Whether the patient has no profile yet and so must not be judged.
+    pub(crate) fn has_no_profile(&self, key: &str) -> bool {
         self.patients
             .get(key)
             .is_none_or(|patient| patient.profile_us == 0)
     }
 
-    /// Other decisions are in force: every patient follows them from the next event on. Between tries only.
+    /// Applies other documents. Every patient follows them from the next event on. Only between
+    /// attempts.
     pub(crate) fn set_rules_in_force(&mut self, in_force: Arc<RulesInForce>) {
         self.in_force = in_force;
         let known: Vec<(String, Arc<RuleSet>)> = self
@@ -226,7 +233,7 @@ impl RuleEngines {
             .unwrap_or_else(|| Arc::clone(self.in_force.rules(tenant, key).unwrap_or(&self.rules)))
     }
 
-    /// Tries records: partition, key, content.
+    /// Evaluates records (partition, key, content) as an attempt.
     pub(crate) fn evaluate(
         &mut self,
         records: &[(u32, String, VitalsRecord)],
@@ -234,12 +241,13 @@ impl RuleEngines {
     ) -> Evaluation {
         let mut evaluation = Evaluation::default();
         for (partition, key, record) in records {
-            // Alerts of the edge first: they overtook the samples that raised them, and the id they open is kept.
+            // Edge alerts come first, because they overtook their samples. The id that they open is
+            // kept.
             for edge in &record.alerts {
                 let id = subject(&edge.patient, key);
                 let backfill_after_us = self.backfill_after_us;
                 let patient = self.touch(id, *partition);
-                // A clock that is known to be behind makes no alert a backfill.
+                // A clock that is known to be behind does not make an alert a backfill.
                 let clock = patient.clocks.get(&edge.device);
                 let behind_us = clock.map_or(0, |clock| clock.error_us().max(0));
                 // The arrival at ingest counts: an outage of the core makes alerts late, no backfill.
@@ -251,7 +259,12 @@ impl RuleEngines {
                     > behind_us.saturating_add(backfill_after_us);
                 patient.engine.set_backfill(backfill);
                 let alerts = patient.engine.on_edge_alert(edge);
-                collect(&mut self.said, &mut evaluation.transitions, alerts, now_us);
+                collect(
+                    &mut self.newest_revisions,
+                    &mut evaluation.transitions,
+                    alerts,
+                    now_us,
+                );
             }
             for sample in &record.samples {
                 let backfill_after_us = self.backfill_after_us;
@@ -267,23 +280,30 @@ impl RuleEngines {
                 let alerts = patient.engine.on_sample(sample);
                 evaluation.skipped += patient.engine.skipped() - skipped;
                 evaluation.samples += 1;
-                collect(&mut self.said, &mut evaluation.transitions, alerts, now_us);
+                collect(
+                    &mut self.newest_revisions,
+                    &mut evaluation.transitions,
+                    alerts,
+                    now_us,
+                );
             }
         }
         self.note_changes();
         evaluation
     }
 
-    /// Whether somebody's rules wait for time to pass.
+    /// Whether any engine waits for time to pass.
     pub(crate) fn is_waiting(&self) -> bool {
         self.patients.values().any(|it| it.engine.is_waiting())
     }
 
-    /// Lets event time pass for patients who are present and whose rules wait for it. Everything that was published before `heard_us` has
-    /// been judged: what waits on the bus may still end a stretch.
+    /// Advances event time of present patients whose rules wait for it. All records published
+    /// before `heard_us` have been judged, so a record on the bus may still end a pending
+    /// condition.
     pub(crate) fn on_time(&mut self, now_us: i64, heard_us: i64) -> Vec<Alert> {
         for patient in self.patients.values_mut() {
-            // By a clock that has been set back since; time would stand still for so long.
+            // After a clock was set back, time would otherwise stand still until it is reached
+            // again.
             patient.seen_us = patient.seen_us.min(now_us);
         }
         let waiting: Vec<(String, u32)> = self
@@ -300,7 +320,7 @@ impl RuleEngines {
         for (key, partition) in waiting {
             let patient = self.touch(&key, partition);
             let heard_us = heard_us.min(now_us);
-            // After a restart time passes from the newest reading that is known.
+            // After a restart time passes from the newest known reading.
             let since_us = heard_us.saturating_sub(patient.seen_us).max(0);
             let known_us = patient.engine.clock_us().saturating_add(since_us);
             let mut alerts = match patient.watermark.before_us(heard_us) {
@@ -316,15 +336,15 @@ impl RuleEngines {
             if let Some(clock_us) = patient.watermark.clock_us(heard_us) {
                 alerts.extend(patient.engine.on_time_of_falls(clock_us));
             }
-            collect(&mut self.said, &mut transitions, alerts, now_us);
+            collect(&mut self.newest_revisions, &mut transitions, alerts, now_us);
         }
         self.note_changes();
         transitions
     }
 
-    /// The states that are worth storing, of the running try and of those that were kept before it.
+    /// Unstored states, of the running attempt and of kept ones.
     pub(crate) fn states(&self) -> Vec<RuleState> {
-        let keys = self.owed.union(&self.changed);
+        let keys = self.unstored.union(&self.changed);
         let known = keys.filter_map(|key| Some((key, self.patients.get(key)?)));
         known
             .map(|(key, patient)| RuleState {
@@ -337,33 +357,33 @@ impl RuleEngines {
     }
 
     /// Whether there is a state to store.
-    pub(crate) fn owes(&self) -> bool {
-        !self.owed.is_empty()
+    pub(crate) fn has_unstored(&self) -> bool {
+        !self.unstored.is_empty()
     }
 
-    /// The try is stored, with its [`RuleEngines::states`].
+    /// The attempt is stored, with its [`RuleEngines::states`].
     pub(crate) fn stored(&mut self) {
         self.keep();
-        self.owed.clear();
+        self.unstored.clear();
     }
 
-    /// The try stands. Nobody waits for what it changed: it is stored with what comes next.
+    /// Accepts the attempt. Its changes are stored with a later batch.
     pub(crate) fn keep(&mut self) {
-        self.owed.append(&mut self.changed);
+        self.unstored.append(&mut self.changed);
         for (key, _) in self.before.drain() {
             if let Some(patient) = self.patients.get_mut(&key) {
                 patient.engine.trim();
             }
         }
-        self.said.clear();
+        self.newest_revisions.clear();
         self.found.clear();
         while self.patients.len() > PATIENTS_MAX && self.put_away() {}
     }
 
-    /// The try is not stored: everything is as it was before it.
+    /// Undoes the attempt: every engine is as before.
     pub(crate) fn undo(&mut self) {
         self.changed.clear();
-        self.said.clear();
+        self.newest_revisions.clear();
         for (key, before) in self.before.drain() {
             match before {
                 Some(patient) => self.patients.insert(key, patient),
@@ -372,7 +392,8 @@ impl RuleEngines {
         }
     }
 
-    /// The store has another row than was to be written, and this is its newest of the alert: the next try goes on from there.
+    /// The store has a different row; this is the alert's newest one. The next attempt continues
+    /// from it.
     pub(crate) fn adopt(&mut self, stored: &Alert) {
         match self.patients.get_mut(&stored.patient) {
             Some(patient) => patient.engine.adopt(stored),
@@ -383,10 +404,11 @@ impl RuleEngines {
         }
     }
 
-    /// The store has other rows than these transitions of one alert and cannot read them: the next try goes on after them.
-    pub(crate) fn pass_over(&mut self, said: &[Alert]) {
-        let revision = said.iter().map(|alert| alert.revision).max();
-        let (Some(first), Some(revision)) = (said.first(), revision) else {
+    /// The store has different rows of this alert that cannot be read. The next attempt continues
+    /// after them.
+    pub(crate) fn pass_over(&mut self, rows: &[Alert]) {
+        let revision = rows.iter().map(|alert| alert.revision).max();
+        let (Some(first), Some(revision)) = (rows.first(), revision) else {
             return;
         };
         if let Some(patient) = self.patients.get_mut(&first.patient) {
@@ -420,7 +442,7 @@ impl RuleEngines {
         }
     }
 
-    /// False: every patient has an open alert and stays, bound or not.
+    /// False: every patient has an open alert and stays, even beyond the bound.
     fn put_away(&mut self) -> bool {
         let silent = self
             .patients
@@ -434,7 +456,7 @@ impl RuleEngines {
         tracing::warn!(
             patient = key,
             PATIENTS_MAX,
-            "too many patients for one member; put away"
+            "too many patients for one member; this one is dropped"
         );
         self.patients.remove(&key).is_some()
     }
@@ -453,7 +475,7 @@ impl Patient {
         }
     }
 
-    /// The same set again, read anew, changes nothing.
+    /// An equal set that was read again changes nothing.
     fn follow(&mut self, rules: Arc<RuleSet>) {
         if **self.engine.rules() != *rules {
             self.engine = self.engine.with_rules(rules);
@@ -461,7 +483,7 @@ impl Patient {
     }
 
     fn lateness_us(&mut self, sample: &Sample, now_us: i64) -> i64 {
-        // Arrival at ingest, not here: an outage of the core makes alerts late, not a backfill.
+        // Arrival at ingest counts. An outage of the core makes alerts late, but not a backfill.
         let arrived_us = match sample.ingest_time_us {
             0 => now_us,
             ingest_us => ingest_us,
@@ -476,18 +498,23 @@ impl Patient {
     }
 }
 
-/// A row whose key was said before in the same try is left out: the store would refuse the whole batch for it.
+/// Leaves out a row whose key occurred before in the same attempt, because the store would refuse
+/// the whole batch.
 fn collect(
-    said: &mut BTreeMap<String, u32>,
+    newest_revisions: &mut BTreeMap<String, u32>,
     into: &mut Vec<Alert>,
     alerts: Vec<Alert>,
     now_us: i64,
 ) {
     into.extend(alerts.into_iter().filter_map(|mut alert| {
-        let newest = said.entry(alert.id.clone()).or_insert(0);
+        let newest = newest_revisions.entry(alert.id.clone()).or_insert(0);
         if alert.revision <= *newest {
             metrics::counter!("braid_alerting_repeated_revisions_total").increment(1);
-            tracing::error!(alert = alert.id, revision = alert.revision, "said twice");
+            tracing::error!(
+                alert = alert.id,
+                revision = alert.revision,
+                "the rules produced a revision twice"
+            );
             return None;
         }
         *newest = alert.revision;
@@ -500,7 +527,7 @@ fn fresh(rules: &Arc<RuleSet>, key: &str) -> Engine {
     Engine::new(key, Arc::clone(rules), Profile::default(), Origin::Core)
 }
 
-/// Whom an entry of a record is about.
+/// The patient of a record's entry.
 fn subject<'a>(patient: &'a str, key: &'a str) -> &'a str {
     if patient.is_empty() { key } else { patient }
 }

@@ -15,7 +15,7 @@ fn engines() -> RuleEngines {
     RuleEngines::new(Arc::new(RuleSet::default_set()), 600 * S)
 }
 
-/// A reading of consciousness: its rule has no delays and high priority.
+/// A reading of consciousness. Its rule has high priority and no delays.
 fn record(sequence: u64, value: f64) -> (u32, String, VitalsRecord) {
     let at_us = T0 + sequence as i64 * S;
     let mut sample = Sample {
@@ -79,7 +79,7 @@ fn a_gateway_whose_clock_is_set_back_an_hour_is_heard_at_once() {
     let raised = engines.evaluate(&[ill.clone()], T0 + 60 * S);
     assert_eq!(of_rule(&raised), [(1, AlertState::Active)]);
     assert!(!raised.transitions[0].backfill, "somebody is called");
-    // From then on behind by an hour, and the edge, too, speaks of an hour ago.
+    // From here on the clock is an hour behind, and the edge also reports an hour ago.
     for second in 61..70 {
         engines.evaluate(&[taken(second, -3600 * S, 0.0)], T0 + second * S);
     }
@@ -141,7 +141,7 @@ fn other_rules_hold_from_the_next_event_on() {
         body: serde_json::to_string(&set).unwrap(),
         ..contracts::alerts::Document::default()
     };
-    // Another tenant's patient of the same name is another's.
+    // A patient of another tenant with the same name is a different patient.
     engines.set_rules_in_force(Arc::new(in_force_by(document("two", 7))));
     let same = engines.evaluate(&[record(2, 2.0)], T0 + 2 * S);
     assert_eq!(of_rule(&same), []);
@@ -169,7 +169,7 @@ fn an_acknowledgement_is_taken_over_when_the_write_conflicts() {
     engines.keep();
     let ended = engines.evaluate(&[record(2, 0.0)], T0 + 2 * S);
     assert_eq!(of_rule(&ended), [(2, AlertState::Latched)]);
-    // The store says: revision 2 exists already.
+    // The store already has revision 2.
     engines.undo();
     engines.adopt(&stored);
     let ended = engines.evaluate(&[record(2, 0.0)], T0 + 2 * S);
@@ -195,7 +195,7 @@ fn an_alert_that_only_the_store_knows_is_not_written_again() {
     let again = engines.evaluate(&[record(1, 2.0)], T0 + 2 * S);
     assert_eq!(of_rule(&again), []);
     engines.keep();
-    // And the rules go on from what is stored.
+    // The rules continue from the stored row.
     let next = engines.evaluate(&[record(2, 0.0)], T0 + 3 * S);
     assert_eq!(of_rule(&next), [(5, AlertState::Latched)]);
 }
@@ -276,23 +276,23 @@ fn a_state_is_owed_until_it_is_stored() {
     engines.evaluate(&[record(1, 0.0)], T0 + S);
     assert_eq!(engines.states().len(), 1);
     engines.undo();
-    assert!(engines.states().is_empty() && !engines.owes());
+    assert!(engines.states().is_empty() && !engines.has_unstored());
     engines.evaluate(&[record(1, 0.0)], T0 + S);
     engines.keep();
-    // Another try that is taken back takes nothing of it along.
+    // Undoing another attempt takes none of it along.
     engines.evaluate(&[record(2, 0.0)], T0 + 2 * S);
     engines.undo();
-    assert!(engines.owes());
+    assert!(engines.has_unstored());
     assert_eq!(engines.states().len(), 1);
     engines.evaluate(&[record(2, 2.0)], T0 + 2 * S);
     assert_eq!(engines.states().len(), 1, "one patient, one state");
     engines.stored();
-    assert!(engines.states().is_empty() && !engines.owes());
+    assert!(engines.states().is_empty() && !engines.has_unstored());
     engines.evaluate(&[record(3, 0.0)], T0 + 3 * S);
     engines.keep();
     engines.release(3);
     assert!(
-        !engines.owes(),
+        !engines.has_unstored(),
         "whoever has the partition now finds it out again"
     );
 }
@@ -346,7 +346,8 @@ fn time_goes_on_when_the_clock_is_set_back() {
 #[test]
 fn what_waits_for_time_to_pass_is_raised_by_whoever_takes_over() {
     let rule = "heart-rate-very-high";
-    // A clock that is right, and one that is an hour behind: of that it is not known here whether somebody is present.
+    // One right clock and one that is an hour behind. With the latter it is unknown whether the
+    // patient is present.
     for (behind_us, is_raised) in [(0, true), (3600 * S, false)] {
         let mut first = engines();
         let mut pulse = record(1, 0.0);
@@ -360,8 +361,8 @@ fn what_waits_for_time_to_pass_is_raised_by_whoever_takes_over() {
         let taken_over_us = T0 + 8 * S;
         second.load(3, first.states(), taken_over_us);
         let raised = |engines: &mut RuleEngines, now_us| {
-            let strangers = engines.waiting_strangers(now_us);
-            for (key, partition) in strangers {
+            let waiting = engines.waiting_without_profile(now_us);
+            for (key, partition) in waiting {
                 engines.set_profile(&key, partition, "", Profile::default(), now_us);
             }
             let transitions = engines.on_time(now_us, now_us);
@@ -426,7 +427,8 @@ fn a_takeover_in_an_outage_raises_nothing_that_the_next_reading_contradicts() {
     }
 }
 
-/// The condition may have returned behind an outage: whoever takes over ends nothing before a reading is heard.
+/// The condition may have returned during an outage, so a member that takes over ends nothing
+/// before a reading comes.
 #[test]
 fn nothing_is_resolved_by_time_alone_after_a_takeover() {
     let rule = "heart-rate-very-high";
@@ -452,7 +454,7 @@ fn nothing_is_resolved_by_time_alone_after_a_takeover() {
     let is_said = |alerts: Vec<Alert>| alerts.iter().any(|alert| alert.rule == rule);
     assert!(!is_said(second.on_time(T0 + 60 * S, T0 + 60 * S)));
     second.keep();
-    // It had returned, and ends later.
+    // The condition had returned and ends later.
     let back = second.evaluate(&[pulse(21, 150.0)], T0 + 61 * S);
     assert!(!is_said(back.transitions), "the same alert goes on");
     let well: Vec<_> = (22..40).map(|second| pulse(second, 80.0)).collect();
@@ -478,7 +480,8 @@ fn a_state_that_cannot_be_read_begins_anew() {
     );
 }
 
-/// Alerting was held up for a minute, or the bus was: the reading that ends the stretch is still there.
+/// Alerting or the bus was delayed by a minute. The reading that ends the condition still waits
+/// there.
 #[test]
 fn what_waits_on_the_bus_is_judged_before_a_delay_ends() {
     let mut engines = engines();
@@ -498,7 +501,7 @@ fn what_waits_on_the_bus_is_judged_before_a_delay_ends() {
     assert!(is_raised(T0 + 60 * S));
 }
 
-/// A reading of activity each second.
+/// One activity reading each second.
 fn activity(sequence: u64, value: f64) -> (u32, String, VitalsRecord) {
     let (partition, key, mut record) = record(sequence, value);
     record.samples[0].metric = Metric::Activity.into();

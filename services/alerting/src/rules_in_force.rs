@@ -1,4 +1,5 @@
-//! The decisions in force, as this member last read them. Looked after every second, so that a change needs no restart.
+//! Rules, teams and silences in force, as this member last read them. It polls the store, so a
+//! change needs no restart.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,7 +15,7 @@ use crate::{
     team::Team,
 };
 
-/// How often the store is asked whether there is something new.
+/// Interval of the poll for new documents.
 const POLL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -22,7 +23,7 @@ pub(crate) struct RulesInForce {
     /// By tenant.
     teams: HashMap<String, Team>,
     silences: Vec<InForce>,
-    /// By tenant and subject; each says the version of its document.
+    /// By tenant and subject. Each set carries the version of its document.
     rules: HashMap<(String, String), Arc<RuleSet>>,
 }
 
@@ -37,7 +38,7 @@ impl RulesInForce {
         self.teams.get(tenant)
     }
 
-    /// The silence over this alert that lasts longest.
+    /// The silence of this alert that lasts longest.
     pub(crate) fn silence(&self, tenant: &str, alert: &Alert, now_us: i64) -> Option<&InForce> {
         self.silences
             .iter()
@@ -46,7 +47,8 @@ impl RulesInForce {
             .max_by_key(|silence| silence.until_us)
     }
 
-    /// The patient's own rules, else the group's, else the tenant's; `None`: those of the configuration.
+    /// The patient's own rules, else the group's, else the tenant's. `None`: the configured rules
+    /// apply.
     pub(crate) fn rules(&self, tenant: &str, patient: &str) -> Option<&Arc<RuleSet>> {
         let group = self.team(tenant).and_then(|team| team.group(patient));
         subjects(patient, group).find_map(|subject| self.rules.get(&(tenant.to_owned(), subject)))
@@ -58,7 +60,8 @@ impl RulesInForce {
         rules: Vec<(Document, Option<RuleSet>)>,
     ) -> RulesInForce {
         let rules = rules.into_iter().filter_map(|(document, set)| {
-            // Alerts carry the version by which the document is found again, whatever its author wrote inside.
+            // Alerts carry the version of the document, so that it can be found. The version inside
+            // the body is ignored.
             let set = RuleSet {
                 version: document.version,
                 ..set?
@@ -74,7 +77,7 @@ impl RulesInForce {
     }
 }
 
-/// `None`: taken back, by an empty body.
+/// `None`: the rules were withdrawn by an empty body.
 pub(crate) fn rules_of(document: &Document) -> Result<Option<RuleSet>, String> {
     if document.body.is_empty() {
         return Ok(None);
@@ -83,7 +86,8 @@ pub(crate) fn rules_of(document: &Document) -> Result<Option<RuleSet>, String> {
     set.map(Some).map_err(|error| error.to_string())
 }
 
-/// And what of the documents cannot be read. A silence that cannot be is none: rather is somebody told too much.
+/// Also returns the documents that cannot be read. An unreadable silence is ignored, because an
+/// extra notice is safer than a missing one.
 pub(crate) async fn load(store: &dyn Store) -> Result<(RulesInForce, Vec<Damaged>), QueryError> {
     let now_us = contracts::now_us();
     let team = |it: &Document| Team::from_json(&it.body).map_err(|error| error.to_string());
@@ -96,7 +100,8 @@ pub(crate) async fn load(store: &dyn Store) -> Result<(RulesInForce, Vec<Damaged
     Ok((in_force, damaged))
 }
 
-/// The in_force, once it is read for the first time, and the task that keeps it up to date. `None`: shutdown came first.
+/// Reads the documents for the first time and spawns the task that keeps them current. `None`:
+/// shutdown came first.
 pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Reader> {
     let check = context.health().check("documents");
     let shutdown = context.shutdown().clone();
@@ -104,7 +109,7 @@ pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Rea
     let warning = context.health().warning("damaged-documents");
     let mut said = Said::default();
     let mut read = async move |store: &dyn Store| {
-        // The number first: what is put while the rest is read is found the next time.
+        // The version comes first, so that the next poll finds a document stored during the read.
         let newest = store.newest_document().await?;
         let (in_force, damaged) = load(store).await?;
         let says = said.say("alerting", damaged);
@@ -140,7 +145,7 @@ pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Rea
                     Ok((newest, in_force)) => {
                         seen = newest;
                         tracing::info!(newest, "teams, rules and silences are read anew");
-                        // Without readers the service is ending.
+                        // Without readers the service is shutting down.
                         let _ = sender.send(in_force);
                         check.ok();
                     }

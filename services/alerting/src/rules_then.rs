@@ -14,7 +14,8 @@ use crate::{
     team::Team,
 };
 
-/// Of one tenant. As alerting does: a version that cannot be read leaves the version before in force, an empty one takes the rules back.
+/// History of one tenant. As in alerting, an unreadable version leaves the previous one in force,
+/// and an empty one withdraws the rules.
 #[derive(Debug, Default)]
 pub struct RulesThen {
     teams: Vec<Since<Team>>,
@@ -28,11 +29,11 @@ pub struct RulesThen {
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct ScaleBody {
     scale: i64,
-    /// What held until then.
+    /// Scale before the change.
     before: i64,
 }
 
-/// Records a change of a patient's SpO2 scale, so that a replay can judge by the scale of its time.
+/// Records a change of a patient's SpO2 scale, so that a replay can use the scale of its time.
 pub async fn record_scale(
     store: &dyn Store,
     tenant: &str,
@@ -55,14 +56,14 @@ pub async fn record_scale(
         author: change.author.clone(),
         reason: change.reason.clone(),
         at_us: change.at_us,
-        // Two numbers: serialisation has no way to fail.
+        // Two numbers: serialisation cannot fail.
         body: serde_json::to_string(&body).unwrap_or_default(),
         ..Document::default()
     };
     store.put_document(&document).await
 }
 
-/// In force from then on; `None`: nothing is.
+/// In force from this time on. `None`: nothing is.
 #[derive(Debug)]
 struct Since<T> {
     at_us: i64,
@@ -75,7 +76,7 @@ fn at<T>(history: &[Since<T>], time_us: i64) -> Option<&T> {
 }
 
 impl RulesThen {
-    /// For these patients; other subjects are not read.
+    /// Reads the history of these patients and their groups.
     pub async fn read(
         store: &dyn Store,
         scope: &Scope,
@@ -133,20 +134,20 @@ impl RulesThen {
         })
     }
 
-    /// `None`: no change of the patient's scale was ever recorded.
+    /// The patient's scale at this time. `None`: no change was ever recorded.
     pub fn scale(&self, patient: &str, time_us: i64) -> Option<Spo2Scale> {
         let (before, changes) = self.scales.get(patient)?;
         Some(at(changes, time_us).copied().unwrap_or(*before))
     }
 
-    /// `None`: those that alerting was started with.
+    /// The patient's rules at this time. `None`: those that alerting was started with.
     pub fn of(&self, patient: &str, time_us: i64) -> Option<&Arc<RuleSet>> {
         let group = at(&self.teams, time_us).and_then(|team| team.group(patient));
         subjects(patient, group).find_map(|subject| at(self.rules.get(&subject)?, time_us))
     }
 }
 
-/// Oldest first.
+/// Versions of a document, oldest first.
 async fn history<T>(
     store: &dyn Store,
     scope: &Scope,
@@ -162,7 +163,8 @@ async fn history<T>(
         let Some(what) = read(&document) else {
             continue;
         };
-        // A later version holds from its putting on, also when the clock was set back in between.
+        // A later version applies from when it was stored, even if the clock was set back in
+        // between.
         let earlier_us = history.last().map_or(i64::MIN, |it| it.at_us);
         history.push(Since {
             at_us: document.at_us.max(earlier_us),

@@ -1,19 +1,20 @@
-//! How long ago each sign of life came, by the monotonic clock of this member. Sans-IO.
+//! Age of each sign of life by the monotonic clock of this member. Sans-IO.
 //!
-//! A sign is a row of the store with the time that another machine gave it. Between two rounds a changed row means that a sign came
-//! in between, whatever any wall clock shows. The row's own time counts where it fits into that interval, because it is exact
-//! and the same for every member; a time that does not fit is of a wrong clock and is moved to the interval's nearer end.
-//! Of a row that has not changed since it was first seen only its own time is known.
+//! A sign is a stored row with a time from another machine. If a row changed between two rounds, a
+//! sign came in that interval, whatever any wall clock shows. The row's own time counts if it fits
+//! the interval, because it is exact and the same for every member. A time that does not fit comes
+//! from a wrong clock and moves to the nearer end of the interval. If a row has not changed since
+//! it was first seen, only its own time is known.
 
 use std::collections::HashMap;
 
-/// What the clocks of two machines of the core may differ by.
+/// Largest expected difference between the clocks of two machines of the core.
 const CLOCKS_DIFFER_US: i64 = 30_000_000;
 
-/// Rows of the newest round: as many as the store returned.
+/// Rows of the newest round, as many as the store returned.
 pub(crate) struct Signs<K> {
     rows: HashMap<K, Row>,
-    /// When the round before was.
+    /// Time of the previous round.
     looked_us: Option<i64>,
     slack_us: i64,
 }
@@ -21,14 +22,14 @@ pub(crate) struct Signs<K> {
 #[derive(Clone, Copy)]
 struct Row {
     time_us: i64,
-    /// When it was first seen with this time.
+    /// When the row was first seen with this time.
     seen_us: i64,
-    /// The last round in which it had another one.
+    /// The last round in which the row had another time.
     before_us: Option<i64>,
 }
 
 impl<K: std::hash::Hash + Eq> Signs<K> {
-    /// `silent_after_us`: differences of clocks up to half of it are let pass.
+    /// Clock differences up to half of `silent_after_us` are ignored.
     pub(crate) fn new(silent_after_us: i64) -> Signs<K> {
         Signs {
             rows: HashMap::new(),
@@ -37,7 +38,7 @@ impl<K: std::hash::Hash + Eq> Signs<K> {
         }
     }
 
-    /// Puts the times of one round right, so that `now_us` minus each of them is its age.
+    /// Corrects the times of one round, so that `now_us` minus each time is its age.
     pub(crate) fn put_right<'a>(
         &mut self,
         rows: impl Iterator<Item = (K, &'a mut i64)>,
@@ -84,7 +85,8 @@ mod tests {
     const HOUR: i64 = 3600 * S;
     const T0: i64 = 1_800_000_000 * S;
 
-    /// The age in seconds of one row, whose time is off by `error_us`, and which came at this second of the monotonic clock.
+    /// The age in seconds of one row. Its time is wrong by `error_us`, and it came at second
+    /// `came_s`.
     fn age_s(signs: &mut Signs<&'static str>, came_s: i64, error_us: i64, at_s: i64) -> i64 {
         let now_us = T0 + at_s * S;
         let mut time_us = T0 + came_s * S + error_us;

@@ -1,13 +1,14 @@
-//! A silence: alerts that nobody is told of for a while. It has an author, a reason and an end; the alerts themselves are raised and kept.
+//! A silence: alerts that notify nobody for a while. It has an author, a reason and an end. The
+//! alerts themselves are still raised and stored.
 
 use contracts::alerts::{Alert, Document};
 use serde::{Deserialize, Serialize};
 use vitals::{Invalid, validate_identifier};
 
-/// Longest silence, a week; a longer one is refused.
+/// Longest silence: one week. A longer one is refused.
 pub const SILENCE_US_MAX: i64 = 7 * 24 * 3_600_000_000;
 
-/// Empty fields stand for all; not both may be empty.
+/// An empty field matches all. At least one field must be set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Silence {
@@ -29,7 +30,7 @@ impl Silence {
         if silence.patient.is_empty() && silence.rule.is_empty() {
             return Err(Invalid::new(
                 "patient",
-                "neither patient nor rule is named: that would silence everything",
+                "neither patient nor rule is set, which would silence everything",
                 r#"{"patient": "ada"}"#,
             ));
         }
@@ -47,7 +48,7 @@ impl Silence {
     }
 }
 
-/// A silence in force: what it covers and until when.
+/// A silence in force: its coverage and its end.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct InForce {
     pub id: String,

@@ -1,17 +1,21 @@
-//! Watches for silence at four levels and for lost paths. Sans-IO: what the store knows and time in, transitions out.
+//! Watches for silence at four levels and for lost paths. Sans-IO: takes the contents of the store
+//! and time; returns transitions.
 //!
 //! | level | silent when | cause |
 //! |---|---|---|
-//! | signal | a worn sensor's metric is older than the rules' `stale_after_s`, and its device sends others | the person: the sensor is off or moved |
-//! | device | nothing of it for `silent_after`, or, when nothing it measures is worn, for the rules' `stale_after_s` | the device; its battery when that was low; what is wider when that is silent, too |
-//! | gateway | nothing of any of its devices, and no report of its paths | the path when a path was lost before, else the gateway |
-//! | pipeline | nothing of anybody, and several gateways fell silent at once, or one whose paths still report | the core |
+//! | signal | a worn sensor's metric is older than the rules' `stale_after_s`, and its device sends others | the patient: the sensor is off or moved |
+//! | device | no reading for `silent_after`, or, when no metric of it is worn, for the rules' `stale_after_s` | the device, its battery when that was low, or a wider level that is silent too |
+//! | gateway | no reading of any of its devices, and no report of its paths | the path when a path was lost before, else the gateway |
+//! | pipeline | no reading of any device, and several gateways fell silent at once, or one whose paths still report | the core |
 //!
-//! A metric counts as worn when the rules call it stale within ten minutes: a cuff used twice a day is not silent at noon.
-//! Readings come attributed to the patient who wears the sensor at present (`worn.rs`), and a silence ends when the register says
-//! that its sensor changed hands. By the clock of arrival. What a wider level explains is raised all the same, and routing keeps people from being told twice;
-//! only a pipeline that several gateways show to be silent stops the judging of everything below it, because nothing is known then. An
-//! episode's id follows from the last sign of life, so every member comes to the same one and the first to write it has it.
+//! A metric counts as worn if the rules call it stale within ten minutes. A cuff used twice a day
+//! is not silent at noon.
+//! Readings are attributed to the patient who wears the sensor at present (`worn.rs`). A silence
+//! ends when the register says that its sensor changed hands. All ages use the arrival clock. An
+//! alert that a wider level explains is still raised, and routing keeps people from a second
+//! notice. Only a pipeline that several gateways show to be silent suspends all levels below. The
+//! id of an episode follows from the last sign of life, so all members compute the same id and the
+//! first to write wins.
 
 mod worn;
 
@@ -30,25 +34,26 @@ use vitals::{
 
 pub(crate) use worn::Worn;
 
-/// What was not heard of for a day was put away by somebody; an open alert of it stays until it is heard again.
+/// A device silent for a day was put away by a person. Its open alert stays until the device sends
+/// again.
 const FORGOTTEN_US: i64 = 86_400_000_000;
-/// Alerts raised in one round; more come in the next.
+/// Alerts raised in one round. More follow in the next round.
 const RAISED_MAX: usize = 256;
-/// Lost paths that a summary names; of more it says how many.
+/// Lost paths that a summary names. The rest is counted.
 const PATHS_NAMED_MAX: usize = 4;
-/// A device that fell silent below this charge, in percent, is empty.
+/// A device that fell silent below this charge, in percent, has an empty battery.
 const BATTERY_LOW: f64 = 10.0;
 const SECOND_US: i64 = 1_000_000;
 
-/// What one round knows.
+/// Input of one round.
 pub(crate) struct Known<'a> {
-    /// Attributed by `worn`.
+    /// Readings, attributed by `worn`.
     pub latest: &'a [LatestVital],
     pub worn: &'a Worn,
     pub reports: &'a [PathReport],
     /// Open alerts of every rule.
     pub open: &'a [Alert],
-    /// How old a metric may be.
+    /// Rules with the maximum age of each metric.
     pub rules: &'a RuleSet,
     pub silent_after_us: i64,
     pub now_us: i64,
@@ -60,7 +65,7 @@ impl Known<'_> {
     }
 }
 
-/// What an open alert is recognised by.
+/// Key by which an open alert is matched.
 type Key = (String, String, String, String, i32);
 
 #[derive(Clone, Debug, Default)]
@@ -80,7 +85,7 @@ struct Device<'a> {
     gateway: &'a str,
     patients: BTreeSet<&'a str>,
     heard_us: i64,
-    /// How long it may say nothing.
+    /// Longest pause between readings before the device is silent.
     pause_us: i64,
     battery: Option<f64>,
 }
@@ -91,8 +96,8 @@ impl Device<'_> {
     }
 }
 
-/// The transitions of this round. `told`: ids of silences that are raised although they are not
-/// among the open ones that were read.
+/// The transitions of this round. `told`: ids of silences that the store has but that are not among
+/// the open alerts read.
 pub(crate) fn assess(known: &Known<'_>, told: &BTreeSet<String>) -> Vec<Alert> {
     let devices = devices(known);
     let findings = findings(known, &devices);
@@ -180,9 +185,9 @@ fn findings<'a>(known: &Known<'a>, devices: &BTreeMap<&'a str, Device<'a>>) -> V
     findings
 }
 
-/// By gateway.
+/// Signs of life by gateway.
 struct Gateways<'a> {
-    /// When any of its devices was heard.
+    /// When any of its devices was last received.
     heard: BTreeMap<&'a str, i64>,
     paths: BTreeMap<&'a str, Vec<&'a PathReport>>,
 }
@@ -203,15 +208,15 @@ impl<'a> Gateways<'a> {
         Gateways { heard, paths }
     }
 
-    /// When a path of it was last well.
+    /// When one of its paths was last well.
     fn reported(&self, gateway: &str) -> i64 {
         let reports = self.paths.get(gateway).into_iter().flatten();
         let well = reports.filter(|report| !is_lost(report));
         well.map(|report| report.time_us).max().unwrap_or_default()
     }
 
-    /// The last sign of life, if it is long ago. One that reports paths is gone as soon as it reports none; of any other its devices
-    /// must tell.
+    /// The last sign of life if the gateway is silent. A gateway that reports paths is silent once
+    /// it reports none. Any other is silent once all its devices are.
     fn gone_since(
         &self,
         gateway: &str,
@@ -228,8 +233,9 @@ impl<'a> Gateways<'a> {
     }
 }
 
-/// Nobody was heard, and several gateways fell silent at once: that is certain. Of one alone, which reports its paths, its devices may as
-/// well be the cause, and both are said. Those that fell silent earlier had causes of their own and tell nothing.
+/// The pipeline, if no device is heard and several gateways fell silent at once; this is certain.
+/// With a single gateway that reports its paths, its devices may be the cause, so both are raised.
+/// Gateways that fell silent earlier had other causes.
 fn silent_pipeline(
     known: &Known<'_>,
     devices: &BTreeMap<&str, Device<'_>>,
@@ -248,7 +254,7 @@ fn silent_pipeline(
         return None;
     }
     let summary = format!(
-        "Nothing from any of {} gateways for {}: nobody is watched; the cause is the core (ingest, bus or store){}",
+        "Nothing from any of {} gateways for {}: no patient is monitored; the cause is the core (ingest, bus or store){}",
         gateways.heard.len(),
         lasting(known.now_us - newest_us),
         if is_certain { "" } else { " or the devices" },
@@ -358,7 +364,7 @@ fn silent_signals(known: &Known<'_>, devices: &BTreeMap<&str, Device<'_>>) -> Ve
 
 /// A gateway that still reports one path and has lost another for `silent_after`.
 fn lost_path(known: &Known<'_>, gateway: &str, reports: &[&PathReport]) -> Option<Finding> {
-    // Each path by the newest report of either end, and since when it was last well.
+    // The newest report of either end for each path.
     let mut newest: BTreeMap<&str, &PathReport> = BTreeMap::new();
     for report in reports.iter().copied() {
         let there = newest.entry(&report.path).or_insert(report);
@@ -385,7 +391,7 @@ fn lost_path(known: &Known<'_>, gateway: &str, reports: &[&PathReport]) -> Optio
         gateway: gateway.to_owned(),
         since_us: first_us,
         summary: format!(
-            "Gateway {gateway} has lost {} for {} and goes on over what is left; the cause is the path",
+            "Gateway {gateway} has lost {} for {} and continues over the others; the cause is the path",
             unique(&names),
             lasting(known.now_us - first_us)
         ),
@@ -415,7 +421,7 @@ fn lasting(us: i64) -> String {
 }
 
 fn key_of(alert: &Alert) -> Key {
-    // A device that moves to another gateway, or is heard by one again, is the same device.
+    // A device that moves to another gateway, or returns to one, stays the same device.
     let gateway = if alert.device.is_empty() {
         alert.gateway.clone()
     } else {

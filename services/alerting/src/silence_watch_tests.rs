@@ -20,7 +20,7 @@ fn heard(
         patient: patient.into(),
         metric,
         value,
-        // What the device says of the time does not count.
+        // The device's own time does not count.
         device_time_us: T0 - 7200 * S,
         ingest_time_us: T0 + at_s * S,
         device: device.into(),
@@ -54,7 +54,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// What is said at this second: rule, whom it is about, whether it begins.
+    /// Transitions at this second: rule, subject, and whether the alert begins.
     fn round(&mut self, at_s: i64) -> Vec<(String, String, bool)> {
         let worn = self.worn();
         let latest = worn.attribute(self.latest.clone());
@@ -140,7 +140,7 @@ fn a_silent_device_is_told_from_a_silent_signal() {
         ..Scene::default()
     };
     assert_eq!(scene.round(120), []);
-    // The belt goes on with temperature, the ring says nothing any more.
+    // The belt continues with temperature, and the ring is silent.
     scene.latest[1].ingest_time_us = T0 + 700 * S;
     assert_eq!(
         scene.round(700),
@@ -183,7 +183,7 @@ fn a_silent_gateway_has_its_cause() {
             "{}",
             scene.summary(GATEWAY)
         );
-        // It is back, one of its devices is not.
+        // The gateway is back, but one of its devices is not.
         scene.reports = vec![path("g1", "wifi", PathState::Available, 140)];
         scene.latest[1].ingest_time_us = T0 + 140 * S;
         assert_eq!(scene.round(140), [said(GATEWAY, "g1", false)]);
@@ -217,7 +217,7 @@ fn everybody_at_once_is_the_pipeline_and_nothing_else_is_judged() {
     }
     assert_eq!(scene.round(1001), [said(PIPELINE, "", false)]);
 
-    // One gateway alone: its paths say whether it is there.
+    // With one gateway alone, its paths show whether it is there.
     let mut alone = Scene {
         latest: vec![pulse("ann", "belt", "g1", 0)],
         reports: vec![path("g1", "wifi", PathState::Available, 125)],
@@ -244,7 +244,7 @@ fn whoever_is_the_last_to_fall_silent_is_missed() {
     };
     scene.latest[1].ingest_time_us = T0 + 3600 * S;
     assert_eq!(scene.round(3600), [said(DEVICE, "ann", true)]);
-    // She has taken her belt off an hour ago; now his gateway has no power.
+    // The patient took her belt off an hour ago. Now the other patient's gateway loses power.
     scene.reports[0].time_us = T0 + 3700 * S;
     assert_eq!(
         scene.round(3726),
@@ -264,7 +264,7 @@ fn a_cuff_at_rest_does_not_hide_a_silent_pipeline() {
         ..Scene::default()
     };
     assert_eq!(scene.round(126), [said(PIPELINE, "", true)]);
-    // What the cuff says now came through it.
+    // The cuff's reading came through that gateway.
     scene.latest[2] = cuff(200);
     let said_now = scene.round(201);
     assert!(
@@ -342,7 +342,7 @@ fn a_sensor_that_changed_hands_is_missed_for_the_patient_who_wears_it() {
     };
     let silent_of_ann = [said(GATEWAY, "g1", true), said(DEVICE, "ann", true)];
     assert_eq!(scene.round(300), silent_of_ann);
-    // Handed to Eve at the gateway of Ben: Ann's silence ends, Eve's begins with the change.
+    // The belt goes to Eve at Ben's gateway: Ann's silence ends, and Eve's begins at the change.
     scene.worn[0] = ("belt", "eve", "g2", 310);
     let mut ended = scene.round(320);
     ended.sort();
@@ -354,10 +354,11 @@ fn a_sensor_that_changed_hands_is_missed_for_the_patient_who_wears_it() {
     assert_eq!(scene.round(430), [], "not yet for long enough");
     assert_eq!(scene.round(431), [said(DEVICE, "eve", true)]);
     assert_eq!(scene.open[0].since_us, T0 + 310 * S);
-    // Her first reading ends it; the battery of Ann's time is no signal of hers that is missing.
+    // Eve's first reading ends it. The battery reading of Ann's time is not a missing signal of
+    // Eve.
     scene.latest.push(pulse("eve", "belt", "g2", 440));
     assert_eq!(scene.round(445), [said(DEVICE, "eve", false)]);
-    // Nobody wears it any more.
+    // No patient wears the belt any more.
     scene.worn.remove(0);
     scene.latest[2].ingest_time_us = T0 + 9000 * S;
     assert_eq!(scene.round(9000), []);

@@ -1,4 +1,5 @@
-//! Who is told of an alert, and when: contacts, on-call shifts, and the steps of the escalation. Data, one document per tenant.
+//! Contacts, on-call shifts and escalation steps: who is notified of an alert, and when. One
+//! document per tenant.
 
 mod coverage;
 
@@ -10,14 +11,14 @@ use vitals::{Invalid, validate_identifier};
 
 use crate::{names::Names, zone::Zone};
 
-/// Bounds of one team; a larger one is refused.
+/// Bounds of one team. A larger team is refused.
 pub const CONTACTS_MAX: usize = 10_000;
 pub const PATIENTS_MAX: usize = 50_000;
 pub const SHIFTS_MAX: usize = 500;
 pub const STEPS_MAX: usize = 10;
 /// Contacts of one patient in one role.
 const ROLE_CONTACTS_MAX: usize = 20;
-/// Longest delay of a step, a day.
+/// Longest delay of a step: one day.
 const AFTER_S_MAX: u32 = 86_400;
 const REMINDERS_MAX: u32 = 100;
 const REMIND_EVERY_S_MIN: u32 = 10;
@@ -33,10 +34,10 @@ const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 #[serde(deny_unknown_fields)]
 pub struct Team {
     pub contacts: Vec<Contact>,
-    /// Of the times in messages, and of shifts without a distance from UTC; UTC without it.
+    /// Zone of the times in messages, and of shifts without `utc_offset_min`. Default: UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<Zone>,
-    /// How much of patients' names messages carry; without it none of them.
+    /// How much of patients' names messages carry. Default: nothing.
     #[serde(default)]
     pub names: Names,
     #[serde(default)]
@@ -56,17 +57,17 @@ pub struct Contact {
     pub email: Option<String>,
 }
 
-/// Weekly shifts by one clock.
+/// Weekly shifts on one clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rota {
-    /// East of Greenwich, all year; without it the team's zone, with summer time.
+    /// Minutes east of Greenwich, all year. Default: the team's zone, with summer time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utc_offset_min: Option<i32>,
     pub shifts: Vec<Shift>,
 }
 
-/// `from` belongs to it, `to` does not; it may run over the end of the week.
+/// `from` is inside the shift, `to` is not. A shift may span the end of the week.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shift {
@@ -79,13 +80,13 @@ pub struct Shift {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeekTime(i64);
 
-/// Who belongs to a patient.
+/// People who belong to a patient.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Care {
-    /// Rules of the group hold for the patient.
+    /// Rule sets of the group apply to the patient.
     pub group: Option<String>,
-    /// The person, or who lives with them.
+    /// The patient, or a person who lives with them.
     #[serde(default)]
     pub person: Vec<String>,
     #[serde(default)]
@@ -100,12 +101,12 @@ pub enum Role {
     OnCall,
 }
 
-/// What happens until somebody acknowledges.
+/// Escalation until the alert is acknowledged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     pub steps: Vec<Step>,
-    /// After the last step everybody told is reminded so often; 0: never.
+    /// After the last step all notified people are reminded at this interval; 0: never.
     #[serde(default)]
     pub remind_every_s: u32,
     #[serde(default)]
@@ -115,7 +116,7 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// After the alert.
+    /// Delay after the alert.
     pub after_s: u32,
     pub tell: Vec<Role>,
 }
@@ -129,7 +130,8 @@ pub struct Escalation {
 }
 
 impl Default for Escalation {
-    /// Low to the person alone; medium goes on after 5 and 15 minutes; high to person and contacts at once, on-call after 2 minutes.
+    /// Low: the person only. Medium: two more steps. High: person and contacts at once, then
+    /// on-call.
     fn default() -> Escalation {
         use Role::{Emergency, OnCall, Person};
         let plan = |steps: &[(u32, &[Role])], remind_every_s, reminders_max| Plan {
@@ -179,7 +181,7 @@ impl Team {
             if !ids.insert(contact.id.as_str()) {
                 return Err(Invalid::new(
                     "contacts.id",
-                    format!("{:?} is there twice", contact.id),
+                    format!("{:?} occurs twice", contact.id),
                     format!("{:?}", format!("{}-2", contact.id)),
                 ));
             }
@@ -233,7 +235,7 @@ impl Team {
         }
     }
 
-    /// Who has these roles for the patient at this time, each once.
+    /// Contacts with these roles for the patient at this time, each once.
     pub fn people(&self, roles: &[Role], patient: &str, now_us: i64) -> Vec<&Contact> {
         let care = self.patients.get(patient);
         let mut ids: Vec<&str> = Vec::new();
@@ -495,7 +497,7 @@ mod tests {
             assert_eq!(on_call(eight_us - MINUTE_US), ["nurse-night"]);
             assert_eq!(on_call(eight_us), ["nurse-day"]);
         }
-        // With a distance of its own a rota stays at it.
+        // A rota with an offset of its own keeps it.
         let fixed = EXAMPLE.replacen("\"shifts\"", "\"utc_offset_min\": 60, \"shifts\"", 1);
         let fixed = Team::from_json(&fixed).unwrap();
         let seven_us = 1_774_850_400_000_000;

@@ -1,4 +1,5 @@
-//! Publishes the outbox: every stored transition goes to the topic `alerts`, at least once, in the order of storing.
+//! Publishes the outbox: every stored transition goes to the topic `alerts`, at least once, in
+//! stored order.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,9 +12,9 @@ use tokio::sync::Notify;
 
 use crate::SILENCE_MAX;
 
-/// Entries of one round; more wait in the store.
+/// Entries of one round. More wait in the store.
 const ROUND_ENTRIES_MAX: usize = 256;
-/// Another member's transitions, and those of a round that failed, are found after so long at the latest.
+/// Poll interval for transitions of another member, and of a round that failed.
 const POLL: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(
@@ -35,7 +36,7 @@ pub(crate) async fn run(
                 if full {
                     continue;
                 }
-                // A last round after the request publishes what was stored before it.
+                // A last round after the shutdown request publishes everything stored before it.
                 if shutdown.is_requested() {
                     return;
                 }
@@ -56,7 +57,7 @@ pub(crate) async fn run(
     }
 }
 
-/// True when there may be more.
+/// True: more entries may wait.
 async fn round(bus: &dyn Bus, store: &dyn Store) -> Result<bool, String> {
     let entries = store
         .outbox(ROUND_ENTRIES_MAX)
@@ -70,7 +71,10 @@ async fn round(bus: &dyn Bus, store: &dyn Store) -> Result<bool, String> {
     let alerts: Vec<Alert> = entries.into_iter().filter_map(|it| it.alert).collect();
     if alerts.len() < ids.len() {
         let rows = (ids.len() - alerts.len()) as u64;
-        tracing::error!(rows, "nobody can be told of alerts that cannot be read");
+        tracing::error!(
+            rows,
+            "unreadable alerts are not published; they notify nobody"
+        );
         metrics::counter!("braid_alerting_unpublishable_total").increment(rows);
     }
     match publish(bus, &alerts).await {
@@ -91,12 +95,13 @@ async fn publish(bus: &dyn Bus, alerts: &[Alert]) -> Result<(), PublishError> {
     bus.publish(Topic::Alerts, records).await
 }
 
-/// One that the bus will never take holds up no other: it stays in the store, and on the page.
+/// Publishes each alert alone. One that the bus will never accept stays in the store and on the
+/// page, and blocks no other.
 async fn one_by_one(bus: &dyn Bus, alerts: &[Alert]) -> Result<(), PublishError> {
     for alert in alerts {
         match publish(bus, std::slice::from_ref(alert)).await {
             Err(error) if !error.is_retryable() => {
-                tracing::error!(alert = alert.id, revision = alert.revision, %error, "nobody can be told of this alert");
+                tracing::error!(alert = alert.id, revision = alert.revision, %error, "the bus refuses this alert; it notifies nobody");
                 metrics::counter!("braid_alerting_unpublishable_total").increment(1);
             }
             published => published?,

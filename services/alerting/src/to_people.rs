@@ -1,21 +1,24 @@
-//! Tells people: a log line for every alert, and notices by webhook, e-mail and MQTT as configured.
+//! Notifies people: a log line for every alert, and notices by webhook, e-mail and MQTT as
+//! configured.
 //!
 //! ```text
-//! topic alerts --> decide (routing.rs) --> notices and timers in the store --> one worker a channel (deliver.rs) --> people
-//!                          ^ timers due ----------------'
+//! topic alerts --> decide (routing.rs) --> notices and timers in the store
+//!                          ^ timers due ----------------'   |
+//!                  one worker per channel (deliver.rs) <----'  --> people
 //! ```
 //!
-//! Consumes the topic `alerts` in a group of its own, so that what was not decided is still there after a restart. A decision
-//! is stored before the record counts as done. Every member looks after the timers; whoever changes a row first has it.
+//! The topic `alerts` is consumed in a group of its own, so pending decisions survive a restart. A
+//! decision is stored before the record counts as done. Every member acts on due timers, and the
+//! first to change a row wins.
 
 pub mod config;
 mod deliver;
 mod email;
 mod message;
 mod mqtt;
+mod published;
 mod timers;
 mod tls;
-mod told;
 mod webhook;
 
 use std::{
@@ -48,24 +51,24 @@ use crate::{
     rules_in_force,
 };
 use config::Options;
-use told::Told;
+use published::Published;
 
-/// Alerts taken from the bus at once; more wait there.
+/// Alerts taken from the bus at once. More wait there.
 const BATCH_MAX: usize = 64;
-/// Alerts, or timers, decided about at the same time; the revisions of one come after each other.
+/// Alerts or timers decided concurrently. Revisions of one alert stay in order.
 const DECIDED_AT_ONCE: usize = 8;
-/// Patients whose tenant is remembered; past it all are asked for anew.
+/// Patients whose tenant is cached. Beyond it all are fetched again.
 const TENANTS_MAX: usize = 50_000;
-/// How old what is remembered of a patient's tenant may be.
+/// Maximum age of a cached tenant.
 const TENANT_AGE_MAX_US: i64 = 60_000_000;
-/// Another member may act on the same timer; so often is decided anew.
+/// Attempts of one decision while another member changes the same timer.
 const ATTEMPTS_MAX: u32 = 8;
-/// Rounds of so many attempts, with a pause before each; past it the alert is passed over and the log says so.
+/// Rounds of attempts, with a pause before each. Beyond it the alert is skipped and logged.
 const CONTESTED_MAX: u32 = 4;
-/// Open alerts of a tenant's gateways among which one that inhibits is looked for.
+/// Open gateway alerts of a tenant that are searched for an inhibiting one.
 const INHIBITING_MAX: usize = 1000;
 
-/// The channels, made before anything starts, so that a wrong setting is refused at once.
+/// The channels, built before anything starts, so that a wrong setting is refused at once.
 pub(crate) struct People {
     router: Router,
     workers: Vec<deliver::Worker>,
@@ -118,7 +121,7 @@ impl People {
             ));
         }
         let setup = Setup {
-            // Watched from the start of the service on, which is before this.
+            // The duty is watched from the start of the service.
             level: None,
             tick: timers::TICK,
             silence_max: SILENCE_MAX,
@@ -130,7 +133,7 @@ impl People {
             in_force,
             router: Mutex::new(self.router),
             wakes,
-            told: Told::default(),
+            published: Published::default(),
             tenants: Mutex::default(),
             failing: HashSet::new(),
             looked_ahead: None,
@@ -139,22 +142,22 @@ impl People {
             turns: consumer.turns(),
             shutdown: context.shutdown().clone(),
         };
-        let telling = Telling {
+        let sink = NoticeSink {
             check: context.health().check("alerts"),
             decider: tokio::sync::Mutex::new(decider),
         };
-        consumer.run(telling).await;
+        consumer.run(sink).await;
     }
 }
 
-/// The sink of the consumer, which calls it from one place at a time.
-struct Telling {
+/// Sink of the consumer, which calls it from one task at a time.
+struct NoticeSink {
     check: CheckHandle,
     decider: tokio::sync::Mutex<Decider>,
 }
 
 #[async_trait]
-impl Sink for Telling {
+impl Sink for NoticeSink {
     type Batch = Vec<Alert>;
 
     fn decode(&self, delivery: &Delivery, alerts: &mut Vec<Alert>) -> Decoded {
@@ -168,7 +171,7 @@ impl Sink for Telling {
         }
     }
 
-    /// Decisions have ids of their own, so a repetition after a restart makes the same rows.
+    /// Decisions have ids of their own, so a repetition after a restart writes the same rows.
     async fn write(&self, alerts: Arc<Vec<Alert>>, _: &[Progress]) -> Answer {
         let mut decider = self.decider.lock().await;
         match decider.on_alerts(&alerts, &self.check).await {
@@ -194,11 +197,11 @@ impl Sink for Telling {
     }
 }
 
-/// Whom an alert is about.
+/// Tenant and name of an alert's patient.
 #[derive(Clone, Debug, Default)]
 struct Subject {
     tenant: String,
-    /// Of the patient.
+    /// Name of the patient.
     name: String,
 }
 
@@ -206,23 +209,23 @@ struct Decider {
     store: Arc<dyn Store>,
     in_force: rules_in_force::Reader,
     router: Mutex<Router>,
-    /// One a channel.
+    /// One per channel.
     wakes: Vec<Arc<Notify>>,
-    told: Told,
-    /// Whom an alert is about, and when it was asked for.
+    published: Published,
+    /// By subject: the result, and when it was fetched.
     tenants: Mutex<HashMap<String, (Subject, i64)>>,
-    /// Alerts whose timers could not be acted upon: they come after the others.
+    /// Alerts whose timers failed. They are tried after the others.
     failing: HashSet<String>,
     looked_ahead: Option<Instant>,
     clock: CheckedClock,
-    /// Number of the last step of the clock with which timers were moved.
+    /// Number of the last clock step that timers were moved by.
     followed_step: u64,
-    /// Beats with each alert and timer that is decided about, and with each try.
+    /// Beats with each decision and each attempt.
     turns: Arc<ProgressHandle>,
     shutdown: Shutdown,
 }
 
-/// Why nothing was decided.
+/// Why no decision was stored.
 #[derive(Debug, thiserror::Error)]
 enum DecideError {
     #[error("{0}")]
@@ -238,7 +241,7 @@ impl Decider {
     async fn on_alerts(&mut self, alerts: &[Alert], check: &CheckHandle) -> bool {
         let mut episodes: BTreeMap<String, Vec<Alert>> = BTreeMap::new();
         for alert in alerts {
-            if self.told.is_news(alert) {
+            if self.published.is_news(alert) {
                 let of_episode = episodes.entry(alert.id.clone()).or_default();
                 of_episode.push(alert.clone());
             }
@@ -258,7 +261,7 @@ impl Decider {
             .await
     }
 
-    /// False: shutdown came before it was decided.
+    /// False: shutdown came before the decision.
     async fn on_alert(&self, alert: &Alert, check: &CheckHandle) -> bool {
         tracing::info!(
             alert = alert.id,
@@ -289,12 +292,13 @@ impl Decider {
                     error @ (DecideError::Write(WriteError::Invalid(_) | WriteError::Unfit(_))
                     | DecideError::Query(QueryError::Unreadable(_))),
                 ) => {
-                    tracing::error!(alert = alert.id, %error, "nobody can be told of this alert");
+                    tracing::error!(alert = alert.id, %error, "the decision cannot be stored; this alert notifies nobody");
                     return true;
                 }
-                // Another member may be deciding about the same alert; a store that contradicts itself does not stop.
+                // Another member may decide about the same alert. A store that contradicts itself
+                // must not block the others.
                 Err(error @ DecideError::Contested) if contested >= CONTESTED_MAX => {
-                    tracing::error!(alert = alert.id, %error, "nobody can be told of this alert");
+                    tracing::error!(alert = alert.id, %error, "the decision stays contested; this alert notifies nobody");
                     metrics::counter!("braid_alerting_unpublishable_total").increment(1);
                     return true;
                 }
@@ -308,7 +312,7 @@ impl Decider {
         }
     }
 
-    /// Decides and stores; with a due timer about that, else about the alert's news.
+    /// Decides and stores: about `due` if it is set, otherwise about the alert's news.
     async fn decide(&self, alert: &Alert, due: Option<Watch>) -> Result<(), DecideError> {
         let is_timer = due.is_some();
         let watch = async {
@@ -351,7 +355,8 @@ impl Decider {
                     }
                     return Ok(());
                 }
-                // Another member was first. A timer is its affair; news is decided on what it left.
+                // Another member was first. A timer is then done; news is decided again on the new
+                // row.
                 Err(WriteError::Conflict(_)) if is_timer => return Ok(()),
                 Err(WriteError::Conflict(_)) => watch = self.store.watch(&alert.id).await?,
                 Err(error) => return Err(error.into()),
@@ -388,7 +393,7 @@ impl Decider {
                 name: patient.name,
             })
         };
-        // Nobody of any tenant is told of somebody who is not registered.
+        // An unregistered patient belongs to no tenant and notifies no team.
         let subject = known.unwrap_or_default();
         let mut tenants = self.tenants.lock();
         if tenants.len() >= TENANTS_MAX {
@@ -398,7 +403,7 @@ impl Decider {
         Ok(subject)
     }
 
-    /// The open alert of a gateway that explains why a device behind it is silent. Only silence is ever inhibited.
+    /// The open gateway alert that explains a silent device behind it. Only silence is inhibited.
     async fn inhibited_by(
         &self,
         alert: &Alert,
@@ -460,7 +465,7 @@ mod tests {
             in_force: tokio::sync::watch::channel(Arc::default()).1,
             router: Mutex::new(Router::new(Channels::default())),
             wakes: Vec::new(),
-            told: Told::default(),
+            published: Published::default(),
             tenants: Mutex::default(),
             failing: HashSet::new(),
             looked_ahead: None,

@@ -1,4 +1,4 @@
-//! Writes transitions, rule states and progress in one transaction, and says what to do when that fails.
+//! Writes transitions, rule states and progress in one transaction, and classifies failures.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 pub(crate) struct Writer {
     store: Arc<dyn Store>,
-    /// Woken when the outbox has something new.
+    /// Notified when the outbox has a new entry.
     outbox: Arc<Notify>,
     check: CheckHandle,
     shutdown: Shutdown,
@@ -19,18 +19,18 @@ pub(crate) struct Writer {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Stored,
-    /// The store has other rows of these alerts.
+    /// The store has different rows of these alerts.
     Conflict {
-        /// As stored, the newest revision of each.
+        /// The newest stored revision of each alert.
         stored: Vec<Alert>,
-        /// Ids of those that the store cannot read.
+        /// Ids of rows that the store cannot read.
         unreadable: Vec<String>,
     },
     /// These partitions belong to another member.
     Fenced(BTreeSet<u32>),
-    /// Would fail again.
+    /// The same write would fail again.
     Refused(String),
-    /// Shutdown was requested while the store did not answer; nothing is written.
+    /// Shutdown was requested while the store did not answer. Nothing is written.
     Ended,
 }
 
@@ -44,7 +44,8 @@ impl Writer {
         }
     }
 
-    /// Tries until the store answers; `turns` beats with each try, and readiness says why there is none. Every answer is final.
+    /// Tries until the store answers. `turns` beats with each attempt, and readiness reports the
+    /// reason. Every answer is final.
     pub(crate) async fn write(
         &self,
         batch: &AlertsBatch,
@@ -82,8 +83,8 @@ impl Writer {
         }
     }
 
-    /// The rule states of a partition; `None` after shutdown. States that the store cannot read are none: rules that begin anew are
-    /// better than a partition that nobody judges.
+    /// The rule states of a partition. `None`: shutdown. Unreadable states count as none, because
+    /// fresh rules are better than a partition that is not judged.
     pub(crate) async fn states(
         &self,
         partition: u32,
@@ -98,7 +99,11 @@ impl Writer {
                     return Some(states);
                 }
                 Err(QueryError::Unreadable(reason)) => {
-                    tracing::error!(partition, reason, "the rules of a partition begin anew");
+                    tracing::error!(
+                        partition,
+                        reason,
+                        "the stored states are unreadable; the rules of a partition start afresh"
+                    );
                     return Some(Vec::new());
                 }
                 Err(QueryError::Unavailable(reason)) => {
@@ -110,7 +115,8 @@ impl Writer {
         }
     }
 
-    /// What the store has of these alerts. A row that cannot be read stays so: it is asked for once.
+    /// Reads the stored rows of these alerts. An unreadable row stays unreadable, so it is read
+    /// once.
     async fn conflict(&self, ids: &[String], turns: &ProgressHandle) -> Outcome {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
         let (mut stored, mut unreadable) = (Vec::with_capacity(ids.len()), Vec::new());
@@ -137,7 +143,7 @@ impl Writer {
         Outcome::Conflict { stored, unreadable }
     }
 
-    /// Waits before another try; true when shutdown was requested meanwhile.
+    /// Waits before the next attempt. True: shutdown was requested meanwhile.
     async fn pause(&self, backoff: &mut Backoff, reason: String) -> bool {
         metrics::counter!("braid_alerting_store_retries_total").increment(1);
         self.check.failing(reason);

@@ -1,28 +1,31 @@
-//! How far event time has passed for one patient, so that the delay of a rule may end without a reading. Sans-IO.
+//! How far event time has passed for one patient, so that the delay of a rule may end without a
+//! reading. Sans-IO.
 //!
-//! The transit of a reading is the time from its event time to its judgement, the error of the device's clock included. Event
-//! time has passed up to now less the slowest transit of late, within bounds: a reading from before that is not expected any more.
+//! The transit of a reading is the time from its event time to its judgement, including the
+//! device's clock error. Event time has passed up to now minus the slowest recent transit, within
+//! bounds. A reading from before is no longer expected.
 //!
-//! A stream that has a rhythm says more: its next reading is expected one interval after the last one, and until it comes time has
-//! not passed beyond that. So an outage neither raises nor ends an alert that the readings behind it contradict; the readings decide
-//! when they come. Without a rhythm, as of a spot check, time passes by the clock, and an alert may differ from what a replay gives.
+//! The next reading of a regular stream is expected one interval after the last. Until it comes,
+//! time passes no further. So an outage neither raises nor ends an alert that later readings
+//! contradict. Without a rhythm, as with spot checks, time passes by the clock. Then an alert may
+//! differ from a replay.
 
 use std::collections::BTreeMap;
 
 use vitals::{PRESENT_US, Rhythm};
 
-/// A delay ends at the earliest so long after the quickest reading of that time would have come: a reading each second, over a path that
-/// is lost in between, still comes before it.
+/// Shortest wait after the quickest reading of that time would have arrived. A reading each second
+/// over a lost path still comes before.
 pub(crate) const LATE_US_MIN: i64 = 2_000_000;
-/// And at the latest so long after it: an alert waits no longer for readings that are under way.
+/// Longest such wait, so that an alert waits no longer for readings under way.
 pub(crate) const LATE_US_MAX: i64 = 10_000_000;
-/// Transits are remembered for one to two of these.
+/// Transits are remembered for one to two windows.
 const WINDOW_US: i64 = 60_000_000;
-/// Devices of one patient; past it all are learned anew.
+/// Devices of one patient. Beyond it all are learned again.
 const DEVICES_MAX: usize = 64;
-/// Streams of one patient; past it all are learned anew.
+/// Streams of one patient. Beyond it all are learned again.
 const STREAMS_MAX: usize = 256;
-/// A reading that is this much later than the interval before is still of the same rhythm.
+/// A reading up to this much later than the previous interval keeps the rhythm.
 const RHYTHM_TOLERANCE_US: i64 = 500_000;
 
 #[derive(Clone, Debug, Default)]
@@ -46,7 +49,7 @@ struct Stream {
     /// Event time of the newest reading, and the own clock when it was judged.
     event_us: i64,
     heard_us: i64,
-    /// Between the newest two readings; none: there was one only.
+    /// Time between the newest two readings. `None`: only one reading so far.
     interval_us: Option<i64>,
 }
 
@@ -122,8 +125,8 @@ impl Watermark {
         self.devices.insert(device.to_owned(), new);
     }
 
-    /// Event time that has passed by the clock, less the slowest transit of late. `None`: nothing is
-    /// known.
+    /// Event time that has passed by the clock, minus the slowest recent transit. `None`: no
+    /// reading yet.
     pub(crate) fn clock_us(&mut self, now_us: i64) -> Option<i64> {
         self.on_clock(now_us);
         let passed = self.devices.values().map(|device| {
@@ -136,11 +139,11 @@ impl Watermark {
                 .saturating_sub(transits.quickest_us)
                 .saturating_sub(late_us)
         });
-        // A device whose clock is ahead says nothing about the others.
+        // A device whose clock is ahead must not hurry the others.
         passed.min()
     }
 
-    /// No reading from before this event time is expected any more. `None`: nothing is known.
+    /// No reading from before this event time is expected. `None`: no reading yet.
     pub(crate) fn before_us(&mut self, now_us: i64) -> Option<i64> {
         let passed_us = self.clock_us(now_us)?;
         Some(self.held(passed_us, now_us))
@@ -148,7 +151,7 @@ impl Watermark {
 
     /// `passed_us`, or the earlier time at which the next reading of a stream with a rhythm is due.
     pub(crate) fn held(&self, passed_us: i64, now_us: i64) -> i64 {
-        // A stream that has ended holds up the other rules only while a patient counts as present.
+        // A stream that has ended delays the other rules only while the patient counts as present.
         let expected = self.streams.values().filter_map(|stream| {
             let is_present = now_us.saturating_sub(stream.heard_us) < PRESENT_US;
             let interval_us = stream.interval_us.filter(|_| is_present)?;
@@ -163,7 +166,7 @@ impl Watermark {
         let mut interval_us = None;
         if let Some(known) = self.streams.get(&key) {
             let gap_us = event_us.saturating_sub(known.event_us);
-            // A straggler, or one that came again. A larger step back is one of the device's clock.
+            // A late or repeated reading. A larger step back is a step of the device's clock.
             if (-PRESENT_US..=0).contains(&gap_us) {
                 return;
             }
@@ -179,7 +182,7 @@ impl Watermark {
         self.streams.insert(key, newest);
     }
 
-    /// Transits by a clock that was set back since say nothing.
+    /// Transits measured before the clock was set back are void.
     fn on_clock(&mut self, now_us: i64) {
         if now_us < self.heard_us {
             self.devices.clear();
@@ -204,13 +207,13 @@ mod tests {
         watermark.on_reading("belt", "stream-1", T0, T0 + S);
         let now_us = T0 + 20 * S;
         assert_eq!(watermark.before_us(now_us), Some(now_us - S - LATE_US_MIN));
-        // A path was lost: the reading is 5 s late.
+        // A path was lost, so the reading is 5 s late.
         watermark.on_reading("belt", "stream-2", T0 + S, T0 + 7 * S);
         assert_eq!(watermark.before_us(now_us), Some(now_us - 6 * S));
         // A backlog of an hour does not hold up the rules for an hour.
         watermark.on_reading("belt", "stream-3", T0 - 3600 * S, T0 + 8 * S);
         assert_eq!(watermark.before_us(now_us), Some(now_us - S - LATE_US_MAX));
-        // It is forgotten after two windows.
+        // The backlog is forgotten after two windows.
         watermark.on_reading("belt", "stream-4", T0 + 99 * S, T0 + 100 * S);
         watermark.on_reading("belt", "stream-5", T0 + 199 * S, T0 + 200 * S);
         let now_us = T0 + 201 * S;
@@ -227,12 +230,12 @@ mod tests {
         let expected_us = T0 + 5 * S + RHYTHM_TOLERANCE_US;
         let in_an_outage = T0 + 60 * S;
         assert_eq!(watermark.before_us(in_an_outage), Some(expected_us));
-        // One that came again changes nothing, and the next one lets time pass.
+        // A repeated reading changes nothing, and the next reading lets time pass.
         watermark.on_reading("belt", "pulse", T0 + 2 * S, T0 + 61 * S);
         assert_eq!(watermark.before_us(T0 + 62 * S), Some(expected_us));
         watermark.on_reading("belt", "pulse", T0 + 5 * S, T0 + 63 * S);
         assert_eq!(watermark.before_us(T0 + 64 * S), Some(expected_us + S));
-        // A stream that has ended holds up the others for a bounded time.
+        // A stream that has ended delays the others for a bounded time.
         let long_after_us = T0 + 64 * S + PRESENT_US;
         watermark.on_reading("cuff", "systolic", long_after_us - S, long_after_us);
         let passed_us = watermark.before_us(long_after_us);
@@ -255,7 +258,7 @@ mod tests {
         watermark.on_reading("right", "stream-7", T0, T0 + S);
         let now_us = T0 + 10 * S;
         assert_eq!(watermark.before_us(now_us), Some(now_us - S - LATE_US_MIN));
-        // The own clock is set back: everything is learned anew.
+        // The own clock is set back, so everything is learned again.
         assert_eq!(watermark.before_us(T0 - 3600 * S), None);
     }
 }

@@ -1,11 +1,12 @@
-//! Time zones by their IANA names, for what people read. The zone data is part of the program, so a container needs none.
+//! Time zones by IANA name, for texts that people read. The zone data is compiled in, so a
+//! container needs none.
 
 use jiff::{Timestamp, Zoned, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
 const DAY_MINUTES: i64 = 1440;
 
-/// UTC unless named.
+/// A time zone. Default: UTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone(TimeZone);
 
@@ -17,7 +18,8 @@ impl Default for Zone {
 
 impl Zone {
     pub fn parse(name: &str) -> Option<Zone> {
-        // Only names of the database: jiff takes POSIX rules, too, which say nothing of the past.
+        // Only names of the database are accepted. jiff also accepts POSIX rules, which lack the
+        // past.
         let zone = TimeZone::get(name).ok()?;
         zone.iana_name()?;
         Some(Zone(zone))
@@ -72,7 +74,7 @@ impl<'de> Deserialize<'de> for Zone {
         let name = String::deserialize(from)?;
         Zone::parse(&name).ok_or_else(|| {
             serde::de::Error::custom(format!(
-                "{name:?} is no IANA time zone, for example \"Europe/Berlin\""
+                "{name:?} is not an IANA time zone; an example is \"Europe/Berlin\""
             ))
         })
     }

@@ -1,4 +1,5 @@
-//! Alerting as a whole, on the embedded bus and store: samples on the topic, alerts in the store, on the topic and at people.
+//! Alerting as a whole on the embedded bus and store: samples in; alerts in the store, on the topic
+//! and at people.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,9 +8,12 @@ mod stage;
 
 use std::{sync::Arc, time::Duration};
 
-use bus::{Event, Record, Topic};
+use bus::{Consumer, Event, Record, Topic};
 use contracts::{
-    alerts::{AcknowledgeRequest, Alert, AlertState, ListAlertsRequest},
+    alerts::{
+        AcknowledgeRequest, Alert, AlertState, ListAlertsRequest,
+        alerts_service_client::AlertsServiceClient,
+    },
     vitals::{EdgeAlert, Metric, VitalsRecord},
 };
 use hmac::{Hmac, KeyInit, Mac};
@@ -22,11 +26,11 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
 };
-use tonic::Code;
+use tonic::{Code, transport::Channel};
 
 const SECRET: &str = "between us and the receiver";
 
-/// What a receiver does: the signature is made over the time and the bytes that came, and the time is the present.
+/// Checks as a receiver does: the signature covers time and body, and the time is the present.
 fn is_signed(signature: &str, body: &str) -> bool {
     let (at, signatures) = signature.split_once(',').unwrap();
     let at_s: i64 = at.strip_prefix("t=").unwrap().parse().unwrap();
@@ -51,7 +55,7 @@ impl World {
 
 type Calls = Arc<Mutex<Vec<(String, serde_json::Value)>>>;
 
-/// A receiver of webhooks that fails the first `failures` calls with 503.
+/// A webhook receiver that fails the first `failures` calls with 503.
 async fn receiver(mut failures: u32) -> (String, Calls) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
@@ -99,25 +103,14 @@ async fn receiver(mut failures: u32) -> (String, Calls) {
     (url, calls)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_alert_from_the_first_reading_to_its_end() {
-    let world = World::new();
-    let (url, calls) = receiver(2).await;
-    let mut tail = world.bus.tail(Topic::Alerts).await.unwrap();
-    let running = world.start(Some(&url));
-    let start = contracts::now_us() - 60 * S;
-    world
-        .publish("ann", pulses("ann", 1, start, &[150.0; 15]))
-        .await;
-    let raised = world
-        .alert("heart-rate-very-high", AlertState::Active)
-        .await;
-    assert_eq!(raised.since_us, start);
-    assert_eq!(raised.changed_us, start + 10 * S);
-    assert_eq!((raised.patient.as_str(), raised.revision), ("ann", 1));
-    assert!(raised.recorded_us >= start && !raised.backfill);
-
-    // Only the dashboard may acknowledge, and only with a name.
+/// Only the dashboard may acknowledge, and only with a name. A second acknowledgement changes
+/// nothing.
+async fn acknowledge_as_only_the_dashboard_may(
+    world: &World,
+    running: &stage::Running,
+    client: &mut AlertsServiceClient<Channel>,
+    raised: &Alert,
+) {
     let request = AcknowledgeRequest {
         id: raised.id.clone(),
         by: "Ada".into(),
@@ -130,11 +123,10 @@ async fn an_alert_from_the_first_reading_to_its_end() {
             Code::PermissionDenied,
         ),
     ] {
-        let mut client = world.client(&running, &peer).await;
+        let mut client = world.client(running, &peer).await;
         let refused = client.acknowledge(request.clone()).await.unwrap_err();
         assert_eq!(refused.code(), code);
     }
-    let mut client = world.client(&running, &PeerId::service("dashboard")).await;
     let nobody = AcknowledgeRequest {
         by: " ".into(),
         ..request.clone()
@@ -175,8 +167,73 @@ async fn an_alert_from_the_first_reading_to_its_end() {
         .alert
         .unwrap();
     assert_eq!(unchanged, acknowledged);
+}
 
-    // The rules did not see the acknowledgement; writing their next revision tells them, and the alert ends without a latch.
+/// Every transition is on the topic and at the receiver, once and in order, despite the failures.
+async fn each_transition_is_published_once(id: &str, tail: &mut Box<dyn Consumer>, calls: &Calls) {
+    let mut published = Vec::new();
+    while published.len() < 3 {
+        let event = tokio::time::timeout(LIMIT, tail.next(100))
+            .await
+            .unwrap()
+            .unwrap();
+        if let Event::Batch(deliveries) = event {
+            let alerts = deliveries
+                .into_iter()
+                .map(|d| Alert::decode(d.value).unwrap());
+            published.extend(
+                alerts
+                    .filter(|a| a.id == id)
+                    .map(|a| (a.revision, a.state())),
+            );
+        }
+    }
+    use AlertState::{Acknowledged, Active, Resolved};
+    assert_eq!(published, [(1, Active), (2, Acknowledged), (3, Resolved)]);
+    let keys = || -> Vec<String> {
+        let calls = calls.lock();
+        let of_it = calls.iter().filter(|(_, body)| body["id"] == id);
+        of_it.map(|(key, _)| key.clone()).collect()
+    };
+    until("three calls", || keys().len() >= 3).await;
+    let expected: Vec<String> = (1..=3)
+        .map(|revision| format!("{}/{revision}", id))
+        .collect();
+    assert_eq!(keys(), expected);
+    let first = calls
+        .lock()
+        .iter()
+        .find(|(key, _)| *key == expected[0])
+        .unwrap()
+        .1
+        .clone();
+    assert_eq!(first["priority"], "high");
+    assert_eq!(first["metric"], "heart-rate");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alert_from_the_first_reading_to_its_end() {
+    let world = World::new();
+    let (url, calls) = receiver(2).await;
+    let mut tail = world.bus.tail(Topic::Alerts).await.unwrap();
+    let running = world.start(Some(&url));
+    let start = contracts::now_us() - 60 * S;
+    world
+        .publish("ann", pulses("ann", 1, start, &[150.0; 15]))
+        .await;
+    let raised = world
+        .alert("heart-rate-very-high", AlertState::Active)
+        .await;
+    assert_eq!(raised.since_us, start);
+    assert_eq!(raised.changed_us, start + 10 * S);
+    assert_eq!((raised.patient.as_str(), raised.revision), ("ann", 1));
+    assert!(raised.recorded_us >= start && !raised.backfill);
+
+    let mut client = world.client(&running, &PeerId::service("dashboard")).await;
+    acknowledge_as_only_the_dashboard_may(&world, &running, &mut client, &raised).await;
+
+    // The rules did not see the acknowledgement. Their next write conflicts with it, and the alert
+    // ends without a latch.
     world
         .publish("ann", pulses("ann", 16, start + 15 * S, &[80.0; 15]))
         .await;
@@ -199,47 +256,7 @@ async fn an_alert_from_the_first_reading_to_its_end() {
         .alerts;
     assert!(listed.iter().any(|alert| alert.id == raised.id));
 
-    // Every transition is on the topic, in order, and at the receiver, once, in spite of its failures.
-    let mut published = Vec::new();
-    while published.len() < 3 {
-        let event = tokio::time::timeout(LIMIT, tail.next(100))
-            .await
-            .unwrap()
-            .unwrap();
-        if let Event::Batch(deliveries) = event {
-            let alerts = deliveries
-                .into_iter()
-                .map(|d| Alert::decode(d.value).unwrap());
-            published.extend(
-                alerts
-                    .filter(|a| a.id == raised.id)
-                    .map(|a| (a.revision, a.state())),
-            );
-        }
-    }
-    use AlertState::{Acknowledged, Active, Resolved};
-    assert_eq!(published, [(1, Active), (2, Acknowledged), (3, Resolved)]);
-    let keys = || -> Vec<String> {
-        let calls = calls.lock();
-        let of_it = calls
-            .iter()
-            .filter(|(_, body)| body["id"] == raised.id.as_str());
-        of_it.map(|(key, _)| key.clone()).collect()
-    };
-    until("three calls", || keys().len() >= 3).await;
-    let expected: Vec<String> = (1..=3)
-        .map(|revision| format!("{}/{revision}", raised.id))
-        .collect();
-    assert_eq!(keys(), expected);
-    let first = calls
-        .lock()
-        .iter()
-        .find(|(key, _)| *key == expected[0])
-        .unwrap()
-        .1
-        .clone();
-    assert_eq!(first["priority"], "high");
-    assert_eq!(first["metric"], "heart-rate");
+    each_transition_is_published_once(&raised.id, &mut tail, &calls).await;
     running.stop().await;
 }
 
@@ -247,7 +264,7 @@ async fn an_alert_from_the_first_reading_to_its_end() {
 async fn a_restart_in_the_middle_changes_nothing() {
     let world = World::new();
     let start = contracts::now_us() - 60 * S;
-    // Stopped before the delay is over, and in between for the end of the episode.
+    // Stopped before the delay is over, and again before the end of the episode.
     let parts: [&[f64]; 3] = [&[150.0; 6], &[150.0; 9], &[80.0; 15]];
     let mut sequence = 1;
     for (index, part) in parts.iter().enumerate() {
@@ -375,7 +392,8 @@ async fn a_backfill_is_recorded_and_calls_nobody() {
         .alert("heart-rate-very-high", AlertState::Latched)
         .await;
     assert!(recorded.backfill);
-    // A live alert of another patient shows that the receiver works, and that nothing of the backfill went before it.
+    // A live alert of another patient proves that the receiver works and that no backfill came
+    // before.
     world
         .publish(
             "eve",
@@ -418,7 +436,8 @@ async fn the_clinicians_scale_decides() {
     }
     let red = world.alert("news2-red", AlertState::Active).await;
     assert_eq!(red.patient, "one");
-    // A later reading of the other patient has raised its alert, so the earlier ones have been judged.
+    // A later reading of the other patient raised its alert, so the earlier readings have been
+    // judged.
     let flat = readings(Metric::Battery, "two", 1, contracts::now_us(), &[5.0]);
     world.publish("two", flat).await;
     world.alert("battery-low", AlertState::Active).await;
@@ -431,7 +450,8 @@ async fn the_clinicians_scale_decides() {
     running.stop().await;
 }
 
-/// Members come and go while the episodes run; each patient gets one alert with every transition once.
+/// Members come and go while the episodes run. Each patient gets one alert with every transition
+/// once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_that_come_and_go_raise_each_alert_once() {
     const PATIENTS: usize = 12;

@@ -1,4 +1,4 @@
-//! The canary goes through alerting as a patient's reading does, and is nobody's.
+//! The canary passes through alerting like a patient's reading and belongs to no tenant.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/stage.rs"]
@@ -22,7 +22,7 @@ async fn it_is_raised_and_cleared_and_nobody_is_told() {
     let running = world.start_with(|config| {
         config.people.webhook = Some(service_kit::Secret::new("http://127.0.0.1:1/hook"));
     });
-    // Halves of a minute that have just passed, so that the first raises.
+    // Halves of a minute that have just passed, so the first raises the alert.
     let mut half_us = next_us(contracts::now_us() - 4 * HALF_US);
     if half_us / HALF_US % 2 != 0 {
         half_us -= HALF_US;
@@ -52,7 +52,7 @@ async fn it_is_raised_and_cleared_and_nobody_is_told() {
     assert_eq!(states, [Active, Resolved, Active, Resolved]);
     assert_eq!((&ids[0], &ids[2]), (&ids[1], &ids[3]));
 
-    // Whoever is decided about later was decided about, so the canary was passed over.
+    // The later patient's alert was decided, so the canary was skipped.
     let pulse = pulses("ada", 1, contracts::now_us() - 30 * S, &[150.0; 25]);
     world.publish("ada", pulse).await;
     let real = world

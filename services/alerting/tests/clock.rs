@@ -1,4 +1,4 @@
-//! Who is told though the core stood still for hours, or its clock was set back by hours.
+//! Notices after the core stood still for hours, or after its clock was set back by hours.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +33,7 @@ fn with_mail(config: &mut alerting::Config, server: &MailServer) {
     config.people.email_to = vec![WARD.into()];
 }
 
-/// An alert that the store has, of which people are told already as far as `notices` goes.
+/// A stored alert whose first `notices` are already decided.
 async fn stored(world: &World, recorded_us: i64, batch: NoticesBatch) -> Alert {
     let alert = Alert {
         id: "a".into(),
@@ -67,7 +67,7 @@ async fn stored(world: &World, recorded_us: i64, batch: NoticesBatch) -> Alert {
 async fn a_notice_of_before_a_night_without_power_is_not_given_up_at_the_first_failure() {
     let world = World::new();
     let server = mail_server(&world).await;
-    // It comes up a little later than alerting.
+    // The receiver starts a little later than alerting.
     *server.refusals.lock() = 2;
     let then_us = contracts::now_us() - 8 * HOUR;
     let alert = Alert {

@@ -1,4 +1,5 @@
-//! The clock of alerting's machine steps while devices go on: nobody is called silent for it, and who is silent is.
+//! The clock of alerting's machine steps while devices continue. No device is called silent for it,
+//! and real silence is found.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,11 +24,11 @@ use stage::{S, World};
 use store::{DeviceEntry, Store, VitalsBatch};
 
 const HOUR: i64 = 3600 * S;
-/// Shortest that alerting takes.
+/// The shortest value that alerting accepts.
 const SILENT_AFTER_S: u64 = 5;
 const DEVICES: usize = 20;
 
-/// A machine whose wall clock is off by an error that the test sets.
+/// A machine whose wall clock is wrong by an error that the test sets.
 fn machine(error_us: &Arc<AtomicI64>) -> CheckedClock {
     let (error_us, begun) = (Arc::clone(error_us), Instant::now());
     CheckedClock::new(Arc::new(move || Moment {
@@ -79,7 +80,7 @@ async fn only_the_silent_device_is_called_silent_after_a_step() {
         hear(world.store.as_ref(), &names).await;
         let running = world.start_in(context, |config| config.silent_after_s = SILENT_AFTER_S);
         running.context.address("grpc").await.unwrap();
-        // The first device ends here; the others go on until the end of the test.
+        // The first device ends here. The others continue until the end of the test.
         let (store, going_on) = (Arc::clone(&world.store), names[1..].to_vec());
         let feeding = tokio::spawn(async move {
             loop {

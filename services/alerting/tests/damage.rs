@@ -1,4 +1,4 @@
-//! Rows that a medium has damaged keep nobody else from being told.
+//! Rows that a disk has damaged do not keep other alerts from notifying.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ use stage::{LIMIT, S, World, pulses, until};
 use store::{AlertsBatch, NoticesBatch, RULES, Scope, TEAM, Watch, WatchChange};
 use vitals::{Condition, RuleSet};
 
-/// No alert and no notice: the length of its first field is missing.
+/// Neither an alert nor a notice: the length of its first field is missing.
 const DAMAGED: &str = "x'0a'";
 
 fn alert(id: &str) -> Alert {
@@ -86,7 +86,7 @@ async fn what_cannot_be_read_keeps_nobody_else_from_being_told() {
         config.people.email_from = Some("braid@example.org".into());
         config.people.email_to = vec!["ward@example.org".into()];
     });
-    // What was decided before, and what comes out of the outbox.
+    // The notice decided earlier, and the one from the outbox.
     let told = world.outcomes("sound", 2, NoticeResult::Delivered).await;
     assert_eq!(told.len(), 2);
     let question = "SELECT count(*) FROM notice_outcomes WHERE id = 'damaged/before'";
@@ -100,7 +100,7 @@ async fn what_cannot_be_read_keeps_nobody_else_from_being_told() {
     let open = store::AlertsQuery::default();
     let open = world.store.alerts(&Scope::Service, &open).await.unwrap();
     assert!(open.iter().any(|alert| alert.id == "sound"));
-    // The timer is put off, and alerting is ready for who acknowledges.
+    // The timer is postponed, and alerting is ready for acknowledgements.
     let deadline = tokio::time::Instant::now() + LIMIT;
     loop {
         let watch = world.store.watch("damaged").await.unwrap().unwrap();
@@ -118,7 +118,7 @@ async fn what_cannot_be_read_keeps_nobody_else_from_being_told() {
     running.stop().await;
 }
 
-/// The built-in rules, but the heart rate alerts above this.
+/// The built-in rules with another heart rate limit.
 fn rules_above(beats: f64) -> String {
     let mut set = RuleSet::default_set();
     for rule in &mut set.rules {
@@ -163,7 +163,8 @@ fn damage(world: &World, kind: &str, subject: &str, version: u32) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_document_that_cannot_be_read_takes_nobody_elses_rules() {
     let world = World::new();
-    // Ann's newest rules are damaged and the ones before hold; Ben's are his first, and the tenant's hold; Cleo's are well.
+    // Ann's newest rules are damaged, so the version before applies. Ben's only version is damaged,
+    // so the tenant's applies. Cleo's are intact.
     put(&world, RULES, "default", 1, &rules_above(150.0)).await;
     put(&world, RULES, "patient:ann", 1, &rules_above(80.0)).await;
     put(&world, RULES, "patient:ann", 2, &rules_above(200.0)).await;
@@ -172,7 +173,7 @@ async fn a_document_that_cannot_be_read_takes_nobody_elses_rules() {
     let team = r#"{"contacts": [], "patients": {"dora": {"group": "copd"}}}"#;
     put(&world, TEAM, "default", 1, team).await;
     put(&world, RULES, "group:copd", 1, &rules_above(70.0)).await;
-    // A newer version's, as far as this one knows.
+    // A document of a newer version of the program.
     put(
         &world,
         TEAM,
@@ -227,7 +228,7 @@ async fn a_document_that_cannot_be_read_takes_nobody_elses_rules() {
     ] {
         assert!(said.contains(part), "{said}");
     }
-    // Put anew, it is over.
+    // A new version ends the warning.
     put(&world, RULES, "patient:ann", 3, &rules_above(200.0)).await;
     put(&world, RULES, "patient:ben", 2, "").await;
     put(&world, TEAM, "default", 3, team).await;
@@ -235,7 +236,7 @@ async fn a_document_that_cannot_be_read_takes_nobody_elses_rules() {
     running.stop().await;
 }
 
-/// A damaged name in the register is that of one patient.
+/// A damaged register entry concerns one patient only.
 #[tokio::test]
 async fn a_row_of_the_register_that_cannot_be_read_hides_no_other() {
     let world = World::new();
@@ -267,7 +268,7 @@ async fn a_row_of_the_register_that_cannot_be_read_hides_no_other() {
     assert_eq!(of_ann.await.unwrap(), []);
 }
 
-/// A store that contradicts every decision about one alert: the others are told all the same.
+/// A store that contradicts every decision about one alert does not stop the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_alert_whose_timer_is_contested_for_ever_holds_up_no_other() {
     let world = World::new();
@@ -277,7 +278,7 @@ async fn an_alert_whose_timer_is_contested_for_ever_holds_up_no_other() {
          BEGIN SELECT RAISE(IGNORE); END;",
     )
     .unwrap();
-    // Timers are for teams, which are for registered patients.
+    // Timers exist for teams, and teams for registered patients.
     let ann = store::PatientEntry {
         id: "ann".into(),
         tenant: "default".into(),
@@ -306,7 +307,7 @@ async fn an_alert_whose_timer_is_contested_for_ever_holds_up_no_other() {
         config.people.email_to = vec!["ward@example.org".into()];
         config.people.group_s = 0;
     });
-    // More than one batch, so that the last one comes behind the first; of a backfill nobody is told.
+    // More than one batch, so the last alert follows the first. A backfill notifies nobody.
     let between = (0..100).map(|n| Alert {
         backfill: true,
         ..alert(&format!("between-{n}"))

@@ -1,4 +1,5 @@
-//! Alerting ends while the store does not answer: what was in hand is judged by whoever comes next, and nothing is written past it.
+//! Alerting ends while the store does not answer. Pending records are judged by the next member,
+//! and nothing is written past them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,10 +20,10 @@ use bus::{
 use prost::Message;
 use stage::{Running, S, World, pulses, until};
 
-/// Endings tried; each goes wrong half of the time where it can.
+/// Endings tried. Where the fault can occur, it occurs in half of them.
 const ENDINGS: u32 = 8;
 
-/// Its members of `vitals` have both records in hand at once, as a client that fetches ahead has.
+/// A bus whose members of `vitals` receive both records at once, as a prefetching client does.
 struct Ahead(Arc<dyn Bus>);
 
 struct Fetched(VecDeque<Event>);
@@ -82,9 +83,9 @@ impl Interposed for Ahead {
     }
 }
 
-/// Longest pause between two tries, and some.
+/// A little more than the longest pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(6);
-/// After so long without a turn the loop counts as stalled, and its pod is started anew.
+/// After this time without a turn the loop counts as stalled, and its pod is restarted.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,7 +114,7 @@ async fn whatever_an_alert_passes_through_is_seen_when_it_stops() {
     running.stop().await;
 }
 
-/// A world that waits for its store, with both records in hand, and the file of that store.
+/// A world that waits for its store with both records in hand, and the file of that store.
 async fn without_store() -> (World, Running, rusqlite::Connection) {
     let mut world = World::new();
     world.bus = Arc::new(Ahead(Arc::clone(&world.bus)));
@@ -141,7 +142,7 @@ async fn a_store_that_is_away_is_no_stalled_loop() {
 async fn an_end_while_the_store_is_away_passes_over_nothing() {
     for ending in 0..ENDINGS {
         let (world, running, file) = without_store().await;
-        // Until the pauses between its tries are long enough to end in one.
+        // Until the pauses between attempts are long enough to end during one.
         tokio::time::sleep(Duration::from_millis(500)).await;
         file.execute_batch("ALTER TABLE away RENAME TO alert_transitions")
             .unwrap();

@@ -1,4 +1,4 @@
-//! What the built-in rules make of simulated patients: each episode is noticed, and a calm day is quiet.
+//! The built-in rules on simulated patients: each episode raises an alert, and a calm day is quiet.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! Edge and core histories of one alert, and answers of the store that no repetition changes: alerts of everybody go on.
+//! Edge and core histories of one alert, and store errors that repetition cannot fix. Other
+//! patients' alerts continue.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +19,7 @@ use vitals::{Engine, Origin, Profile, RuleSet, edge_alert, episode_id};
 
 const RULE: &str = "temperature-very-high";
 
-/// Temperatures at these ages, and what a gateway makes of them.
+/// Temperatures at these ages, and the alerts that a gateway raises for them.
 fn both_histories(patient: &str, now_us: i64, values: &[(i64, f64)]) -> VitalsRecord {
     let rules = Arc::new(RuleSet::default_set());
     let mut edge = Engine::new(patient, rules, Profile::default(), Origin::Edge);
@@ -56,7 +57,7 @@ async fn histories(world: &World, patient: &str, rule: &str) -> Vec<Vec<Alert>> 
     histories
 }
 
-/// Two episodes begin and end before alerting has seen a sample of them.
+/// Two episodes begin and end before alerting has received any of their samples.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn episodes_that_are_over_before_their_samples_come_stop_nobody() {
     let world = World::new();
@@ -111,7 +112,7 @@ async fn episodes_that_are_over_before_their_samples_come_stop_nobody() {
     running.stop().await;
 }
 
-/// Rows of an alert that nothing can read, as a medium leaves them.
+/// Unreadable rows of an alert, as a damaged disk leaves them.
 fn damage(world: &World, id: &str, revisions: u32) {
     let rows = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
     for revision in 1..=revisions {
@@ -121,7 +122,7 @@ fn damage(world: &World, id: &str, revisions: u32) {
     }
 }
 
-/// What the store has of an alert already, it keeps; the alert goes on behind it.
+/// Stored rows of an alert stay, and the alert continues after them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_that_cannot_be_read_are_passed_over() {
     let world = World::new();
@@ -139,7 +140,7 @@ async fn rows_that_cannot_be_read_are_passed_over() {
     running.stop().await;
 }
 
-/// A store that contradicts every try costs its one record, and nobody else anything.
+/// A store that contradicts every attempt costs one record and no other patient's alert.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_can_never_be_stored_is_buried_and_the_others_go_on() {
     let world = World::new();
@@ -150,7 +151,7 @@ async fn a_record_that_can_never_be_stored_is_buried_and_the_others_go_on() {
         &episode_id("bad", "heart-rate-very-high", start),
         100,
     );
-    // All of them wait there when alerting begins, so they are one batch or few.
+    // All of them wait when alerting begins, so they form few batches.
     for n in 0..9 {
         let name = if n == 4 {
             "bad".to_owned()

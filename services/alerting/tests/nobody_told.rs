@@ -1,4 +1,4 @@
-//! Of whose alerts nobody is told is a warning until it is mended.
+//! Alerts that would notify nobody raise a warning until the gap is closed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -56,7 +56,7 @@ async fn a_tenant_without_a_team_is_a_warning_until_it_has_one() {
     assert_eq!(untold.len(), 1);
     assert!(untold[0].total && untold[0].tenant == "one");
 
-    // Somebody, but without an address.
+    // A team with a person without an address.
     let team = r#"{
       "contacts": [{"id": "son", "name": "Ben"}],
       "patients": {"ada": {"person": ["son"], "emergency": ["son"]}},
@@ -80,7 +80,7 @@ async fn a_tenant_without_a_team_is_a_warning_until_it_has_one() {
     running.stop().await;
 }
 
-/// No worker has the channel `email` here, so nobody takes the notice.
+/// No worker has the channel `email` here, so the notice stays queued.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_notice_that_is_not_tried_is_a_warning_before_it_is_30_s_old() {
     let world = World::new();

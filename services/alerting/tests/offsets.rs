@@ -1,4 +1,4 @@
-//! What the bus is told of progress is for its figures: nobody's alert waits for it.
+//! Offsets are reported to the bus for its metrics only. No alert waits for them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,8 @@ use service_kit::Secret;
 use stage::{LIMIT, S, World, pulses};
 use store::Scope;
 
-/// The broker that keeps the groups' offsets has died: records come, commits and questions about offsets have no answer.
+/// A bus whose group coordinator has died: records come, but commits and offset queries get no
+/// answer.
 struct Uncommitted(Arc<dyn Bus>);
 
 struct Member(Box<dyn Consumer>);

@@ -1,4 +1,4 @@
-//! Who is told, how and when: notices by every channel, escalation, silence, and what is kept of them.
+//! Notices by every channel: recipients, escalation, silence, and stored outcomes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -69,7 +69,7 @@ async fn put(world: &World, kind: &str, tenant: &str, version: u32, until_us: i6
     world.store.put_document(&document).await.unwrap();
 }
 
-/// Person at once, on-call a second later; the shift never ends.
+/// The person at once, on-call a second later. The shift never ends.
 const TEAM: &str = r#"{
   "contacts": [
     {"id": "ann-self", "name": "Ann", "email": "ann@example.org"},
@@ -122,7 +122,7 @@ async fn an_alert_goes_out_by_mail_over_starttls_and_is_sent_again_when_refused_
     until("a letter", || !of_it().is_empty()).await;
     let letter = of_it().remove(0);
     assert!(letter.tls, "nothing is said before TLS");
-    // Zero byte, name, zero byte, password, in base64.
+    // NUL, name, NUL, password, in base64.
     assert_eq!(letter.login, "AUTH PLAIN AGJyYWlkAGxldHRlcnM=");
     assert!(letter.to.contains("ward@example.org"), "{}", letter.to);
     for part in [
@@ -134,7 +134,7 @@ async fn an_alert_goes_out_by_mail_over_starttls_and_is_sent_again_when_refused_
     ] {
         assert!(letter.text.contains(part), "{part} in {}", letter.text);
     }
-    // The outcome is written, with the attempts it took.
+    // The outcome is stored with the number of attempts.
     world.outcomes(&alert.id, 1, NoticeResult::Delivered).await;
     running.stop().await;
 }
@@ -142,7 +142,7 @@ async fn an_alert_goes_out_by_mail_over_starttls_and_is_sent_again_when_refused_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mail_server_without_tls_gets_nothing() {
     let world = World::new();
-    // It answers in the clear and offers no STARTTLS.
+    // The server answers unencrypted and offers no STARTTLS.
     let server = MailServer::start(Security::Plain, server_tls(&world)).await;
     let running = world.start_with(|config| {
         let people = &mut config.people;
@@ -157,7 +157,7 @@ async fn a_mail_server_without_tls_gets_nothing() {
     assert!(server.letters.lock().is_empty());
     running.stop().await;
 
-    // In the clear to this machine is asked for by name.
+    // Unencrypted delivery to this machine must be requested by name.
     let running = world.start_with(|config| {
         let people = &mut config.people;
         people.smtp = Some(format!("smtp-plain://127.0.0.1:{}", server.address.port()));
@@ -265,7 +265,7 @@ fn health_data_leaves_the_machine_under_tls_only() {
     assert_eq!(refused(|c| c.people.group_s = 301), "group_s");
 }
 
-/// The member that told the person ends; another one takes over the timer.
+/// The member that notified the person ends, and another takes over the timer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_alert_escalates_over_a_restart_until_somebody_acknowledges() {
     let world = World::new();
@@ -296,7 +296,7 @@ async fn an_alert_escalates_over_a_restart_until_somebody_acknowledges() {
     let waited_us =
         both[1].notice.as_ref().unwrap().created_us - both[0].notice.as_ref().unwrap().created_us;
     assert!(waited_us >= 3 * S, "{waited_us}");
-    // The reminder to both.
+    // The reminder goes to both.
     let all = world.outcomes(&alert.id, 4, NoticeResult::Delivered).await;
     assert!(
         all[2..]
@@ -304,7 +304,7 @@ async fn an_alert_escalates_over_a_restart_until_somebody_acknowledges() {
             .all(|record| told(record).1 == NoticeReason::Reminder)
     );
 
-    // A team belongs to its tenant: somebody else's patient is told of to the ward alone.
+    // A team belongs to its tenant. A patient of another tenant notifies the ward alone.
     let other = raise(&world, "ben").await;
     let records = world.outcomes(&other.id, 1, NoticeResult::Delivered).await;
     assert_eq!(told(&records[0]).0, "ward@example.org");
@@ -329,7 +329,7 @@ async fn an_alert_escalates_over_a_restart_until_somebody_acknowledges() {
     running.stop().await;
 }
 
-/// The alert of the timer that is due first cannot be read.
+/// The alert of the earliest timer is unreadable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_timer_that_fails_holds_up_no_other() {
     let world = World::new();
@@ -369,7 +369,7 @@ async fn a_silence_keeps_people_from_being_told_until_it_ends() {
         r#"{"patient": "ann"}"#,
     )
     .await;
-    // Of another tenant: it covers nobody here.
+    // A silence of another tenant covers nothing here.
     put(
         &world,
         "silence",
@@ -388,7 +388,8 @@ async fn a_silence_keeps_people_from_being_told_until_it_ends() {
         records[0].outcome.as_ref().unwrap().detail,
         "default by Eve"
     );
-    // Nobody acknowledged it meanwhile, so it is told when the silence is over: here somebody ends it early.
+    // The alert was not acknowledged, so its notice follows when the silence ends. Here a person
+    // ends it early.
     let ended_us = contracts::now_us();
     put(
         &world,
@@ -432,7 +433,7 @@ async fn a_silence_of_a_rule_that_nothing_is_of_is_refused() {
     }
     silence("s-1", "battery-low", 1, 3600 * S).await.unwrap();
     silence("s-2", "gateway-silent", 1, 3600 * S).await.unwrap();
-    // One that was taken before there was a check can be ended.
+    // A silence stored before the check existed can be ended.
     silence("s-1", "batery-low", 2, -S).await.unwrap();
     running.stop().await;
 }
@@ -443,7 +444,7 @@ async fn a_patients_own_rules_hold_without_a_restart() {
     register(&world, "one", "ann").await;
     register(&world, "one", "ben").await;
     let running = world.start_with(|_| {});
-    // The built-in limit is 131: neither is alerted at 125.
+    // The built-in limit is 131, so 125 raises no alert.
     let start = contracts::now_us() - 120 * S;
     for patient in ["ann", "ben"] {
         world
@@ -494,7 +495,8 @@ async fn a_patients_own_rules_hold_without_a_restart() {
     let denied = ingest.put_document(request).await.unwrap_err();
     assert_eq!(denied.code(), Code::PermissionDenied);
 
-    // The member reads them within a second or so; each stretch is long enough for the rule's delay.
+    // The member reads changed rules within about a second. Each stretch is long enough for the
+    // rule's delay.
     let mut sequence = 16;
     let deadline = tokio::time::Instant::now() + stage::LIMIT;
     let raised = loop {
@@ -541,8 +543,8 @@ async fn what_became_of_an_alert_is_told_to_its_tenant() {
     running.stop().await;
 }
 
-/// A gateway and all behind it fall silent: one letter about the gateway, none about its devices; a patient's readings are never
-/// inhibited.
+/// A gateway and all its devices fall silent: one letter about the gateway, none about the devices.
+/// Alerts from a patient's readings are never inhibited.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_gateway_is_told_once_and_inhibits_its_devices() {
     let world = World::new();
@@ -559,7 +561,8 @@ async fn a_silent_gateway_is_told_once_and_inhibits_its_devices() {
         world.store.put_device(&entry).await.unwrap();
     }
     let server = MailServer::start(Security::Plain, server_tls(&world)).await;
-    // What ingest stores: one who was heard, and one behind another gateway who goes on being heard.
+    // Rows as ingest stores them: a patient heard in the past, and one behind another gateway who
+    // is still heard.
     let heard = async |patient: &str, gateway: &str, sequence: u64, ago_s: i64| {
         let mut record = pulses(patient, sequence, contracts::now_us() - ago_s * S, &[70.0]);
         for sample in &mut record.samples {
@@ -594,7 +597,7 @@ async fn a_silent_gateway_is_told_once_and_inhibits_its_devices() {
     let inhibited = world.outcomes(&device.id, 1, NoticeResult::Inhibited).await;
     let by = &inhibited[0].outcome.as_ref().unwrap().detail;
     assert!(by.contains(&gateway.id), "{by}");
-    // Physiology from the same gateway is told.
+    // An alert from readings of the same gateway does notify.
     let ill = raise(&world, "ann").await;
     assert_eq!(ill.gateway, "gateway-1");
     world.outcomes(&ill.id, 1, NoticeResult::Delivered).await;
@@ -606,7 +609,7 @@ async fn a_silent_gateway_is_told_once_and_inhibits_its_devices() {
         .count();
     assert_eq!(of_device, 0);
 
-    // Heard again: both end by themselves.
+    // When heard again, both alerts end by themselves.
     heard("ann", "gateway-1", 2, 0).await;
     world.alert("gateway-silent", AlertState::Resolved).await;
     world.alert("device-silent", AlertState::Resolved).await;

@@ -1,5 +1,5 @@
-//! Alerting that stands still says so within half a minute, whatever its loop is busy with, and says that all is well as soon as it
-//! moves again. Each scene lasts as long as the promise.
+//! A stalled alerting reports it within half a minute, whatever its loop waits for. It is ready
+//! again as soon as the loop turns. Each scene lasts as long as the promise.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/stage.rs"]
@@ -16,7 +16,7 @@ use contracts::alerts::AlertState;
 use stage::{Running, S, World, pulses};
 use tokio::sync::watch;
 
-/// What is promised of a standstill, and of the beginning before it.
+/// Promised time to report a stall, and to report the start.
 const SAID_WITHIN: Duration = Duration::from_secs(35);
 
 async fn becomes(running: &Running, what: &str, condition: impl Fn(&str) -> bool) {
@@ -40,7 +40,7 @@ async fn stands_still(running: &Running) {
     becomes(running, says, |failing| failing.contains(says)).await;
 }
 
-/// Enough for an alert.
+/// Enough readings for an alert.
 async fn fast_pulse(world: &World) {
     let record = pulses("ada", 1, contracts::now_us() - 30 * S, &[150.0; 25]);
     world.publish("ada", record).await;
@@ -53,7 +53,7 @@ async fn a_loop_that_repeats_a_refused_write() {
     is_ready(&running).await;
     let rows = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
     rows.busy_timeout(Duration::from_secs(10)).unwrap();
-    // The row is neither written nor there: the store has no answer that ends it.
+    // The row is neither written nor present, so no answer of the store ends the loop.
     rows.execute_batch(
         "CREATE TRIGGER for_the_test BEFORE INSERT ON alert_transitions BEGIN SELECT RAISE(IGNORE); END",
     )
@@ -86,7 +86,7 @@ async fn a_call_to_the_store_that_does_not_return() {
     running.stop().await;
 }
 
-/// A bus that loses members of `vitals` without a word, or does not answer at all.
+/// A bus that loses members of `vitals` silently, or does not answer at all.
 struct Faulty {
     inner: Arc<dyn Bus>,
     is_deaf: watch::Sender<bool>,

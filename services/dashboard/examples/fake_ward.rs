@@ -1,16 +1,19 @@
-//! For work on the page: the dashboard over the embedded engines with simulated patients and made-up alerting and links, and
-//! none of the other services. `cargo run -p dashboard --example fake_ward`, then `npm run dev` in `web/` or the printed address.
+//! A ward for work on the page: the dashboard on the embedded engines, with simulated patients,
+//! alerting and links. No other service runs. Start `cargo run -p dashboard --example fake_ward`.
+//! Then run `npm run dev` in `web/`, or open the printed address.
 //!
-//! `fake_ward ADDRESS PATIENTS ALERTS` adds what is hard to show: more patients, more open alerts of low priority with one old fall
-//! among them, a patient (`patient-4`) whose gateway was lost eight minutes ago, one of whom nothing ever arrived, and readings of two sensors that no patient wears. A line `cut` on
-//! standard input stops every reading and report, `restore` lets them go on, and the end of input ends the ward.
+//! `fake_ward ADDRESS PATIENTS ALERTS` adds difficult cases. It adds patients, and open alerts of
+//! low priority with one old fall among them. The gateway of `patient-4` was lost eight minutes
+//! ago. One patient never sent a reading, and two sensors without a patient did. A line `cut` on
+//! standard input stops all readings and reports, and `restore` resumes them. The end of the input
+//! ends the ward.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/support/ward.rs"]
 #[allow(dead_code)]
 mod ward;
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use contracts::alerts::{Alert, AlertState};
 use contracts::paths::{End, Link, PathReport, PathState};
@@ -20,9 +23,9 @@ use swarm::{Episode, Patient, Profile};
 use tokio::sync::mpsc;
 use ward::{PASSWORD, Ward, alert};
 
-/// How long ago the lost gateway was lost.
+/// Time since the lost gateway was lost.
 const LOST_US: i64 = 480_000_000;
-/// Further patients measure once in so many ticks.
+/// Ticks between two measurements of the further patients.
 const FURTHER_TICKS: u64 = 20;
 const TICK: Duration = Duration::from_millis(250);
 const NAMES: [&str; 5] = [
@@ -32,6 +35,9 @@ const NAMES: [&str; 5] = [
     "Daniel Eriksen",
     "Elif Faruk",
 ];
+
+/// A patient with the id and the next sequence of each stream.
+type Simulated = (String, Patient, HashMap<String, u64>);
 
 #[tokio::main]
 async fn main() {
@@ -43,46 +49,7 @@ async fn main() {
     let (more_patients, alerts): (usize, usize) = (number(1), number(2));
     let is_hard = args.len() > 1;
     let ward = Ward::start(dir.path(), &listen, &[]).await;
-    ward.account(dashboard::accounts::FIRST_ACCOUNT, Role::Administrator)
-        .await;
-    ward.account("viewer", Role::Viewer).await;
-    let mut patients = Vec::new();
-    for (index, name) in (1_u64..).zip(NAMES) {
-        let id = format!("patient-{index}");
-        ward.patient(&id, name, "default", "gw-1").await;
-        let profile = Profile {
-            patient: id.clone(),
-            ..Profile::varied(index, format!("{id}-device"))
-        };
-        let mut patient = Patient::new(index, profile, contracts::now_us() - 120_000_000);
-        if index == 2 {
-            patient.trigger(Episode::Tachycardia);
-        }
-        patients.push((id, patient, std::collections::HashMap::<String, u64>::new()));
-    }
-    for name in ["wifi", "lte"] {
-        let link = Link {
-            gateway: "gw-1".to_owned(),
-            name: name.to_owned(),
-            up: true,
-            ..Link::default()
-        };
-        ward.links.lock().push(link);
-    }
-    ward.alert(alert(
-        "patient-2",
-        "a1",
-        "Heart rate 138 per minute, at or above 131 for 10 s",
-        Priority::High,
-    ))
-    .await;
-    ward.alert(alert(
-        "patient-3",
-        "a2",
-        "SpO2 89 %, at or below 90 % for 15 s",
-        Priority::Medium,
-    ))
-    .await;
+    let mut patients = first_patients(&ward).await;
     let further: Vec<String> = (NAMES.len() + 1..=more_patients)
         .map(|number| format!("patient-{number}"))
         .collect();
@@ -151,7 +118,52 @@ async fn main() {
     ward.end().await;
 }
 
-/// Of standard input, until it ends.
+/// Adds the accounts, the first patients and their links and alerts.
+async fn first_patients(ward: &Ward) -> Vec<Simulated> {
+    ward.account(dashboard::accounts::FIRST_ACCOUNT, Role::Administrator)
+        .await;
+    ward.account("viewer", Role::Viewer).await;
+    let mut patients = Vec::new();
+    for (index, name) in (1_u64..).zip(NAMES) {
+        let id = format!("patient-{index}");
+        ward.patient(&id, name, "default", "gw-1").await;
+        let profile = Profile {
+            patient: id.clone(),
+            ..Profile::varied(index, format!("{id}-device"))
+        };
+        let mut patient = Patient::new(index, profile, contracts::now_us() - 120_000_000);
+        if index == 2 {
+            patient.trigger(Episode::Tachycardia);
+        }
+        patients.push((id, patient, HashMap::new()));
+    }
+    for name in ["wifi", "lte"] {
+        let link = Link {
+            gateway: "gw-1".to_owned(),
+            name: name.to_owned(),
+            up: true,
+            ..Link::default()
+        };
+        ward.links.lock().push(link);
+    }
+    ward.alert(alert(
+        "patient-2",
+        "a1",
+        "Heart rate 138 per minute, at or above 131 for 10 s",
+        Priority::High,
+    ))
+    .await;
+    ward.alert(alert(
+        "patient-3",
+        "a2",
+        "SpO2 89 %, at or below 90 % for 15 s",
+        Priority::Medium,
+    ))
+    .await;
+    patients
+}
+
+/// Lines of the standard input, until it ends.
 fn lines() -> mpsc::Receiver<String> {
     let (to, from) = mpsc::channel(1);
     std::thread::spawn(move || {
@@ -163,7 +175,7 @@ fn lines() -> mpsc::Receiver<String> {
     from
 }
 
-/// One of each that the score needs.
+/// One reading of each metric in the score.
 fn healthy(patient: &str, gateway: &str, sequence: u64, now_us: i64) -> Vec<Sample> {
     let values = [
         (Metric::RespirationRate, 15.0),
@@ -191,7 +203,7 @@ fn healthy(patient: &str, gateway: &str, sequence: u64, now_us: i64) -> Vec<Samp
     values.map(sample).to_vec()
 }
 
-/// Readings of two minutes that end eight minutes ago, with the alert that says why.
+/// Two minutes of readings that end eight minutes ago, with the alert about the cause.
 async fn lost_gateway(ward: &Ward, patient: &str) {
     let ended_us = contracts::now_us() - LOST_US;
     ward.patient(patient, "Daniel Eriksen", "default", "gw-2")
@@ -227,7 +239,7 @@ async fn lost_gateway(ward: &Ward, patient: &str) {
     .await;
 }
 
-/// The fall is older than all others.
+/// Adds open alerts. The last one is a fall, older than all others.
 async fn many_alerts(ward: &Ward, count: usize) {
     let now_us = contracts::now_us();
     for number in 1..=count {

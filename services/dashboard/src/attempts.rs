@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use service_kit::network;
 
 /// Keys watched. At the bound, the key whose last failure is oldest is forgotten.
-pub const KEYS_MAX: usize = 8_192;
+pub(crate) const KEYS_MAX: usize = 8_192;
 const FREE_PAIR: u32 = 5;
 const FREE_ADDRESS: u32 = 20;
 const FREE_NAME: u32 = 100;
@@ -44,13 +44,13 @@ struct Failures {
 }
 
 #[derive(Default)]
-pub struct Attempts {
+pub(crate) struct Attempts {
     table: HashMap<Key, Failures>,
 }
 
 impl Attempts {
     /// `Err`: microseconds to wait before the next attempt is checked.
-    pub fn allowed(&self, name: &str, address: IpAddr, now_us: i64) -> Result<(), i64> {
+    pub(crate) fn allowed(&self, name: &str, address: IpAddr, now_us: i64) -> Result<(), i64> {
         let until = keys(name, address)
             .iter()
             .filter_map(|key| self.table.get(key))
@@ -63,7 +63,7 @@ impl Attempts {
         Ok(())
     }
 
-    pub fn failed(&mut self, name: &str, address: IpAddr, now_us: i64) {
+    pub(crate) fn failed(&mut self, name: &str, address: IpAddr, now_us: i64) {
         for key in keys(name, address) {
             if self.table.len() >= KEYS_MAX && !self.table.contains_key(&key) {
                 self.forget_oldest();
@@ -86,7 +86,7 @@ impl Attempts {
         }
     }
 
-    pub fn succeeded(&mut self, name: &str, address: IpAddr) {
+    pub(crate) fn succeeded(&mut self, name: &str, address: IpAddr) {
         self.table.remove(&Key::Pair(name.to_owned(), address));
     }
 

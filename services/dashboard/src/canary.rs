@@ -1,7 +1,7 @@
 //! Waits for the canary's alerts. Sans-IO: takes the alerts as they arrive, and returns how long
 //! ago one was raised and one cleared.
 //!
-//! An alert counts from the time of its reading, not from its arrival: a canary that takes ten
+//! An alert counts from the time of its reading, not from its arrival. A canary that takes ten
 //! minutes proves that real alerts take as long.
 
 use std::time::Duration;
@@ -10,14 +10,14 @@ use consumer_health::Moment;
 use contracts::alerts::{Alert, AlertState};
 
 #[derive(Debug)]
-pub struct Canary {
+pub(crate) struct Canary {
     begun: Moment,
     raised: Option<Moment>,
     cleared: Option<Moment>,
 }
 
 impl Canary {
-    pub fn new(now: Moment) -> Canary {
+    pub(crate) fn new(now: Moment) -> Canary {
         Canary {
             begun: now,
             raised: None,
@@ -25,7 +25,7 @@ impl Canary {
         }
     }
 
-    pub fn on_alert(&mut self, alert: &Alert, now: Moment) {
+    pub(crate) fn on_alert(&mut self, alert: &Alert, now: Moment) {
         let age_us = now.wall_us.saturating_sub(alert.changed_us).max(0);
         let age = Duration::from_micros(age_us.unsigned_abs());
         // An alert from before the start of this machine is too old to count.
@@ -47,7 +47,7 @@ impl Canary {
     }
 
     /// The last time at which both halves had arrived.
-    pub fn since(&self) -> Moment {
+    pub(crate) fn since(&self) -> Moment {
         let raised = self.raised.unwrap_or(self.begun);
         let cleared = self.cleared.unwrap_or(self.begun);
         if raised.at < cleared.at {
@@ -57,7 +57,7 @@ impl Canary {
         }
     }
 
-    pub fn age(&self, now: Moment) -> Duration {
+    pub(crate) fn age(&self, now: Moment) -> Duration {
         now.at.saturating_duration_since(self.since().at)
     }
 }

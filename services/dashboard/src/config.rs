@@ -34,7 +34,8 @@ pub struct Config {
     /// Hours after which a person must sign in again.
     #[arg(long, value_name = "HOURS", default_value_t = 12)]
     pub session_hours: u32,
-    /// A code that signs in the first administrator, once, within 15 minutes of the start: `/?code=...`.
+    /// A code that signs in the first administrator, once, within 15 minutes of the start, as
+    /// `/?code=...`.
     #[arg(long, value_name = "CODE")]
     pub sign_in_code: Option<Secret>,
     #[command(flatten)]
@@ -54,9 +55,8 @@ pub struct Config {
 /// The test alert of every minute that proves the way of alerts.
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct CanaryConfig {
-    /// Report that alerts may not come through when the test alert of every minute was not raised
-    /// and cleared within this many seconds. 0: no test alert is expected (ingest has
-    /// --canary=false).
+    /// Warn when the test alert of each minute is not raised and cleared within this time. 0: no
+    /// test alert is expected (ingest has --canary=false).
     #[arg(long, value_name = "SECONDS", default_value_t = 90)]
     pub canary_within_s: u32,
     /// Address that gets a POST when alerts stop coming through, and another when they do again.

@@ -21,7 +21,7 @@ const RECORDS_MAX: usize = 512;
 const AWAY: &str = "see why the bus does not answer; the page says that it is not up to date";
 
 /// Spawns one task for each topic. Each is a readiness check until its first record could arrive.
-pub fn follow_all(bus: &Arc<dyn Bus>, live: &Arc<Live>, context: &Context) -> Readers {
+pub(crate) fn follow_all(bus: &Arc<dyn Bus>, live: &Arc<Live>, context: &Context) -> Readers {
     let readers = Readers::default();
     for (topic, check, seen) in [
         (Topic::Vitals, "bus-vitals", &readers.vitals),
@@ -59,7 +59,7 @@ impl Follower for Following {
     fn on_begun(&mut self, ends: &BTreeMap<u32, Extent>) {
         self.seen.begin(ends);
         self.check.ok();
-        // What was published between the last tail and this one is in the store.
+        // Records published between the last tail and this one are in the store.
         self.live.missed.notify_one();
     }
 

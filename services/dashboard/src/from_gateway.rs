@@ -16,20 +16,20 @@ use store::Store;
 use crate::gateways::{self, Certificate, GatewayError};
 
 /// Longest request; certificates and requests are some kilobytes.
-pub const BODY_BYTES_MAX: usize = 32 * 1024;
+pub(crate) const BODY_BYTES_MAX: usize = 32 * 1024;
 
-pub struct Office {
+pub(crate) struct CertificateIssuer {
     pub store: Arc<dyn Store>,
     pub authority: LocalAuthority,
 }
 
-pub fn routes(office: Arc<Office>) -> Router {
+pub(crate) fn routes(issuer: Arc<CertificateIssuer>) -> Router {
     Router::new()
         .route("/api/gateways/authority", get(authority))
         .route("/api/gateways/enrol", post(enrol))
         .route("/api/gateways/renew", post(renew))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .with_state(office)
+        .with_state(issuer)
 }
 
 #[derive(Deserialize)]
@@ -46,28 +46,34 @@ struct Renewal {
     proof: String,
 }
 
-async fn authority(State(office): State<Arc<Office>>) -> Response {
-    match office.authority.certificate_pem() {
+async fn authority(State(issuer): State<Arc<CertificateIssuer>>) -> Response {
+    match issuer.authority.certificate_pem() {
         Ok(pem) => pem.into_response(),
         Err(error) => refuse("authority", &error.into()),
     }
 }
 
-async fn enrol(State(office): State<Arc<Office>>, Json(asked): Json<Enrolment>) -> Response {
+async fn enrol(
+    State(issuer): State<Arc<CertificateIssuer>>,
+    Json(asked): Json<Enrolment>,
+) -> Response {
     let given = gateways::exchange(
-        office.store.as_ref(),
-        &office.authority,
+        issuer.store.as_ref(),
+        &issuer.authority,
         asked.token.expose(),
         &asked.request,
     );
     answer("enrol", given.await)
 }
 
-async fn renew(State(office): State<Arc<Office>>, Json(asked): Json<Renewal>) -> Response {
+async fn renew(
+    State(issuer): State<Arc<CertificateIssuer>>,
+    Json(asked): Json<Renewal>,
+) -> Response {
     let proof = unhex(&asked.proof);
     let given = gateways::renew(
-        office.store.as_ref(),
-        &office.authority,
+        issuer.store.as_ref(),
+        &issuer.authority,
         &asked.certificate,
         &asked.request,
         &proof,
@@ -92,7 +98,7 @@ fn refuse(what: &'static str, error: &GatewayError) -> Response {
         GatewayError::Query(_)
         | GatewayError::Write(_)
         | GatewayError::Authority(AuthorityError::Io { .. } | AuthorityError::Certificate { .. }) => {
-            "this cannot be answered at the moment; the dashboard's log tells why".to_owned()
+            "this cannot be answered at the moment; the reason is in the dashboard's log".to_owned()
         }
         error => error.to_string(),
     };

@@ -43,7 +43,7 @@ const RECENT_US: i64 = 8_000_000;
 const RECENT_SAMPLES_MAX: usize = 600;
 
 /// Keeps the ward view in step with the store until shutdown.
-pub async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: Context) {
+pub(crate) async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: Context) {
     // People who are signed in continue to watch by the bus.
     let check = context.health().check_at_start(
         "store",
@@ -146,7 +146,7 @@ fn rule_set(document: &Document) -> Result<Option<RuleSet>, String> {
     set.map(Some).map_err(|error| error.to_string())
 }
 
-/// Of each tenant separately, so that the many alerts of one tenant hide no other's.
+/// Reads each tenant separately, so that the many alerts of one tenant hide no other's.
 async fn open_alerts(store: &dyn Store, tenants: BTreeSet<&str>) -> Result<Vec<Alert>, QueryError> {
     let query = AlertsQuery {
         patient: None,
@@ -191,7 +191,7 @@ async fn ended(
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum SeriesError {
+pub(crate) enum SeriesError {
     /// The request is wrong.
     #[error("{0}")]
     Request(&'static str),
@@ -199,7 +199,7 @@ pub enum SeriesError {
     Store(#[from] QueryError),
 }
 
-pub async fn series(
+pub(crate) async fn series(
     store: &dyn Store,
     scope: &Scope,
     request: &GetSeriesRequest,
@@ -252,7 +252,7 @@ pub async fn series(
 }
 
 /// The latest samples of a patient, waveforms included.
-pub async fn recent_samples(
+pub(crate) async fn recent_samples(
     store: &dyn Store,
     scope: &Scope,
     patient: &str,
@@ -270,7 +270,7 @@ pub async fn recent_samples(
 }
 
 /// A list of alerts with the number of alerts, and how many the list leaves out.
-pub async fn alerts(
+pub(crate) async fn alerts(
     store: &dyn Store,
     scope: &Scope,
     query: &AlertsQuery,
@@ -283,7 +283,7 @@ pub async fn alerts(
 
 /// The readings of no patient of a tenant: the cases that arrived last, and how much the list
 /// leaves out.
-pub async fn quarantine(
+pub(crate) async fn quarantine(
     store: &dyn Store,
     scope: &Scope,
     limit: usize,
@@ -313,7 +313,7 @@ pub async fn quarantine(
 }
 
 /// Keeps the totals of open alerts, which every ward view carries, until shutdown.
-pub async fn keep_counts(store: Arc<dyn Store>, live: Arc<Live>, shutdown: Shutdown) {
+pub(crate) async fn keep_counts(store: Arc<dyn Store>, live: Arc<Live>, shutdown: Shutdown) {
     loop {
         match store.open_alerts(&Scope::Service, None).await {
             Ok(totals) => live.on_alert_counts(&totals),

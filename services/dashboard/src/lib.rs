@@ -77,8 +77,8 @@ pub async fn run(
             .tasks()
             .spawn(async move { oidc.keep_keys(shutdown).await });
     }
-    let office = match &config.authority {
-        Some(dir) => Some(Arc::new(from_gateway::Office {
+    let issuer = match &config.authority {
+        Some(dir) => Some(Arc::new(from_gateway::CertificateIssuer {
             store: Arc::clone(&store),
             authority: LocalAuthority::open(dir)?,
         })),
@@ -135,7 +135,7 @@ pub async fn run(
         store,
         live,
         clients,
-        office,
+        issuer,
         oidc,
         context.shutdown().clone(),
     );

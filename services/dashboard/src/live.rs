@@ -26,7 +26,7 @@ use crate::ward_view::{Snapshot, WardView};
 use crate::warnings::{Warnings, warning};
 
 /// Updates that a viewer may fall behind; beyond it the viewer takes a new snapshot.
-pub const UPDATES_MAX: usize = 2_048;
+pub(crate) const UPDATES_MAX: usize = 2_048;
 /// Alerts of patients and gateways that are not in the register yet. At the bound the oldest is not
 /// sent to viewers; a reload finds it in the store.
 const UNOWNED_MAX: usize = 256;
@@ -36,21 +36,21 @@ const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(400);
 const SNAPSHOT_INTERVALS_MAX: u32 = 10;
 
 #[derive(Clone, Debug)]
-pub struct Update {
+pub(crate) struct Update {
     pub tenant: Arc<str>,
     pub what: What,
 }
 
 #[derive(Clone, Debug)]
-pub enum What {
-    /// Of one patient.
+pub(crate) enum What {
+    /// Samples of one patient.
     Samples(Arc<Vec<Sample>>),
     Alert(Arc<Alert>),
-    /// Of one gateway.
+    /// Path reports of one gateway.
     Paths(Arc<Vec<PathReport>>),
 }
 
-pub struct Live {
+pub(crate) struct Live {
     ward: Mutex<WardView>,
     /// Gateway to tenant, by the register.
     gateways: Mutex<HashMap<String, Arc<str>>>,
@@ -75,7 +75,7 @@ pub struct Live {
 }
 
 impl Live {
-    pub fn new(rules: RuleSet, clock: CheckedClock) -> Live {
+    pub(crate) fn new(rules: RuleSet, clock: CheckedClock) -> Live {
         let begun = Moment {
             wall_us: clock.now_us(),
             ..Moment::now()
@@ -97,26 +97,26 @@ impl Live {
     }
 
     /// The present, by the checked clock of this service.
-    pub fn now_us(&self) -> i64 {
+    pub(crate) fn now_us(&self) -> i64 {
         self.clock.now_us()
     }
 
-    pub fn moment(&self) -> Moment {
+    pub(crate) fn moment(&self) -> Moment {
         Moment {
             wall_us: self.now_us(),
             ..Moment::now()
         }
     }
 
-    pub fn updates(&self) -> broadcast::Receiver<Update> {
+    pub(crate) fn updates(&self) -> broadcast::Receiver<Update> {
         self.updates.subscribe()
     }
 
-    pub fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
+    pub(crate) fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.snapshots.subscribe()
     }
 
-    pub fn on_register(
+    pub(crate) fn on_register(
         &self,
         patients: &[PatientEntry],
         gateways: &[GatewayEntry],
@@ -136,12 +136,12 @@ impl Live {
         }
     }
 
-    pub fn on_rules(&self, rules: RulesInForce<RuleSet>) {
+    pub(crate) fn on_rules(&self, rules: RulesInForce<RuleSet>) {
         self.ward.lock().on_rules(rules);
     }
 
     /// Viewers missed what was missed here, so they are sent the news, too.
-    pub fn on_stored(&self, latest: &[LatestVital], alerts: Vec<Alert>) {
+    pub(crate) fn on_stored(&self, latest: &[LatestVital], alerts: Vec<Alert>) {
         {
             let mut ward = self.ward.lock();
             latest.iter().for_each(|latest| ward.on_latest(latest));
@@ -149,7 +149,7 @@ impl Live {
         alerts.into_iter().for_each(|alert| self.on_alert(alert));
     }
 
-    pub fn on_alert_counts(&self, totals: &[OpenAlerts]) {
+    pub(crate) fn on_alert_counts(&self, totals: &[OpenAlerts]) {
         let mut by_tenant: HashMap<&str, Vec<OpenAlerts>> = HashMap::new();
         for total in totals {
             by_tenant
@@ -170,13 +170,13 @@ impl Live {
     }
 
     /// Ids of the open alerts.
-    pub fn open_alerts(&self) -> Vec<String> {
+    pub(crate) fn open_alerts(&self) -> Vec<String> {
         self.ward.lock().open_alerts()
     }
 
     /// Samples of one record. Its key is the patient and decides who may see them, so samples that
     /// name another patient are left out.
-    pub fn on_samples(&self, patient: &str, mut samples: Vec<Sample>) {
+    pub(crate) fn on_samples(&self, patient: &str, mut samples: Vec<Sample>) {
         samples.retain(|sample| sample.patient == patient);
         if samples.is_empty() || is_canary(patient) {
             return;
@@ -191,7 +191,7 @@ impl Live {
         self.send(tenant, What::Samples(Arc::new(samples)));
     }
 
-    pub fn on_alert(&self, alert: Alert) {
+    pub(crate) fn on_alert(&self, alert: Alert) {
         if is_canary(&alert.patient) {
             return self.canary.lock().on_alert(&alert, self.moment());
         }
@@ -235,7 +235,7 @@ impl Live {
     }
 
     /// Reports of one record. Its key is the gateway and decides as for samples.
-    pub fn on_paths(&self, gateway: &str, mut reports: Vec<PathReport>) {
+    pub(crate) fn on_paths(&self, gateway: &str, mut reports: Vec<PathReport>) {
         let tenant = self.gateways.lock().get(gateway).cloned();
         let owner = tenant.as_deref().unwrap_or_default();
         reports.retain(|report| report.gateway == gateway && !is_namesakes(report, owner));
@@ -254,13 +254,13 @@ impl Live {
         }
     }
 
-    pub fn publish(&self, now_us: i64) {
+    pub(crate) fn publish(&self, now_us: i64) {
         let snapshot = self.ward.lock().snapshot(now_us);
         self.snapshots.send_replace(Arc::new(snapshot));
     }
 
     /// The ward view of a tenant at this moment.
-    pub fn look(&self, tenant: &str) -> ListPatientsResponse {
+    pub(crate) fn look(&self, tenant: &str) -> ListPatientsResponse {
         let snapshot = self.snapshots.borrow().clone();
         ListPatientsResponse {
             patients: snapshot.of(tenant).to_vec(),
@@ -276,7 +276,7 @@ impl Live {
     }
 }
 
-pub async fn publish_snapshots(live: Arc<Live>, shutdown: Shutdown) {
+pub(crate) async fn publish_snapshots(live: Arc<Live>, shutdown: Shutdown) {
     let mut ticks = tokio::time::interval(SNAPSHOT_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut unchanged = 0;

@@ -32,7 +32,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::config::OidcConfig;
 
-pub use jwt::TokenError;
+pub(crate) use jwt::TokenError;
 use jwt::{Expected, KeySet, Purpose};
 
 /// Sign-ins in progress. At the bound the oldest of the address with the most is forgotten, so that
@@ -47,10 +47,10 @@ const KEYS_AGAIN: Duration = Duration::from_secs(30);
 /// Longest name of a person.
 const NAME_BYTES_MAX: usize = 120;
 /// Prefix of every name, so that no person can be taken for a built-in account.
-pub const NAME_PREFIX: &str = "sso:";
+pub(crate) const NAME_PREFIX: &str = "sso:";
 
 #[derive(Debug, thiserror::Error)]
-pub enum OidcError {
+pub(crate) enum OidcError {
     #[error("the provider: {0}")]
     Call(#[from] CallError),
     #[error("the provider answered {0} to {1}")]
@@ -71,7 +71,7 @@ pub enum OidcError {
 
 impl OidcError {
     /// The origin of an error: the provider or the network, or the person.
-    pub fn is_outage(&self) -> bool {
+    pub(crate) fn is_outage(&self) -> bool {
         matches!(
             self,
             OidcError::Call(_) | OidcError::Status(..) | OidcError::Provider(_)
@@ -81,7 +81,7 @@ impl OidcError {
 
 /// The person, as the provider names them.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Vouched {
+pub(crate) struct Vouched {
     pub name: String,
     pub tenant: String,
     pub role: Role,
@@ -109,7 +109,7 @@ struct Pending {
     verifier: String,
 }
 
-pub struct Oidc {
+pub(crate) struct Oidc {
     config: OidcConfig,
     tls: Arc<ClientConfig>,
     known: tokio::sync::Mutex<Option<Known>>,
@@ -127,7 +127,7 @@ struct Tokens {
 
 impl Oidc {
     /// `None`: no provider is configured.
-    pub fn new(config: &OidcConfig) -> Result<Option<Arc<Oidc>>, ConfigError> {
+    pub(crate) fn new(config: &OidcConfig) -> Result<Option<Arc<Oidc>>, ConfigError> {
         let Some(ca) = config.oidc_ca.as_deref().filter(|_| config.is_set()) else {
             return Ok(None);
         };
@@ -142,7 +142,7 @@ impl Oidc {
     }
 
     /// The address to which the browser is sent, and the state that it must bring back.
-    pub async fn begin(&self, from: IpAddr) -> Result<(String, String), OidcError> {
+    pub(crate) async fn begin(&self, from: IpAddr) -> Result<(String, String), OidcError> {
         let discovered = self.discovered().await?;
         let (state, nonce, verifier) = (random(), random(), random());
         let challenge = BASE64.encode(Sha256::digest(verifier.as_bytes()));
@@ -177,7 +177,7 @@ impl Oidc {
 
     /// Finishes a sign-in with the values that the browser brought back; its cookie named the same
     /// state. A state serves once.
-    pub async fn finish(&self, state: &str, code: &str) -> Result<Vouched, OidcError> {
+    pub(crate) async fn finish(&self, state: &str, code: &str) -> Result<Vouched, OidcError> {
         let pending = self.pending.lock().remove(state);
         let pending = pending.filter(|pending| pending.at.elapsed() < PENDING_WITHIN);
         let pending = pending.ok_or(OidcError::Unknown)?;
@@ -217,12 +217,12 @@ impl Oidc {
     }
 
     /// Whether access tokens of the provider are accepted, and this token claims to be one.
-    pub fn takes(&self, token: &str) -> bool {
+    pub(crate) fn takes(&self, token: &str) -> bool {
         !self.config.oidc_audience.is_empty() && jwt::names_issuer(token, &self.config.oidc_issuer)
     }
 
     /// The caller of this access token, and the time until which it is accepted.
-    pub async fn caller(&self, token: &str) -> Result<(Vouched, i64), OidcError> {
+    pub(crate) async fn caller(&self, token: &str) -> Result<(Vouched, i64), OidcError> {
         let purpose = Purpose::Call {
             audience: &self.config.oidc_audience,
         };
@@ -234,13 +234,13 @@ impl Oidc {
     }
 
     /// The keys that sign the provider's access tokens, as last read, for a proxy in front.
-    pub fn shown_keys(&self) -> Vec<Value> {
+    pub(crate) fn shown_keys(&self) -> Vec<Value> {
         self.shown.lock().clone()
     }
 
     /// Keeps the provider's keys fresh for a proxy in front, which checks tokens before the
     /// dashboard does.
-    pub async fn keep_keys(&self, shutdown: Shutdown) {
+    pub(crate) async fn keep_keys(&self, shutdown: Shutdown) {
         if self.config.oidc_audience.is_empty() {
             return;
         }
@@ -382,8 +382,7 @@ fn forget_one(pending: &mut HashMap<String, Pending>) {
     }
 }
 
-/// Name, tenant and role from the claims. Of several roles the highest counts; unknown ones are
-/// left out.
+/// Name, tenant and role from the claims. The highest known role counts.
 fn vouched(config: &OidcConfig, claims: &Value) -> Result<Vouched, OidcError> {
     let texts = |claim: &str| -> Vec<String> {
         match at(claims, claim) {

@@ -1,7 +1,7 @@
 //! Decides when people are told directly that alerts do not come through: once when it begins and
 //! once when it is over. Sans-IO.
 
-pub mod shared;
+pub(crate) mod shared;
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use consumer_health::Moment;
 const WELL_FOR: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Post {
+pub(crate) enum Post {
     Outage { since: Moment, says: Vec<String> },
     Recovered { since: Moment, until: Moment },
 }
 
 #[derive(Debug, Default)]
-pub struct Outage {
+pub(crate) struct Outage {
     /// The beginning, for people. `None`: all is well.
     open: Option<Moment>,
     well_since: Option<(Instant, Moment)>,
@@ -26,7 +26,7 @@ pub struct Outage {
 
 impl Outage {
     /// `troubles`: each current trouble and its beginning, the worst first.
-    pub fn on_look(&mut self, troubles: &[(String, Moment)], now: Moment) -> Option<Post> {
+    pub(crate) fn on_look(&mut self, troubles: &[(String, Moment)], now: Moment) -> Option<Post> {
         if let Some((_, since)) = troubles.iter().min_by_key(|(_, since)| since.at) {
             self.well_since = None;
             if self.open.is_some() {

@@ -7,14 +7,14 @@ use std::collections::HashMap;
 use store::{Account, Role};
 
 /// Sessions of one replica. When reached, the session that would expire first ends.
-pub const SESSIONS_MAX: usize = 2_000;
+pub(crate) const SESSIONS_MAX: usize = 2_000;
 /// Sessions of one account; beyond it the oldest ends. So a leaked password cannot end everybody
 /// else's sessions.
-pub const SESSIONS_PER_ACCOUNT_MAX: usize = 32;
+pub(crate) const SESSIONS_PER_ACCOUNT_MAX: usize = 32;
 
 /// A signed-in person; an extension of every authenticated request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Person {
+pub(crate) struct Person {
     pub name: String,
     pub tenant: String,
     pub role: Role,
@@ -24,18 +24,18 @@ pub struct Person {
 
 impl Person {
     /// Viewers only look. Acknowledging and cutting links need a clinician or an administrator.
-    pub fn may_act(&self) -> bool {
+    pub(crate) fn may_act(&self) -> bool {
         self.role >= Role::Clinician
     }
 
     /// Whether the person decides about teams and rules.
-    pub fn is_administrator(&self) -> bool {
+    pub(crate) fn is_administrator(&self) -> bool {
         self.role == Role::Administrator
     }
 }
 
 /// SHA-256 of the token.
-pub type Key = [u8; 32];
+pub(crate) type Key = [u8; 32];
 
 struct Session {
     person: Person,
@@ -46,12 +46,12 @@ struct Session {
 }
 
 #[derive(Default)]
-pub struct Sessions {
+pub(crate) struct Sessions {
     table: HashMap<Key, Session>,
 }
 
 impl Sessions {
-    pub fn open(&mut self, key: Key, account: &Account, now_us: i64, expires_us: i64) {
+    pub(crate) fn open(&mut self, key: Key, account: &Account, now_us: i64, expires_us: i64) {
         self.table.retain(|_, session| session.expires_us > now_us);
         let of_account = |session: &Session| session.person.name == account.name;
         if self.table.values().filter(|s| of_account(s)).count() >= SESSIONS_PER_ACCOUNT_MAX {
@@ -87,18 +87,18 @@ impl Sessions {
         }
     }
 
-    pub fn person(&self, key: &Key, now_us: i64) -> Option<&Person> {
+    pub(crate) fn person(&self, key: &Key, now_us: i64) -> Option<&Person> {
         let session = self.table.get(key)?;
         (session.expires_us > now_us).then_some(&session.person)
     }
 
-    pub fn close(&mut self, key: &Key) -> Option<Person> {
+    pub(crate) fn close(&mut self, key: &Key) -> Option<Person> {
         self.table.remove(key).map(|session| session.person)
     }
 
     /// Names with a session, to be looked up in the store again. People of a provider have no
     /// account there.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let with_account = self.table.values().filter(|s| !s.password_hash.is_empty());
         let mut names: Vec<_> = with_account.map(|s| s.person.name.clone()).collect();
         names.sort();
@@ -107,7 +107,7 @@ impl Sessions {
     }
 
     /// Ends the sessions of `name` that its present account (`None`: removed) does not justify.
-    pub fn recheck(&mut self, name: &str, account: Option<&Account>) {
+    pub(crate) fn recheck(&mut self, name: &str, account: Option<&Account>) {
         self.table.retain(|_, session| {
             session.person.name != name
                 || account.is_some_and(|account| {
@@ -118,7 +118,7 @@ impl Sessions {
         });
     }
 
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.table.len()
     }
 }

@@ -27,7 +27,7 @@ const CANARY_SAYS: &str = "Alerts may not come through: the test alert of every 
 
 /// The positions of the three readers of this replica.
 #[derive(Default)]
-pub struct Readers {
+pub(crate) struct Readers {
     pub vitals: Arc<Seen>,
     pub alerts: Arc<Seen>,
     pub paths: Arc<Seen>,
@@ -36,7 +36,7 @@ pub struct Readers {
 /// Current failures that keep alerts from people, by code.
 type Critical = Arc<Mutex<BTreeMap<&'static str, (String, Moment)>>>;
 
-pub fn start(
+pub(crate) fn start(
     bus: &Arc<dyn Bus>,
     store: &Arc<dyn Store>,
     live: &Arc<Live>,

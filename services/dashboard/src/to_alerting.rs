@@ -6,11 +6,11 @@ use service_kit::grpc::{ChannelError, channel};
 use service_kit::tls::Identity;
 use tonic::transport::Channel;
 
-pub mod untold;
+pub(crate) mod untold;
 
 /// Connects on first use and again after a loss; clones share the channel.
-pub type Alerting = AlertsServiceClient<Channel>;
+pub(crate) type Alerting = AlertsServiceClient<Channel>;
 
-pub fn client(url: &str, identity: Option<&Identity>) -> Result<Alerting, ChannelError> {
+pub(crate) fn client(url: &str, identity: Option<&Identity>) -> Result<Alerting, ChannelError> {
     Ok(AlertsServiceClient::new(channel(url, identity)?))
 }

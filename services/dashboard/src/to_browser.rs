@@ -19,7 +19,7 @@ use tower::ServiceBuilder;
 
 use crate::Config;
 use crate::attempts::Attempts;
-use crate::from_gateway::{self, Office};
+use crate::from_gateway::{self, CertificateIssuer};
 use crate::live::Live;
 use crate::oidc::Oidc;
 use crate::sessions::{Key, Person, Sessions};
@@ -29,6 +29,7 @@ use crate::tokens::{self, Tokens};
 use viewers::Viewers;
 
 mod administration;
+mod calls;
 mod federated;
 mod guesses;
 mod origin;
@@ -48,17 +49,17 @@ const BODY_WITHIN: Duration = Duration::from_secs(10);
 const RECHECK_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Clients of the services that are called in the name of people.
-pub struct Clients {
+pub(crate) struct Clients {
     pub alerting: Alerting,
     /// `None`: no demonstration.
     pub links: Option<Links>,
 }
 
-pub struct App {
+pub(crate) struct App {
     store: Arc<dyn Store>,
     live: Arc<Live>,
     clients: Clients,
-    office: Option<Arc<Office>>,
+    issuer: Option<Arc<CertificateIssuer>>,
     oidc: Option<Arc<Oidc>>,
     sessions: Mutex<Sessions>,
     tokens: Tokens,
@@ -74,12 +75,12 @@ pub struct App {
 }
 
 impl App {
-    pub fn new(
+    pub(crate) fn new(
         config: &Config,
         store: Arc<dyn Store>,
         live: Arc<Live>,
         clients: Clients,
-        office: Option<Arc<Office>>,
+        issuer: Option<Arc<CertificateIssuer>>,
         oidc: Option<Arc<Oidc>>,
         shutdown: Shutdown,
     ) -> Arc<App> {
@@ -90,7 +91,7 @@ impl App {
             store,
             live,
             clients,
-            office,
+            issuer,
             oidc,
             sessions: Mutex::default(),
             attempts: Arc::default(),
@@ -138,7 +139,7 @@ impl App {
     }
 }
 
-pub fn router(app: Arc<App>) -> Router {
+pub(crate) fn router(app: Arc<App>) -> Router {
     let query = ServiceBuilder::new()
         .layer(tonic_web::GrpcWebLayer::new())
         .service(QueryServiceServer::new(query::Query::new(app.clone())));
@@ -159,8 +160,8 @@ pub fn router(app: Arc<App>) -> Router {
         .layer(middleware::from_fn(whole_bodies_only));
     // A second check besides the one against other sites, because a provider is another site.
     let back = federated::return_routes().with_state(app.clone());
-    let office = app.office.clone().map(from_gateway::routes);
-    let office = office.map(|routes| routes.layer(middleware::from_fn(whole_bodies_only)));
+    let issuer = app.issuer.clone().map(from_gateway::routes);
+    let issuer = issuer.map(|routes| routes.layer(middleware::from_fn(whole_bodies_only)));
     let guesses = middleware::from_fn_with_state(app.clone(), guesses::slowed);
     let same_site = middleware::from_fn_with_state(app.clone(), origin::same_site_only);
     Router::new()
@@ -171,7 +172,7 @@ pub fn router(app: Arc<App>) -> Router {
             federated::admit_caller,
         ))
         .with_state(app)
-        .merge(office.unwrap_or_default())
+        .merge(issuer.unwrap_or_default())
         .layer(guesses)
         .layer(same_site)
         .merge(back)
@@ -213,7 +214,7 @@ async fn whole_bodies_only(request: Request, next: Next) -> Response {
 }
 
 /// Ends sessions whose account was removed or changed.
-pub async fn recheck_sessions(app: Arc<App>) {
+pub(crate) async fn recheck_sessions(app: Arc<App>) {
     loop {
         tokio::select! {
             () = app.shutdown.requested() => return,

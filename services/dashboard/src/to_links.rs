@@ -6,10 +6,13 @@ use service_kit::tls::Identity;
 use tonic::transport::Channel;
 
 /// Connects on first use and again after a loss; clones share the channel.
-pub type Links = LinkServiceClient<Channel>;
+pub(crate) type Links = LinkServiceClient<Channel>;
 
 /// `None`: the address is empty, so there is no demonstration.
-pub fn client(url: &str, identity: Option<&Identity>) -> Result<Option<Links>, ChannelError> {
+pub(crate) fn client(
+    url: &str,
+    identity: Option<&Identity>,
+) -> Result<Option<Links>, ChannelError> {
     if url.is_empty() {
         return Ok(None);
     }

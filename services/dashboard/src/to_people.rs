@@ -32,13 +32,13 @@ const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
-pub struct Webhook {
+pub(crate) struct Webhook {
     posts: mpsc::Sender<Post>,
 }
 
 impl Webhook {
     /// The sender, and the future that sends until shutdown. `None`: no address is configured.
-    pub fn new(
+    pub(crate) fn new(
         config: &CanaryConfig,
         store: &Arc<dyn Store>,
         context: &Context,
@@ -74,7 +74,7 @@ impl Webhook {
         Ok(Some((Webhook { posts }, running)))
     }
 
-    pub fn post(&self, post: Post) {
+    pub(crate) fn post(&self, post: Post) {
         if self.posts.try_send(post).is_err() {
             tracing::error!("people are not told of an outage: too many posts wait");
         }

@@ -40,7 +40,7 @@ const SHOWN_FRESH_US: i64 = 1_000_000;
 const SETTLE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
-pub enum TokenError {
+pub(crate) enum TokenError {
     #[error("the key: {0}")]
     Key(#[from] rcgen::Error),
     #[error("the signature is none")]
@@ -60,7 +60,7 @@ struct Own {
 }
 
 /// The own key, and the keys of all replicas.
-pub struct Tokens {
+pub(crate) struct Tokens {
     store: Arc<dyn Store>,
     /// How long a session lasts.
     session_us: i64,
@@ -71,12 +71,12 @@ pub struct Tokens {
 }
 
 /// The value in the table of sessions that stands for the token.
-pub fn key_of(token: &str) -> Key {
+pub(crate) fn key_of(token: &str) -> Key {
     Sha256::digest(token.as_bytes()).into()
 }
 
 impl Tokens {
-    pub fn new(store: Arc<dyn Store>, session_us: i64, is_fronted: bool) -> Tokens {
+    pub(crate) fn new(store: Arc<dyn Store>, session_us: i64, is_fronted: bool) -> Tokens {
         Tokens {
             store,
             session_us,
@@ -87,7 +87,7 @@ impl Tokens {
     }
 
     /// A token of a session that begins now.
-    pub async fn sign(&self, name: &str, now_us: i64) -> Result<String, TokenError> {
+    pub(crate) async fn sign(&self, name: &str, now_us: i64) -> Result<String, TokenError> {
         let (token, settled) = {
             let mut own = self.own.lock().await;
             let own = self.in_use(&mut own, now_us).await?;
@@ -113,7 +113,7 @@ impl Tokens {
     }
 
     /// The public keys of all replicas, including the own, as a set of RFC 7517.
-    pub async fn shown(&self, now_us: i64) -> Result<String, TokenError> {
+    pub(crate) async fn shown(&self, now_us: i64) -> Result<String, TokenError> {
         let mut shown = self.shown.lock().await;
         if let Some((at_us, keys)) = &*shown
             && (0..SHOWN_FRESH_US).contains(&(now_us - at_us))
@@ -192,7 +192,7 @@ impl Tokens {
 }
 
 /// A public key without a private half, because Envoy treats a set without keys as a failure.
-pub fn nobodys_key() -> Option<Value> {
+pub(crate) fn nobodys_key() -> Option<Value> {
     let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).ok()?;
     public(&pair).map(|(_, key)| key)
 }

@@ -6,9 +6,8 @@
 //! revision. So a snapshot of the store may be folded in at any moment, at the start and for
 //! repair.
 //!
-//! A snapshot depends on the time: a patient from whom nothing arrives has no score ([`watched`]),
-//! and neither has a patient with a needed reading that is too old. So snapshots are taken at
-//! intervals, whether or not anything arrives.
+//! A snapshot depends on the time. A patient has no score if no reading arrives ([`watched`]), or
+//! if a needed reading is too old. So snapshots are taken at intervals, with or without new data.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -32,16 +31,16 @@ mod watched;
 /// Patients on one dashboard. At the bound a registered patient replaces an unregistered one, or
 /// else one without open alerts of the tenant with the most patients. Patients without a place are
 /// counted as omitted; the store keeps all data.
-pub const PATIENTS_MAX: usize = 5_000;
+pub(crate) const PATIENTS_MAX: usize = 5_000;
 /// Alerts remembered for one patient. At the bound the least important is forgotten here: resolved
 /// before open, then by priority, acknowledged before unacknowledged, then the oldest. The number
 /// of alerts then reads "at least".
-pub const OPEN_ALERTS_MAX: usize = 64;
-/// Gateways whose path reports and silence alerts are remembered. Of more, later ones are ignored,
+pub(crate) const OPEN_ALERTS_MAX: usize = 64;
+/// Gateways whose path reports and silence alerts are remembered. Beyond it later ones are ignored,
 /// and causes are less exact.
 const GATEWAYS_MAX: usize = 5_000;
 
-pub struct WardView {
+pub(crate) struct WardView {
     /// The rules for a patient without a rule set in force.
     built_in: RuleSet,
     rules: RulesInForce<RuleSet>,
@@ -57,19 +56,19 @@ pub struct WardView {
 
 /// Each tenant's patients in the order of [`rank`].
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     pub version: u64,
     by_tenant: HashMap<String, Arc<Vec<Patient>>>,
     omitted: HashMap<String, u32>,
 }
 
 impl Snapshot {
-    pub fn of(&self, tenant: &str) -> Arc<Vec<Patient>> {
+    pub(crate) fn of(&self, tenant: &str) -> Arc<Vec<Patient>> {
         self.by_tenant.get(tenant).cloned().unwrap_or_default()
     }
 
     /// Registered patients of a tenant for whom there was no room.
-    pub fn omitted(&self, tenant: &str) -> u32 {
+    pub(crate) fn omitted(&self, tenant: &str) -> u32 {
         self.omitted.get(tenant).copied().unwrap_or_default()
     }
 }
@@ -82,7 +81,7 @@ struct Gateway {
 }
 
 impl WardView {
-    pub fn new(built_in: RuleSet) -> WardView {
+    pub(crate) fn new(built_in: RuleSet) -> WardView {
         WardView {
             built_in,
             rules: RulesInForce::default(),
@@ -94,17 +93,17 @@ impl WardView {
         }
     }
 
-    pub fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
     /// The tenant that may see a patient; `None` while the register has not named it.
-    pub fn tenant_of(&self, patient: &str) -> Option<&str> {
+    pub(crate) fn tenant_of(&self, patient: &str) -> Option<&str> {
         self.patients.get(patient)?.tenant.as_deref()
     }
 
     /// Takes the rules in force: they decide when a patient's reading is too old.
-    pub fn on_rules(&mut self, rules: RulesInForce<RuleSet>) {
+    pub(crate) fn on_rules(&mut self, rules: RulesInForce<RuleSet>) {
         self.rules = rules;
         self.version += 1;
     }
@@ -114,8 +113,8 @@ impl WardView {
         self.rules.of(tenant, id).unwrap_or(&self.built_in)
     }
 
-    /// The register as it is: names, tenants, scales, and which gateway a patient's devices belong to.
-    pub fn on_register(&mut self, patients: &[PatientEntry], devices: &[DeviceEntry]) {
+    /// Takes the register: names, tenants, scales, and the gateway of each patient's devices.
+    pub(crate) fn on_register(&mut self, patients: &[PatientEntry], devices: &[DeviceEntry]) {
         self.registered.clear();
         for entry in patients {
             *self.registered.entry(entry.tenant.clone()).or_default() += 1;
@@ -137,7 +136,7 @@ impl WardView {
         self.version += 1;
     }
 
-    pub fn on_latest(&mut self, latest: &LatestVital) {
+    pub(crate) fn on_latest(&mut self, latest: &LatestVital) {
         if !self.make_room(&latest.patient, None, false) {
             return;
         }
@@ -154,7 +153,7 @@ impl WardView {
     }
 
     /// True when the register need not be read again for the sample.
-    pub fn on_sample(&mut self, sample: &Sample) -> bool {
+    pub(crate) fn on_sample(&mut self, sample: &Sample) -> bool {
         if !self.make_room(&sample.patient, None, false) {
             return true;
         }
@@ -172,7 +171,7 @@ impl WardView {
     }
 
     /// Reports of a gateway's paths, which distinguish a silent sensor from a silent gateway.
-    pub fn on_paths(&mut self, gateway: &str, reports: &[PathReport]) {
+    pub(crate) fn on_paths(&mut self, gateway: &str, reports: &[PathReport]) {
         let Some(known) = self.gateway(gateway) else {
             return;
         };
@@ -186,7 +185,7 @@ impl WardView {
     }
 
     /// Ids of the open alerts, as far as is known here.
-    pub fn open_alerts(&self) -> Vec<String> {
+    pub(crate) fn open_alerts(&self) -> Vec<String> {
         let wide = self.gateways.values().filter_map(|it| it.silent.as_ref());
         let wide = wide.chain(&self.pipeline).map(|(id, open)| (id, open));
         let open = self.patients.values().flat_map(|bed| &bed.open).chain(wide);
@@ -196,7 +195,7 @@ impl WardView {
 
     /// False: the alert is known already. An alert without a patient concerns a gateway or the
     /// core, and counts for causes only.
-    pub fn on_alert(&mut self, alert: &Alert) -> bool {
+    pub(crate) fn on_alert(&mut self, alert: &Alert) -> bool {
         if alert.patient.is_empty() {
             self.on_wide_alert(alert);
             return true;
@@ -241,7 +240,7 @@ impl WardView {
             },
             _ => return,
         };
-        // Of two episodes the later one holds.
+        // The later of two episodes counts.
         let newer = known.as_ref().is_none_or(|(_, known)| {
             (alert.since_us, alert.revision) > (known.since_us, known.revision)
         });
@@ -303,7 +302,7 @@ impl WardView {
             .map(|(id, _)| id.clone())
     }
 
-    pub fn snapshot(&self, now_us: i64) -> Snapshot {
+    pub(crate) fn snapshot(&self, now_us: i64) -> Snapshot {
         let mut heard: HashMap<&str, i64> = HashMap::new();
         for bed in self.patients.values().filter(|bed| bed.heard_us > 0) {
             let newest = heard.entry(&bed.gateway).or_default();
@@ -452,7 +451,7 @@ impl WardView {
     }
 }
 
-pub fn unit(metric: i32) -> &'static str {
+pub(crate) fn unit(metric: i32) -> &'static str {
     Metric::try_from(metric)
         .ok()
         .and_then(vitals::entry)

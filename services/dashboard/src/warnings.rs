@@ -1,5 +1,4 @@
-//! What the system says about itself: the warnings that the page shows as banners and the API
-//! lists. Sans-IO.
+//! Warnings about the installation, which the page shows as banners and the API lists. Sans-IO.
 //!
 //! A part that finds a failure calls [`Warnings::raise`] with a code, and [`Warnings::end`] when it
 //! is over. A warning concerns one tenant or everybody. It reaches every viewer with the next ward
@@ -14,7 +13,7 @@ use contracts::query::{SystemWarning, WarningSeverity};
 const WARNINGS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
-pub struct Warnings {
+pub(crate) struct Warnings {
     /// By code and tenant; an empty tenant stands for everybody.
     in_force: BTreeMap<(String, String), SystemWarning>,
 }
@@ -22,7 +21,7 @@ pub struct Warnings {
 impl Warnings {
     /// Replaces the warning of the same code and tenant. Keeps its beginning if the new one has
     /// none.
-    pub fn raise(&mut self, tenant: &str, mut warning: SystemWarning) {
+    pub(crate) fn raise(&mut self, tenant: &str, mut warning: SystemWarning) {
         let key = (warning.code.clone(), tenant.to_owned());
         if let Some(known) = self.in_force.get(&key)
             && warning.since_us == 0
@@ -38,12 +37,12 @@ impl Warnings {
         }
     }
 
-    pub fn end(&mut self, tenant: &str, code: &str) {
+    pub(crate) fn end(&mut self, tenant: &str, code: &str) {
         self.in_force.remove(&(code.to_owned(), tenant.to_owned()));
     }
 
     /// Those that concern a tenant, the most severe first, then the oldest.
-    pub fn of(&self, tenant: &str) -> Vec<SystemWarning> {
+    pub(crate) fn of(&self, tenant: &str) -> Vec<SystemWarning> {
         let concerned = self.in_force.iter();
         let concerned = concerned.filter(|((_, of), _)| of.is_empty() || of == tenant);
         let mut warnings: Vec<_> = concerned.map(|(_, warning)| warning.clone()).collect();
@@ -62,7 +61,7 @@ fn rank(warning: &SystemWarning) -> (Reverse<i32>, i64, &str) {
 }
 
 /// A warning of this severity.
-pub fn warning(
+pub(crate) fn warning(
     code: &str,
     severity: WarningSeverity,
     since_us: i64,

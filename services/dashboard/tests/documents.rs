@@ -1,4 +1,4 @@
-//! What people decide about alerting, asked the way a browser asks: silences and their end, teams, rules.
+//! Documents about alerting, requested as a browser does: silences and their end, teams, rules.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]
@@ -67,7 +67,8 @@ async fn clinicians_silence_and_administrators_decide_who_is_told() {
         assert_eq!(listed.documents, std::slice::from_ref(&silence));
     }
 
-    // Ended before its time by a second version, in the name of who does it; what it was stays in the history.
+    // A second version ends it early, in the name of its author. The first version stays in the
+    // history.
     let end = PutDocumentRequest {
         version: 2,
         reason: "the cuff is here".to_owned(),
@@ -110,7 +111,8 @@ async fn clinicians_silence_and_administrators_decide_who_is_told() {
     ward.end().await;
 }
 
-/// Who was told of somebody's alert, and by which rules somebody is judged, is about them: the log answers who looked.
+/// Notices of a patient's alert, and the rules for a patient, are patient data. The log records
+/// each reader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_read_beside_somebody_is_in_the_log_by_their_name() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Passwords and tokens that are guessed, and pages of other sites.
+//! Guessed passwords and tokens, and requests from pages of other sites.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]
@@ -15,10 +15,10 @@ use tokio::task::JoinSet;
 use ward::{PASSWORD, Ward};
 
 const AT_ONCE: usize = 40;
-/// Five are free; as many as are computed at once may be looked at besides.
+/// Five attempts are free. Attempts that are computed at the same time may exceed them.
 const LOOKED_AT_MAX: usize = 7;
 
-/// The statuses of sign-ins of `name` with these passwords, all begun together.
+/// The statuses of concurrent sign-ins of `name` with these passwords.
 async fn at_once(ward: &Ward, name: &'static str, passwords: Vec<String>) -> Vec<u16> {
     let address = ward.address;
     let mut asked = JoinSet::new();
@@ -35,7 +35,7 @@ async fn guesses_at_once_are_slowed_like_guesses_in_turn() {
     for name in ["ada", "bob"] {
         ward.account(name, Role::Clinician).await;
     }
-    // Who knows the password is let in, however many at once.
+    // A person with the right password is admitted, however many attempts run.
     let known = at_once(&ward, "bob", vec![PASSWORD.to_owned(); AT_ONCE]).await;
     assert_eq!(known, [200; AT_ONCE]);
 
@@ -49,7 +49,7 @@ async fn guesses_at_once_are_slowed_like_guesses_in_turn() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_network_of_ipv6_is_slowed_as_one_address() {
-    /// Free for one address, whatever the names.
+    /// Attempts that one address has for free, under any names.
     const FREE: usize = 20;
     let dir = tempfile::tempdir().unwrap();
     let ward = Ward::start(dir.path(), ANYWHERE, &["--trust-forwarded-for", "true"]).await;
@@ -69,7 +69,7 @@ async fn a_network_of_ipv6_is_slowed_as_one_address() {
 
 const LIST: &str = "/braid.query.v1.QueryService/ListPatients";
 
-/// What a call with this token is answered, from that address.
+/// The answer to a call with this token from that address.
 async fn with_token(ward: &Ward, path: &str, token: &str, from: &str) -> u16 {
     let bearer = format!("Bearer {token}");
     let headers = [("authorization", &*bearer), ("x-forwarded-for", from)];
@@ -110,12 +110,12 @@ async fn wrong_tokens_are_slowed_and_right_ones_are_not() {
         }
         assert_eq!(with_token(&ward, path, "a guess", stranger).await, 429);
         assert_eq!(with_token(&ward, path, token, stranger).await, 429);
-        // Who has signed in from an address is not slowed there, whatever else comes from it.
+        // A person who signed in from an address is not slowed there by other attempts.
         for n in 0..=FREE + 1 {
             let answered = with_token(&ward, path, &format!("guess-{n}"), "192.0.2.1").await;
             assert_eq!(answered, wrong, "{path} {n}");
         }
-        // The service looks at the request, which is no gRPC.
+        // The service sees the request, which is not gRPC.
         let looked_at = if path == LIST { 400 } else { 200 };
         let answered = with_token(&ward, path, token, "192.0.2.1").await;
         assert_eq!(answered, looked_at);
@@ -145,7 +145,7 @@ async fn a_page_of_another_site_is_refused_where_the_browser_says_only_its_origi
     let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
     ward.account("ada", Role::Clinician).await;
     let body = format!(r#"{{"name":"ada","password":"{PASSWORD}"}}"#);
-    // The host that is asked is braid.test.
+    // The requested host is braid.test.
     for (origin, status) in [
         ("http://braid.test", 200),
         ("http://evil.test", 403),

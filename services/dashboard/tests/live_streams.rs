@@ -1,4 +1,4 @@
-//! Live streams: beside a store that is behind the bus, and by whose clock.
+//! Live streams while the store is behind the bus, and the clock that pages use.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]
@@ -18,7 +18,8 @@ use store::{Role, VitalsBatch};
 use tokio::time::timeout;
 use ward::{Ward, heart_rate};
 
-/// The bus is ahead of the store: a reading may pass before a viewer comes and be stored after the viewer's snapshot.
+/// The bus is ahead of the store. A reading may pass before a viewer subscribes and be stored after
+/// the viewer's snapshot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_viewer_gets_what_the_store_learns_after_the_snapshot() {
     let dir = tempfile::tempdir().unwrap();
@@ -29,12 +30,12 @@ async fn a_viewer_gets_what_the_store_learns_after_the_snapshot() {
     let watch = || WatchRequest {
         patient: "p1".to_owned(),
     };
-    // A machine that stands still for longer than the page waits for the store gets another viewer.
+    // If the machine stalls for longer than the page waits for the store, another viewer is used.
     for sequence in 1..=6 {
         let mut stream = client.watch(watch()).await.unwrap().into_inner();
         let snapshot = |update| matches!(update, Update::Paths(_)).then_some(());
         until("the snapshot", &mut stream, snapshot).await;
-        // Not over the bus.
+        // Written to the store without the bus.
         let batch = VitalsBatch {
             samples: vec![heart_rate("p1", sequence, 71.0)],
             ..VitalsBatch::default()
@@ -55,7 +56,7 @@ async fn a_viewer_gets_what_the_store_learns_after_the_snapshot() {
     panic!("no viewer got what was stored after the snapshot");
 }
 
-/// By a clock of their own that is off, pages would take everybody for silent, or nobody.
+/// With wrong clocks of their own, pages would show all patients as silent, or none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_look_at_the_ward_says_what_time_it_is() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Readings of no patient are on the page's list, with what the list leaves out.
+//! The page lists readings of no patient, and the number of readings that the list omits.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]

@@ -1,4 +1,5 @@
-//! A revoked gateway comes back by a token that was made since, and by nothing older.
+//! A revoked gateway returns with a token that was created after the revocation, and with no older
+//! one.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,16 +13,16 @@ const DECISION: Decision<'_> = Decision {
     reason: "a test",
 };
 
-struct Office {
+struct Issuer {
     store: SqliteStore,
     authority: LocalAuthority,
     _dir: tempfile::TempDir,
 }
 
-impl Office {
-    fn new() -> Office {
+impl Issuer {
+    fn new() -> Issuer {
         let dir = tempfile::tempdir().unwrap();
-        Office {
+        Issuer {
             store: SqliteStore::open(dir.path()).unwrap(),
             authority: LocalAuthority::open_or_create(dir.path()).unwrap(),
             _dir: dir,
@@ -34,7 +35,7 @@ impl Office {
         token.unwrap().text.expose().to_owned()
     }
 
-    /// Fingerprint of the certificate that the token gets.
+    /// Fingerprint of the certificate that the token buys.
     async fn exchange(&self, token: &str) -> Result<Fingerprint, GatewayError> {
         let request = renewal::Request::new().unwrap().request_pem;
         let given = self.ask(token, &request).await?;
@@ -56,58 +57,58 @@ impl Office {
 
 #[tokio::test]
 async fn a_token_made_before_a_revocation_lets_nobody_in_after_it() {
-    let office = Office::new();
-    let (first, older) = (office.token().await, office.token().await);
-    let certificate = office.exchange(&first).await.unwrap();
-    assert!(office.lets_in(&certificate).await);
-    gateways::revoke(&office.store, "gw-1", &DECISION)
+    let issuer = Issuer::new();
+    let (first, older) = (issuer.token().await, issuer.token().await);
+    let certificate = issuer.exchange(&first).await.unwrap();
+    assert!(issuer.lets_in(&certificate).await);
+    gateways::revoke(&issuer.store, "gw-1", &DECISION)
         .await
         .unwrap();
-    assert!(!office.lets_in(&certificate).await);
-    let refused = office.exchange(&older).await.unwrap_err();
+    assert!(!issuer.lets_in(&certificate).await);
+    let refused = issuer.exchange(&older).await.unwrap_err();
     assert!(matches!(refused, GatewayError::Outdated), "{refused}");
 
-    let newer = office.token().await;
-    let certificate = office.exchange(&newer).await.unwrap();
-    assert!(office.lets_in(&certificate).await);
-    // Revoked again, the way back is a token again.
-    gateways::revoke(&office.store, "gw-1", &DECISION)
+    let newer = issuer.token().await;
+    let certificate = issuer.exchange(&newer).await.unwrap();
+    assert!(issuer.lets_in(&certificate).await);
+    // After a second revocation the gateway needs a token again.
+    gateways::revoke(&issuer.store, "gw-1", &DECISION)
         .await
         .unwrap();
-    assert!(!office.lets_in(&certificate).await);
-    assert!(office.exchange(&older).await.is_err());
+    assert!(!issuer.lets_in(&certificate).await);
+    assert!(issuer.exchange(&older).await.is_err());
 }
 
 #[tokio::test]
 async fn an_answer_that_is_lost_costs_neither_token_nor_certificate() {
-    let office = Office::new();
-    let token = office.token().await;
-    let files = IdentityFiles::in_dir(office._dir.path(), "gw-1");
+    let issuer = Issuer::new();
+    let token = issuer.token().await;
+    let files = IdentityFiles::in_dir(issuer._dir.path(), "gw-1");
     let request = || renewal::Request::kept(&files).unwrap();
-    let lost = office.ask(&token, &request().request_pem).await.unwrap();
-    let stranger = office.exchange(&token).await.unwrap_err();
+    let lost = issuer.ask(&token, &request().request_pem).await.unwrap();
+    let stranger = issuer.exchange(&token).await.unwrap_err();
     assert!(matches!(stranger, GatewayError::Used(_)), "{stranger}");
-    let certificate = office.ask(&token, &request().request_pem).await.unwrap();
+    let certificate = issuer.ask(&token, &request().request_pem).await.unwrap();
     assert_ne!(lost, certificate);
     request().install(&certificate, &files).unwrap();
 
-    // Revoked and let in again: the certificate by which it asks stays let in, however many answers are lost.
-    gateways::revoke(&office.store, "gw-1", &DECISION)
+    // Revoked and enrolled again: the new certificate stays valid, however many answers are lost.
+    gateways::revoke(&issuer.store, "gw-1", &DECISION)
         .await
         .unwrap();
-    let token = office.token().await;
-    let certificate = office.ask(&token, &request().request_pem).await.unwrap();
+    let token = issuer.token().await;
+    let certificate = issuer.ask(&token, &request().request_pem).await.unwrap();
     request().install(&certificate, &files).unwrap();
     for lost in 0..3 {
         let next = renewal::Request::new().unwrap();
         let proof = next.proof(&files.key).unwrap();
-        let (store, authority) = (&office.store, &office.authority);
+        let (store, authority) = (&issuer.store, &issuer.authority);
         let given =
             gateways::renew(store, authority, &certificate, &next.request_pem, &proof).await;
         let given = given.unwrap_or_else(|refused| panic!("after {lost} lost answers: {refused}"));
         for pem in [&certificate, &given.certificate] {
             let fingerprint = renewal::fingerprint(pem).unwrap();
-            assert!(office.lets_in(&fingerprint).await, "after {lost}");
+            assert!(issuer.lets_in(&fingerprint).await, "after {lost}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The dashboard over the embedded engines, asked the way a browser asks.
+//! The dashboard on the embedded engines, requested as a browser does.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]
@@ -127,6 +127,30 @@ async fn a_link_signs_in_once() {
     ward.end().await;
 }
 
+/// Waits for a sample, an alert and a path report. Each must belong to the own tenant.
+async fn own_updates_arrive(stream: &mut tonic::Streaming<WatchResponse>) {
+    let (mut sample, mut alarm, mut paths) = (false, false, false);
+    until("sample, alert and path", stream, |update| {
+        match update {
+            Update::Samples(update) => {
+                assert!(update.samples.iter().all(|s| s.patient == "p1"));
+                sample |= update.samples.iter().any(|s| s.sequence == 2);
+            }
+            Update::Alert(alert) => {
+                assert_eq!(alert.id, "a1");
+                alarm = true;
+            }
+            Update::Paths(update) => {
+                assert!(update.reports.iter().all(|r| r.gateway == "g1"));
+                paths |= !update.reports.is_empty();
+            }
+            Update::Ward(_) | Update::Alerts(_) => {}
+        }
+        (sample && alarm && paths).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_viewer_sees_what_arrives_and_only_of_the_own_tenant() {
     let dir = tempfile::tempdir().unwrap();
@@ -171,26 +195,7 @@ async fn a_viewer_sees_what_arrives_and_only_of_the_own_tenant() {
     ward.paths("g9", vec![report("g9")]).await;
     ward.paths("g1", vec![report("g1")]).await;
 
-    let (mut sample, mut alarm, mut paths) = (false, false, false);
-    until("sample, alert and path", &mut stream, |update| {
-        match update {
-            Update::Samples(update) => {
-                assert!(update.samples.iter().all(|s| s.patient == "p1"));
-                sample |= update.samples.iter().any(|s| s.sequence == 2);
-            }
-            Update::Alert(alert) => {
-                assert_eq!(alert.id, "a1");
-                alarm = true;
-            }
-            Update::Paths(update) => {
-                assert!(update.reports.iter().all(|r| r.gateway == "g1"));
-                paths |= !update.reports.is_empty();
-            }
-            Update::Ward(_) | Update::Alerts(_) => {}
-        }
-        (sample && alarm && paths).then_some(())
-    })
-    .await;
+    own_updates_arrive(&mut stream).await;
 
     let series = |patient: &str| GetSeriesRequest {
         patient: patient.to_owned(),

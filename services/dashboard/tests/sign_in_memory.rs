@@ -1,4 +1,5 @@
-//! What a burst of sign-ins takes of memory, which belongs to a process: so this test has one of its own.
+//! Memory of a burst of sign-ins. It is measured for the process, so this test has a process of its
+//! own.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -10,11 +11,13 @@ use tokio::task::JoinSet;
 
 const NAME: &str = "admin";
 const PASSWORD: &str = "correct horse";
-/// Who give up while their password is being hashed, one after the other; and who wait for their answer, all at once.
+/// Callers that give up while their password is hashed, one after the other, and callers that wait,
+/// all at once.
 const IMPATIENT: usize = 48;
 const PATIENT: usize = 48;
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Two hashes at once are 38 MiB. Those of everybody who gave up would be hundreds, as would be one kept for every thread of the runtime.
+/// Two concurrent hashes need 38 MiB. A hash for every caller that gave up, or for every thread,
+/// would need hundreds.
 const GROWTH_KIB_MAX: u64 = 120 << 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -26,7 +29,7 @@ async fn a_burst_of_sign_ins_takes_the_memory_of_two() {
         .await
         .unwrap();
     for _ in 0..IMPATIENT {
-        // Whether it was in time is of no interest.
+        // The result is irrelevant, in time or not.
         let _ = tokio::time::timeout(PATIENCE, verify(store.as_ref(), NAME, PASSWORD)).await;
     }
     let mut patient = JoinSet::new();
@@ -46,7 +49,7 @@ async fn a_burst_of_sign_ins_takes_the_memory_of_two() {
     println!("{growth} KiB more at the peak");
 }
 
-/// The most that this process ever had.
+/// Peak memory of this process.
 fn resident_max_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:"));

@@ -1,4 +1,5 @@
-//! Signing in at a provider that really signs its tokens: who is let in and as whom, and everything that must not be believed.
+//! Sign-in at a provider that really signs its tokens: the admitted people, and the claims that
+//! must be refused.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]
@@ -21,7 +22,7 @@ use testkit::oidc::{CLIENT, Provider, SECRET};
 use ward::Ward;
 
 async fn get(ward: &Ward, path: &str, cookie: &str) -> Response<Bytes> {
-    // As a browser says it when another site sends it here.
+    // The header of a browser that another site sends here.
     let headers = [("cookie", cookie), ("sec-fetch-site", "cross-site")];
     ask(ward.address, Method::GET, path, "", &headers).await
 }
@@ -35,7 +36,7 @@ fn bare(cookie: &str) -> String {
     cookie.split(';').next().unwrap().to_owned()
 }
 
-/// To the provider: where it sends the browser back to, and the cookie that waits here.
+/// The provider's way back to this host, and the cookie of the waiting sign-in.
 async fn begin(ward: &Ward, provider: &Provider) -> (String, String) {
     let begun = ask(ward.address, Method::GET, "/api/sso/begin", "", &[]).await;
     assert_eq!(begun.status(), StatusCode::SEE_OTHER);
@@ -63,7 +64,7 @@ fn session(response: &Response<Bytes>) -> Option<String> {
         .map(|it| bare(it))
 }
 
-/// By the audit log, once for each time.
+/// The people in the audit log, once for each time.
 async fn who_did(ward: &Ward, action: &str) -> Vec<String> {
     let query = AuditQuery {
         patient: None,
@@ -74,6 +75,35 @@ async fn who_did(ward: &Ward, action: &str) -> Vec<String> {
     let log = ward.store.audit(&Scope::tenant("default"), &query).await;
     let rows = log.unwrap().into_iter().filter(|row| row.action == action);
     rows.map(|row| row.who).collect()
+}
+
+/// Tries to sign in with each kind of wrong claim.
+async fn wrong_claims_sign_nobody_in(ward: &Ward, provider: &Provider, good: &Value) {
+    let say = |claims: Value| provider.saying.lock().claims = claims;
+    let past: i64 = 1_000_000_000;
+    for change in [
+        json!({"iss": "https://another.example.org"}),
+        json!({"aud": "another"}),
+        json!({"aud": [CLIENT, "another"]}),
+        json!({"nonce": "another"}),
+        json!({"nonce": null}),
+        json!({"exp": past}),
+        json!({"iat": 3 * past}),
+        json!({"roles": ["guest"]}),
+        json!({"roles": null}),
+        json!({"tenant": null}),
+        json!({"sub": ""}),
+    ] {
+        let mut claims = good.clone();
+        claims
+            .as_object_mut()
+            .unwrap()
+            .extend(change.as_object().unwrap().clone());
+        say(claims);
+        let answer = sign_in(ward, provider).await;
+        assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{change}");
+        assert_eq!(session(&answer), None, "{change}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -121,7 +151,7 @@ async fn the_provider_says_who_it_is_and_nobody_else() {
         .await
         .unwrap();
 
-    // Bound to the browser that began, and once.
+    // The sign-in is bound to the browser that began it, and works once.
     let (path, own) = begin(&ward, &provider).await;
     for cookie in ["", "braid_sso=", "braid_sso=another"] {
         assert_eq!(get(&ward, &path, cookie).await.status(), 403, "{cookie}");
@@ -142,34 +172,11 @@ async fn the_provider_says_who_it_is_and_nobody_else() {
     let refused = path.replace("code=", "error=access_denied&not=");
     assert_eq!(get(&ward, &refused, &own).await.status(), 403);
 
-    // The provider changes its key; it is read anew.
+    // The provider changes its key, and the dashboard reads it again.
     provider.change_key().unwrap();
     assert!(session(&sign_in(&ward, &provider).await).is_some());
 
-    let past: i64 = 1_000_000_000;
-    for change in [
-        json!({"iss": "https://another.example.org"}),
-        json!({"aud": "another"}),
-        json!({"aud": [CLIENT, "another"]}),
-        json!({"nonce": "another"}),
-        json!({"nonce": null}),
-        json!({"exp": past}),
-        json!({"iat": 3 * past}),
-        json!({"roles": ["guest"]}),
-        json!({"roles": null}),
-        json!({"tenant": null}),
-        json!({"sub": ""}),
-    ] {
-        let mut claims = good.clone();
-        claims
-            .as_object_mut()
-            .unwrap()
-            .extend(change.as_object().unwrap().clone());
-        say(claims);
-        let answer = sign_in(&ward, &provider).await;
-        assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{change}");
-        assert_eq!(session(&answer), None, "{change}");
-    }
+    wrong_claims_sign_nobody_in(&ward, &provider, &good).await;
     say(good.clone());
     provider.saying.lock().by_a_stranger = true;
     assert_eq!(
@@ -179,7 +186,7 @@ async fn the_provider_says_who_it_is_and_nobody_else() {
     );
     provider.saying.lock().by_a_stranger = false;
 
-    // Of another tenant: sees nothing of this one.
+    // A person of another tenant sees no patient of this one.
     say(json!({"roles": "administrator", "tenant": "elsewhere"}));
     let cookie = session(&sign_in(&ward, &provider).await).unwrap();
     let ward_seen = client(&ward, &cookie)
@@ -192,9 +199,76 @@ async fn the_provider_says_who_it_is_and_nobody_else() {
     ward.end().await;
 }
 
+const AUDIENCE: &str = "https://ward.example.org";
+
+/// The ids of the patients that a caller with this token sees.
+async fn patients(ward: &Ward, token: &str) -> Result<Vec<String>, tonic::Status> {
+    let channel = service_kit::grpc::channel(&format!("http://{}", ward.address), None);
+    let bearer: tonic::metadata::AsciiMetadataValue = format!("Bearer {token}").parse().unwrap();
+    let with_token = move |mut request: tonic::Request<()>| {
+        request
+            .metadata_mut()
+            .insert("authorization", bearer.clone());
+        Ok(request)
+    };
+    let mut client = QueryServiceClient::with_interceptor(channel.unwrap(), with_token);
+    let answer = client.list_patients(ListPatientsRequest {}).await;
+    answer.map(|ward| {
+        let ids = ward.into_inner().patients.into_iter().map(|it| it.id);
+        ids.collect()
+    })
+}
+
+async fn session_of(ward: &Ward, token: &str) -> http::Response<bytes::Bytes> {
+    let bearer = format!("Bearer {token}");
+    let headers = [("authorization", bearer.as_str())];
+    ask(ward.address, Method::GET, "/api/session", "", &headers).await
+}
+
+/// The id of the only key that a proxy in front gets.
+async fn provider_key(ward: &Ward) -> String {
+    let keys = ask(ward.address, Method::GET, "/api/keys/provider", "", &[]).await;
+    let keys: Value = serde_json::from_slice(keys.body()).unwrap();
+    assert_eq!(keys["keys"].as_array().unwrap().len(), 1, "{keys}");
+    keys["keys"][0]["kid"].as_str().unwrap().to_owned()
+}
+
+/// Calls with a token for each kind of wrong claim.
+async fn tokens_with_wrong_claims_are_refused(ward: &Ward, provider: &Provider, good: &Value) {
+    let say = |claims: Value| provider.saying.lock().claims = claims;
+    let past: i64 = 1_000_000_000;
+    for (change, status) in [
+        (json!({"aud": CLIENT}), 401),
+        (json!({"aud": null}), 401),
+        (json!({"aud": [CLIENT, "another"]}), 401),
+        (json!({"exp": past}), 401),
+        (json!({"exp": null}), 401),
+        (json!({"nbf": 3 * past}), 401),
+        (json!({"iss": "https://another.example.org"}), 204),
+        (json!({"roles": ["guest"]}), 403),
+        (json!({"roles": null}), 403),
+        (json!({"tenant": null}), 403),
+        (json!({"sub": ""}), 403),
+    ] {
+        let mut claims = good.clone();
+        claims
+            .as_object_mut()
+            .unwrap()
+            .extend(change.as_object().unwrap().clone());
+        say(claims);
+        let token = provider.access_token(AUDIENCE).unwrap();
+        assert_eq!(session_of(ward, &token).await.status(), status, "{change}");
+        let refused = patients(ward, &token).await.unwrap_err();
+        let code = match status {
+            403 => tonic::Code::PermissionDenied,
+            _ => tonic::Code::Unauthenticated,
+        };
+        assert_eq!(refused.code(), code, "{change}: {refused:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_calls_with_a_token_of_the_provider() {
-    const AUDIENCE: &str = "https://ward.example.org";
     let dir = tempfile::tempdir().unwrap();
     let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();
     let files = authority.issue(&PeerId::service("provider"), &[]).unwrap();
@@ -218,32 +292,9 @@ async fn a_program_calls_with_a_token_of_the_provider() {
     ward.patient("p9", "Zoe Lund", "elsewhere", "g9").await;
     let say = |claims: Value| provider.saying.lock().claims = claims;
     let good = json!({"roles": ["viewer"], "tenant": "default", "sub": "nightly", "preferred_username": null});
-    let patients = async |ward: &Ward, token: &str| {
-        let channel = service_kit::grpc::channel(&format!("http://{}", ward.address), None);
-        let bearer: tonic::metadata::AsciiMetadataValue =
-            format!("Bearer {token}").parse().unwrap();
-        let with_token = move |mut request: tonic::Request<()>| {
-            request
-                .metadata_mut()
-                .insert("authorization", bearer.clone());
-            Ok(request)
-        };
-        let mut client = QueryServiceClient::with_interceptor(channel.unwrap(), with_token);
-        let answer = client.list_patients(ListPatientsRequest {}).await;
-        answer.map(|ward| {
-            let ids = ward.into_inner().patients.into_iter().map(|it| it.id);
-            ids.collect::<Vec<_>>()
-        })
-    };
-    let session = async |token: &str| {
-        let bearer = format!("Bearer {token}");
-        let headers = [("authorization", bearer.as_str())];
-        ask(ward.address, Method::GET, "/api/session", "", &headers).await
-    };
-
     say(good.clone());
     let token = provider.access_token(AUDIENCE).unwrap();
-    // The list follows the store.
+    // The list follows the store after a moment.
     let seen = async |token: &str, patient: &str| {
         let listed = async {
             while patients(&ward, token).await.unwrap() != [patient] {
@@ -253,55 +304,27 @@ async fn a_program_calls_with_a_token_of_the_provider() {
         browser::within("the ward is read", listed).await;
     };
     seen(&token, "p1").await;
-    let who = session(&token).await;
+    let who = session_of(&ward, &token).await;
     assert_eq!(
         who.body().as_ref(),
         br#"{"name":"sso:nightly","role":"viewer"}"#
     );
-    // Of another tenant: sees that one's and no other.
+    // A token of another tenant shows that tenant's patients only.
     say(json!({"roles": ["administrator"], "tenant": "elsewhere"}));
     let theirs = provider.access_token(AUDIENCE).unwrap();
     seen(&theirs, "p9").await;
-    // A key that the provider has changed to meanwhile.
+    // The provider has changed to another key meanwhile.
     provider.change_key().unwrap();
     say(good.clone());
     let token = provider.access_token(AUDIENCE).unwrap();
     assert_eq!(patients(&ward, &token).await.unwrap(), ["p1"]);
 
-    let past: i64 = 1_000_000_000;
-    for (change, status) in [
-        (json!({"aud": CLIENT}), 401),
-        (json!({"aud": null}), 401),
-        (json!({"aud": [CLIENT, "another"]}), 401),
-        (json!({"exp": past}), 401),
-        (json!({"exp": null}), 401),
-        (json!({"nbf": 3 * past}), 401),
-        (json!({"iss": "https://another.example.org"}), 204),
-        (json!({"roles": ["guest"]}), 403),
-        (json!({"roles": null}), 403),
-        (json!({"tenant": null}), 403),
-        (json!({"sub": ""}), 403),
-    ] {
-        let mut claims = good.clone();
-        claims
-            .as_object_mut()
-            .unwrap()
-            .extend(change.as_object().unwrap().clone());
-        say(claims);
-        let token = provider.access_token(AUDIENCE).unwrap();
-        assert_eq!(session(&token).await.status(), status, "{change}");
-        let refused = patients(&ward, &token).await.unwrap_err();
-        let code = match status {
-            403 => tonic::Code::PermissionDenied,
-            _ => tonic::Code::Unauthenticated,
-        };
-        assert_eq!(refused.code(), code, "{change}: {refused:?}");
-    }
+    tokens_with_wrong_claims_are_refused(&ward, &provider, &good).await;
     say(good.clone());
     provider.saying.lock().by_a_stranger = true;
     let forged = provider.access_token(AUDIENCE).unwrap();
     provider.saying.lock().by_a_stranger = false;
-    // Another provider's; and one that says to be of ours by another's key.
+    // A token of another provider, and one that claims this issuer with another's key.
     another.saying.lock().claims = good.clone();
     let foreign = another.access_token(AUDIENCE).unwrap();
     another.saying.lock().claims =
@@ -312,19 +335,14 @@ async fn a_program_calls_with_a_token_of_the_provider() {
         let refused = patients(&ward, token).await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::Unauthenticated, "{refused:?}");
     }
-    // Where no audience is named none is taken.
+    // Without a configured audience no token is accepted.
     let token = provider.access_token(AUDIENCE).unwrap();
     patients(&without, &token).await.unwrap_err();
 
-    // What stands in front is shown the provider's key, and where no token is taken one that fits none.
-    let key = async |ward: &Ward| {
-        let keys = ask(ward.address, Method::GET, "/api/keys/provider", "", &[]).await;
-        let keys: Value = serde_json::from_slice(keys.body()).unwrap();
-        assert_eq!(keys["keys"].as_array().unwrap().len(), 1, "{keys}");
-        keys["keys"][0]["kid"].as_str().unwrap().to_owned()
-    };
-    assert_eq!(key(&ward).await, provider.kid());
-    assert_ne!(key(&without).await, provider.kid());
+    // A proxy in front gets the provider's key. Where no token is accepted, it gets a key that fits
+    // none.
+    assert_eq!(provider_key(&ward).await, provider.kid());
+    assert_ne!(provider_key(&without).await, provider.kid());
 
     let called = who_did(&ward, "call by token of provider").await;
     assert_eq!(
@@ -356,7 +374,7 @@ async fn a_cookie_that_a_neighbour_could_set_binds_nobody() {
     ];
     let ward = Ward::start(dir.path(), ANYWHERE, &flags).await;
     provider.saying.lock().claims = json!({"roles": ["viewer"]});
-    // Somebody else's sign-in; another host of the domain can set any cookie but one with this prefix.
+    // Another person's sign-in. A neighbouring host can set any cookie without this prefix.
     let (path, own) = begin(&ward, &provider).await;
     let state = own.strip_prefix("__Host-braid_sso=").unwrap();
     let set = format!("braid_sso={state}");
@@ -368,7 +386,6 @@ async fn a_cookie_that_a_neighbour_could_set_binds_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forged_tokens_hold_nobody_up_while_the_provider_hangs() {
-    const AUDIENCE: &str = "https://ward.example.org";
     let dir = tempfile::tempdir().unwrap();
     let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();
     let files = authority.issue(&PeerId::service("provider"), &[]).unwrap();
@@ -409,7 +426,7 @@ async fn forged_tokens_hold_nobody_up_while_the_provider_hangs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_begins_ever_new_sign_ins_pushes_out_nobody_elses() {
-    /// As many as are remembered.
+    /// As many sign-ins as are remembered.
     const PENDING_MAX: usize = 1_000;
     let dir = tempfile::tempdir().unwrap();
     let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();

@@ -1,4 +1,4 @@
-//! The page says when the installation does not do its work, without alerting's help, and that it does again.
+//! The page reports a failure of the installation without the help of alerting, and the recovery.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]
@@ -43,7 +43,7 @@ async fn until_said(client: &mut Client, code: &str, is_said: bool) -> Option<Sy
     within(code, saying).await
 }
 
-/// As a consumer that has stored all that is there.
+/// Stores the progress of a consumer that is up to date.
 async fn catch_up(ward: &Ward, group: &str) {
     let claims = Claims::new(Arc::clone(&ward.store), group);
     for (partition, extent) in ward.bus.extents(Topic::Vitals).await.unwrap() {
@@ -65,7 +65,7 @@ async fn a_group_that_stands_still_is_a_banner_until_it_moves() {
     let mut client = client(&ward, &cookie_of(&ward, "vera").await);
     assert_eq!(warnings(&mut client).await, []);
     let published_us = contracts::now_us();
-    // Nobody judges and nobody stores.
+    // No member judges and no member stores.
     ward.vitals(vec![heart_rate("p1", 1, 71.0)]).await;
     let judging = until_said(&mut client, "judging", true).await.unwrap();
     assert_eq!(judging.text, "Alerts are not being judged.");
@@ -94,7 +94,7 @@ async fn a_group_that_stands_still_is_a_banner_until_it_moves() {
     ward.end().await;
 }
 
-/// Bodies of the requests that a receiver got; it refuses the first.
+/// Bodies of the requests at a receiver that refuses the first.
 async fn receiver() -> (String, mpsc::Receiver<serde_json::Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/secret-token", listener.local_addr().unwrap());
@@ -130,7 +130,7 @@ async fn receiver() -> (String, mpsc::Receiver<serde_json::Value>) {
     (url, bodies)
 }
 
-/// Notifications are decided about, as by alerting.
+/// Decides about notices as alerting does.
 async fn tell(bus: Arc<dyn bus::Bus>) {
     let joined = bus.subscribe(Topic::Alerts, "alerting-people", Arc::new(Committed));
     let mut consumer = joined.await.unwrap();
@@ -163,7 +163,7 @@ async fn canary(ward: &Ward, number: i64) {
         ..Alert::default()
     };
     ward.alert(alert).await;
-    // As alerting's outbox does.
+    // Published as the outbox of alerting does.
     let entries = ward.store.outbox(100).await.unwrap();
     let ids: Vec<u64> = entries.iter().map(|entry| entry.id).collect();
     ward.store.clear_outbox(&ids).await.unwrap();
@@ -173,7 +173,7 @@ async fn canary(ward: &Ward, number: i64) {
 async fn a_missing_canary_is_a_banner_and_one_post_until_it_comes_again() {
     let (url, mut posts) = receiver().await;
     let dir = tempfile::tempdir().unwrap();
-    // Shorter than any installation may have it, as its alerts here come every half second.
+    // Shorter than an installation may configure, because the alerts here come every half second.
     let flags = ["--canary-within-s", "5", "--canary-webhook", &url];
     let ward = Ward::start(dir.path(), ANYWHERE, &flags).await;
     tokio::spawn(tell(Arc::clone(&ward.bus)));
@@ -203,7 +203,7 @@ async fn a_missing_canary_is_a_banner_and_one_post_until_it_comes_again() {
         post = seen => post,
     };
     assert_eq!(post["event"], "recovered");
-    // It was on the bus and in the store, and on no list.
+    // The alert was on the bus and in the store, but on no list.
     let request = contracts::query::ListAlertsRequest {
         include_resolved: true,
         ..Default::default()
@@ -252,7 +252,7 @@ async fn two_replicas_post_an_outage_once() {
     first.end().await;
 }
 
-/// A stored alert that nobody publishes.
+/// A stored alert that is never published.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outbox_that_stands_still_is_a_banner_until_it_is_emptied() {
     let dir = tempfile::tempdir().unwrap();

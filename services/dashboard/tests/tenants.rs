@@ -1,7 +1,7 @@
-//! Every way into the dashboard, walked by people of two tenants: what one sees of its own, the other never sees.
+//! Every call of the dashboard, made by people of two tenants: neither sees data of the other.
 //!
-//! The ways are read from the contract and from the routes' source, so one that is added is refused here until somebody says how it is
-//! asked.
+//! The calls are read from the contract and from the source of the routes. A new call fails this
+//! test until it is described here.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]
@@ -14,7 +14,7 @@ mod ward;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use browser::{ANYWHERE, administration, ask, client, cookie_of, until, within};
+use browser::{ANYWHERE, Client, administration, ask, client, cookie_of, until, within};
 use contracts::alerts::{Document, Notice};
 use contracts::identity::{
     EnrolGatewayRequest, ListAuditRequest, ListGatewaysRequest, RevokeGatewayRequest,
@@ -42,10 +42,10 @@ const ROUTES: [&str; 3] = [
     include_str!("../src/to_browser/federated.rs"),
 ];
 
-/// Numbers of what arrives while somebody watches.
+/// Numbers of the events during a watch.
 static EVENTS: AtomicU64 = AtomicU64::new(100);
 
-/// In every name and value of the tenant whose data are looked for.
+/// Part of every name and value of the tenant whose data must not leak.
 const MARK: &str = "walled";
 /// The account of that tenant.
 const OWNER: &str = "owner-account";
@@ -74,7 +74,7 @@ fn report(gateway: &str) -> PathReport {
     }
 }
 
-/// A patient with everything that can be asked for, all under names with the mark.
+/// A patient with data for every call, all under names with the mark.
 async fn furnish(ward: &Ward, mark: &str, tenant: &str) {
     let name = |what: &str| format!("{what}-{mark}");
     ward.patient(&name("p"), &name("Name"), tenant, &name("g"))
@@ -122,7 +122,7 @@ async fn furnish(ward: &Ward, mark: &str, tenant: &str) {
     });
 }
 
-/// What arrives while somebody watches.
+/// New data during a watch.
 async fn news(ward: &Ward, mark: &str, sequence: u64, value: f64) {
     let (patient, gateway) = (format!("p-{mark}"), format!("g-{mark}"));
     let sample = contracts::vitals::Sample {
@@ -140,9 +140,47 @@ async fn news(ward: &Ward, mark: &str, sequence: u64, value: f64) {
     ward.alert(raised).await;
 }
 
-/// Asks one method for the data of the marked tenant, by their names, and for all there is. Errors are answers, too.
+/// The text of an answer or of its error.
+fn described<T: std::fmt::Debug>(answer: Result<tonic::Response<T>, tonic::Status>) -> String {
+    match answer {
+        Ok(answer) => format!("{:?}\n", answer.into_inner()),
+        Err(status) => format!("refused: {:?}\n", status.code()),
+    }
+}
+
+/// All updates of a watch during events of both tenants.
+async fn watched(ward: &Ward, client: &mut Client, patient: String) -> String {
+    let mut heard = String::new();
+    let mut stream = client
+        .watch(WatchRequest { patient })
+        .await
+        .unwrap()
+        .into_inner();
+    // The marked tenant's events come first. A viewer who has received the last own event
+    // was sent all visible ones.
+    let first = EVENTS.fetch_add(3, Ordering::Relaxed);
+    for n in first..first + 3 {
+        news(ward, MARK, n, VALUE).await;
+        news(ward, "plain", n, 70.0).await;
+    }
+    let last = format!("a{}-", first + 2);
+    let (mut alerts, mut reports) = (0, 0);
+    until("news of the own tenant", &mut stream, |update| {
+        heard += &format!("{update:?}\n");
+        match update {
+            Update::Alert(alert) if alert.id.starts_with(&last) => alerts += 1,
+            Update::Paths(paths) => reports += paths.reports.len(),
+            _ => {}
+        }
+        (alerts > 0 && reports > 1).then_some(())
+    })
+    .await;
+    heard
+}
+
+/// Calls one method for the marked tenant's data, by name and in full. Errors count as answers.
 async fn call(ward: &Ward, cookie: &str, method: &str) -> String {
-    let (mut client, mut administration) = (client(ward, cookie), administration(ward, cookie));
+    let mut client = client(ward, cookie);
     let (patient, gateway, alert) = (
         format!("p-{MARK}"),
         format!("g-{MARK}"),
@@ -152,51 +190,24 @@ async fn call(ward: &Ward, cookie: &str, method: &str) -> String {
         contracts::now_us() - 3_600_000_000,
         contracts::now_us() + 3_600_000_000,
     );
-    let mut told = String::new();
-    macro_rules! tell {
+    let mut heard = String::new();
+    macro_rules! add {
         ($answer:expr) => {
-            match $answer.await {
-                Ok(answer) => told += &format!("{:?}\n", answer.into_inner()),
-                Err(status) => told += &format!("refused: {:?}\n", status.code()),
-            }
+            heard += &described($answer.await)
         };
     }
     match method {
-        "ListPatients" => tell!(client.list_patients(ListPatientsRequest {})),
-        "GetSeries" => tell!(client.get_series(GetSeriesRequest {
+        "ListPatients" => add!(client.list_patients(ListPatientsRequest {})),
+        "GetSeries" => add!(client.get_series(GetSeriesRequest {
             patient,
             from_us,
             to_us,
             ..GetSeriesRequest::default()
         })),
-        "Watch" => {
-            let mut stream = client
-                .watch(WatchRequest { patient })
-                .await
-                .unwrap()
-                .into_inner();
-            // The marked tenant's first: who has then seen the last of the own was sent all that is to be seen.
-            let first = EVENTS.fetch_add(3, Ordering::Relaxed);
-            for n in first..first + 3 {
-                news(ward, MARK, n, VALUE).await;
-                news(ward, "plain", n, 70.0).await;
-            }
-            let last = format!("a{}-", first + 2);
-            let (mut alerts, mut reports) = (0, 0);
-            until("news of the own tenant", &mut stream, |update| {
-                told += &format!("{update:?}\n");
-                match update {
-                    Update::Alert(alert) if alert.id.starts_with(&last) => alerts += 1,
-                    Update::Paths(paths) => reports += paths.reports.len(),
-                    _ => {}
-                }
-                (alerts > 0 && reports > 1).then_some(())
-            })
-            .await;
-        }
+        "Watch" => heard += &watched(ward, &mut client, patient).await,
         "ListAlerts" => {
             for patient in [patient, String::new()] {
-                tell!(client.list_alerts(ListAlertsRequest {
+                add!(client.list_alerts(ListAlertsRequest {
                     patient,
                     include_resolved: true,
                     limit: 100,
@@ -204,11 +215,11 @@ async fn call(ward: &Ward, cookie: &str, method: &str) -> String {
                 }));
             }
         }
-        "AcknowledgeAlert" => tell!(client.acknowledge_alert(AcknowledgeAlertRequest {
+        "AcknowledgeAlert" => add!(client.acknowledge_alert(AcknowledgeAlertRequest {
             id: alert,
             note: "n".to_owned(),
         })),
-        "PutDocument" => tell!(client.put_document(PutDocumentRequest {
+        "PutDocument" => add!(client.put_document(PutDocumentRequest {
             kind: "silence".to_owned(),
             subject: format!("s-{MARK}"),
             version: 2,
@@ -224,49 +235,63 @@ async fn call(ward: &Ward, cookie: &str, method: &str) -> String {
             let all = ["silence", "team", "rules"].map(|kind| (kind, String::new()));
             for (kind, subject) in named.into_iter().chain(all) {
                 let kind = kind.to_owned();
-                tell!(client.list_documents(ListDocumentsRequest { kind, subject }));
+                add!(client.list_documents(ListDocumentsRequest { kind, subject }));
             }
         }
-        "ListNotices" => tell!(client.list_notices(ListNoticesRequest { alert })),
-        "ListQuarantine" => tell!(client.list_quarantine(ListQuarantineRequest::default())),
+        "ListNotices" => add!(client.list_notices(ListNoticesRequest { alert })),
+        "ListQuarantine" => add!(client.list_quarantine(ListQuarantineRequest::default())),
         "GetPaths" => {
             for gateway in [gateway, String::new()] {
-                tell!(client.get_paths(GetPathsRequest {
+                add!(client.get_paths(GetPathsRequest {
                     gateway,
                     from_us,
                     to_us,
                 }));
             }
         }
-        "ListLinks" => tell!(client.list_links(ListLinksRequest {})),
+        "ListLinks" => add!(client.list_links(ListLinksRequest {})),
         "SetLink" => {
             for gateway in [gateway, String::new()] {
                 let (name, up) = ("wifi".to_owned(), false);
-                tell!(client.set_link(SetLinkRequest { gateway, name, up }));
+                add!(client.set_link(SetLinkRequest { gateway, name, up }));
             }
         }
+        other => return administer(ward, cookie, other).await,
+    }
+    heard
+}
+
+/// Calls one method of the administration, as [`call`] does.
+async fn administer(ward: &Ward, cookie: &str, method: &str) -> String {
+    let mut administration = administration(ward, cookie);
+    let (patient, gateway) = (format!("p-{MARK}"), format!("g-{MARK}"));
+    let mut heard = String::new();
+    match method {
         "ListAudit" => {
             for patient in [patient, String::new()] {
                 let request = ListAuditRequest {
                     patient,
                     ..ListAuditRequest::default()
                 };
-                // Who stands there; what they asked for stands there whether or not they got it.
+                // Only the names of callers count, because an entry is written for refused calls
+                // too.
                 let answer = administration.list_audit(request).await.unwrap();
                 let entries = answer.into_inner().entries.into_iter();
-                told.extend(entries.map(|entry| entry.who));
+                heard.extend(entries.map(|entry| entry.who));
             }
         }
-        "ListGateways" => tell!(administration.list_gateways(ListGatewaysRequest {})),
+        "ListGateways" => {
+            heard += &described(administration.list_gateways(ListGatewaysRequest {}).await)
+        }
         "EnrolGateway" => {
             let request = EnrolGatewayRequest {
                 gateway: gateway.clone(),
                 reason: "r".to_owned(),
                 valid_hours: 1,
             };
-            // A token does not say whose it is.
+            // A token does not contain its owner.
             match administration.enrol_gateway(request).await {
-                Ok(_) => told += &gateway,
+                Ok(_) => heard += &gateway,
                 Err(status) => assert_eq!(status.code(), Code::InvalidArgument, "{status}"),
             }
         }
@@ -277,13 +302,13 @@ async fn call(ward: &Ward, cookie: &str, method: &str) -> String {
                 reason,
             };
             match administration.revoke_gateway(request).await {
-                Ok(_) => told += &gateway,
+                Ok(_) => heard += &gateway,
                 Err(status) => assert_eq!(status.code(), Code::InvalidArgument, "{status}"),
             }
         }
-        other => panic!("{other} is new: say here how it is asked for another tenant's data"),
+        other => panic!("{other} is new: describe here how it asks for another tenant's data"),
     }
-    told
+    heard
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -307,7 +332,7 @@ async fn no_way_leads_to_another_tenants_data() {
         cookie_of(&ward, OWNER).await,
         cookie_of(&ward, "other").await,
     );
-    // Both are in the ward before anybody is asked.
+    // Both wards contain their patients before the calls begin.
     for cookie in [&own, &other] {
         let mut stream = client(&ward, cookie)
             .watch(WatchRequest::default())
@@ -328,11 +353,11 @@ async fn no_way_leads_to_another_tenants_data() {
     );
     let methods = methods.concat();
     let mut answers = BTreeMap::new();
-    // The stranger first: what the owner does afterwards would change what there is to see.
+    // The stranger calls first, because calls of the owner change the visible data.
     for (who, cookie) in [("other", &other), ("own", &own)] {
         for method in &methods {
-            let told = within(method, call(&ward, cookie, method)).await;
-            answers.insert((who, *method), told);
+            let heard = within(method, call(&ward, cookie, method)).await;
+            answers.insert((who, *method), heard);
         }
         if who == "other" {
             assert!(ward.acknowledged.lock().is_empty(), "acknowledged");
@@ -343,13 +368,13 @@ async fn no_way_leads_to_another_tenants_data() {
             assert_eq!(history.await.unwrap().len(), 1, "put");
         }
     }
-    for ((who, method), told) in &answers {
+    for ((who, method), heard) in &answers {
         assert_eq!(
-            is_of_them(told),
+            is_of_them(heard),
             *who == "own",
-            "{who} asked {method}: {told}"
+            "{who} asked {method}: {heard}"
         );
-        assert!(!told.contains("Unauthenticated"), "{method}: {told}");
+        assert!(!heard.contains("Unauthenticated"), "{method}: {heard}");
     }
 
     let routes = ROUTES.map(|of_one| words_after(of_one, ".route(\"", '"'));
@@ -359,12 +384,12 @@ async fn no_way_leads_to_another_tenants_data() {
             let cookie = cookie_of(&ward, "other").await;
             let headers = [("cookie", cookie.as_str())];
             let answer = ask(ward.address, method, route, "{}", &headers).await;
-            let told = format!(
+            let heard = format!(
                 "{:?} {}",
                 answer.headers(),
                 String::from_utf8_lossy(answer.body())
             );
-            assert!(!is_of_them(&told), "{route}: {told}");
+            assert!(!is_of_them(&heard), "{route}: {heard}");
         }
     }
     ward.end().await;

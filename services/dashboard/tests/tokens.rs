@@ -1,4 +1,5 @@
-//! What a request brings: a program's token, signed by a key that is shown and worth what the session is worth; and why it is made.
+//! Headers of a request: the token of a program, signed by a public key and valid as long as its
+//! session, and the reason.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]
@@ -37,7 +38,7 @@ async fn a_programs_token_is_signed_by_a_key_that_is_shown_and_ends_with_its_ses
         answer.await.status()
     };
     assert_eq!(session(&bearer).await, 200);
-    // One letter of the signature, of the claims; and no token at all.
+    // One character of the signature changed, one of the claims, and no token.
     for at in [token.len() - 10, token.find('.').unwrap() + 10] {
         let mut forged = bearer.clone().into_bytes();
         forged["Bearer ".len() + at] ^= 1;
@@ -80,10 +81,10 @@ async fn who_says_why_has_it_in_the_log() {
         metadata.insert("x-braid-reason", reason.parse().unwrap());
         request
     };
-    // What the question itself is answered is not asked here; it is in the log before.
+    // The answer itself does not matter here. The log has the entry before it.
     let _ = ada.get_series(because("st%C3%BCrzte zu Hause")).await;
     ada.get_series(because("two%0Alines")).await.unwrap_err();
-    // Of one request: the next one says nothing.
+    // The reason belongs to one request only; the next has none.
     ada.list_patients(ListPatientsRequest {}).await.unwrap();
     let query = AuditQuery {
         patient: None,

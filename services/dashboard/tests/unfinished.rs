@@ -1,4 +1,4 @@
-//! Requests that never become whole: they keep no connection's place.
+//! Requests that are never completed do not hold a connection's place.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]

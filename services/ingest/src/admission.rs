@@ -14,7 +14,7 @@ const SUMMARY_BYTES_MAX: usize = 1024;
 /// Longest subject of rules that there is: an identifier behind `patient:`.
 const SUBJECT_BYTES_MAX: usize = IDENTIFIER_BYTES_MAX + 8;
 /// Streams that one device may have in a day.
-pub const STREAMS_PER_DEVICE_MAX: usize = 64;
+pub(crate) const STREAMS_PER_DEVICE_MAX: usize = 64;
 /// The store's integers are signed.
 const SEQUENCE_MAX: u64 = i64::MAX as u64;
 
@@ -22,32 +22,32 @@ const SEQUENCE_MAX: u64 = i64::MAX as u64;
 /// gateway.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-pub struct Refusal {
+pub(crate) struct Refusal {
     pub kind: &'static str,
     pub reason: String,
 }
 
 impl Refusal {
     /// The gateway is not registered, or it does not serve the patient.
-    pub const NOT_OWNED: &'static str = "not-owned";
+    pub(crate) const NOT_OWNED: &'static str = "not-owned";
     /// The entry names another patient or gateway than the register and the certificate do.
-    pub const CONTRADICTS: &'static str = "contradicts-register";
-    pub const CLOCK: &'static str = "clock";
+    pub(crate) const CONTRADICTS: &'static str = "contradicts-register";
+    pub(crate) const CLOCK: &'static str = "clock";
     /// The entry would be kept apart, and there is no room.
-    pub const NO_ROOM: &'static str = "no-room";
-    pub const MALFORMED: &'static str = "malformed";
-    pub const STREAMS: &'static str = "too-many-streams";
+    pub(crate) const NO_ROOM: &'static str = "no-room";
+    pub(crate) const MALFORMED: &'static str = "malformed";
+    pub(crate) const STREAMS: &'static str = "too-many-streams";
 
     /// Whether the entry may still belong to a patient. Then it is kept apart until a person
-    /// decides. Of a malformed entry nothing can be kept.
-    pub fn is_kept_apart(&self) -> bool {
+    /// decides. A malformed entry cannot be kept.
+    pub(crate) fn is_kept_apart(&self) -> bool {
         !matches!(
             self.kind,
             Refusal::CLOCK | Refusal::MALFORMED | Refusal::STREAMS
         )
     }
 
-    pub fn without_room(self) -> Refusal {
+    pub(crate) fn without_room(self) -> Refusal {
         let reason = format!("{}, and no more is kept apart of this gateway", self.reason);
         Refusal::new(Refusal::NO_ROOM, reason)
     }
@@ -59,7 +59,7 @@ impl Refusal {
         }
     }
 
-    pub fn too_many_streams(device: &str) -> Refusal {
+    pub(crate) fn too_many_streams(device: &str) -> Refusal {
         let reason = format!(
             "stream: device `{device}` has used {STREAMS_PER_DEVICE_MAX} others within a day; leave it empty to use the metric's name"
         );
@@ -75,13 +75,13 @@ pub use service_kit::tls::GatewayId;
 
 /// By how much the corrected time of an entry may be wrong. For a gateway that does not send its
 /// time, this is the tolerance.
-pub fn doubt_us(clock: Option<GatewayClock>, taken: Taken) -> i64 {
+pub(crate) fn doubt_us(clock: Option<GatewayClock>, taken: Taken) -> i64 {
     clock.map_or(TOLERATED_US, |clock| clock.doubt_us(taken))
 }
 
 /// When something arrives, by the core's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
+pub(crate) struct Arrival {
     pub now_us: i64,
     /// A time beyond this is ahead of the core's clock, even if that clock was set wrong: see
     /// [`clocks::OwnClock::latest_us`].
@@ -104,7 +104,7 @@ impl Arrival {
 /// Checks a sample and fills in what ingest adds, or returns the reason of the refusal for people.
 /// `worn`: when a patient wore its device. `clock`: the gateway's clock, when the gateway sends its
 /// time.
-pub fn admit_sample(
+pub(crate) fn admit_sample(
     sample: &mut Sample,
     gateway: &GatewayId,
     worn: &[Interval],
@@ -135,7 +135,7 @@ pub fn admit_sample(
 }
 
 /// Corrects the gap's times and attributes it to a patient.
-pub fn admit_gap(
+pub(crate) fn admit_gap(
     gap: &mut Gap,
     gateway: &GatewayId,
     worn: &[Interval],
@@ -169,7 +169,7 @@ pub fn admit_gap(
 
 /// The patients whom an alert may concern.
 #[derive(Debug, Clone, Copy)]
-pub enum Concerned<'a> {
+pub(crate) enum Concerned<'a> {
     /// The alert names a device, which was worn in these intervals.
     Device(&'a [Interval]),
     /// The alert names no device. True: the gateway served the patient that the alert names. If it
@@ -178,7 +178,7 @@ pub enum Concerned<'a> {
 }
 
 /// `when`: the corrected time of the alert.
-pub fn admit_alert(
+pub(crate) fn admit_alert(
     alert: &mut EdgeAlert,
     gateway: &GatewayId,
     concerned: &Concerned<'_>,
@@ -218,7 +218,7 @@ pub fn admit_alert(
 
 /// Corrects the time of an alert in the same way as that of the sample that raised it. If no
 /// plausible time results, the alert gets the present time: a wrong clock must not suppress it.
-pub fn settle_time(alert: &mut EdgeAlert, arrival: Arrival, clock: Option<GatewayClock>) {
+pub(crate) fn settle_time(alert: &mut EdgeAlert, arrival: Arrival, clock: Option<GatewayClock>) {
     let (said_us, taken) = (alert.time_us, Taken::of_alert(alert));
     let right_us = clock.map_or(said_us, |clock| clock.event_us(said_us, taken));
     let oldest_us = arrival.now_us.saturating_sub(ClockBounds::INGEST.past_us);
@@ -278,7 +278,7 @@ mod tests {
         latest_us: NOW_US,
     };
 
-    /// Of a gateway whose clock shows this at present.
+    /// The clock of a gateway that is ahead by this much.
     fn clock(ahead_us: i64) -> Option<GatewayClock> {
         let sent = Sent {
             wall_us: NOW_US + ahead_us,

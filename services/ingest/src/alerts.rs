@@ -31,14 +31,14 @@ use crate::{
 };
 
 /// Alerts in one upload; one with more is refused as a whole. A gateway sends at most 512.
-pub const ALERTS_PER_UPLOAD_MAX: usize = 4_096;
+pub(crate) const ALERTS_PER_UPLOAD_MAX: usize = 4_096;
 /// A gateway may send at once what it did not use of its quota in this time.
 const SAVED: Duration = Duration::from_secs(60);
 /// Shortest pause before the quota is looked at again.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 
-pub type Published = oneshot::Receiver<Result<(), NotPublished>>;
-pub type Answers = mpsc::Sender<Result<UploadResponse, Status>>;
+pub(crate) type Published = oneshot::Receiver<Result<(), NotPublished>>;
+pub(crate) type Answers = mpsc::Sender<Result<UploadResponse, Status>>;
 
 /// The quota that an alert counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,7 +58,7 @@ impl Class {
 
 /// An alert that may go to the bus.
 #[derive(Debug)]
-pub struct Admitted {
+pub(crate) struct Admitted {
     /// Key of the record on the bus.
     key: String,
     /// The alert with its corrected time.
@@ -70,7 +70,7 @@ pub struct Admitted {
 
 /// The result for the alerts of one upload.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub(crate) struct Taken {
     /// Alerts that were published at once, and when the bus holds them.
     pub published: Option<Published>,
     pub sent: Vec<EdgeAlert>,
@@ -82,7 +82,7 @@ pub struct Taken {
     pub refused: Vec<String>,
 }
 
-pub struct Alerts {
+pub(crate) struct Alerts {
     judging: Arc<Judging>,
     lanes: Lanes,
     duplicates: Arc<Mutex<Duplicates>>,
@@ -94,7 +94,7 @@ pub struct Alerts {
 
 impl Alerts {
     /// `per_s`: alerts of one gateway a second, for each class; 0: no limit.
-    pub fn new(
+    pub(crate) fn new(
         judging: Arc<Judging>,
         lanes: Lanes,
         duplicates: Arc<Mutex<Duplicates>>,
@@ -114,7 +114,7 @@ impl Alerts {
 
     /// Admits the alerts of one upload and publishes those within the quota. `behind`: alerts of
     /// the same stream wait, and all alerts but those of high priority wait behind them.
-    pub async fn take(
+    pub(crate) async fn take(
         &self,
         gateway: &GatewayId,
         mut alerts: Vec<EdgeAlert>,
@@ -177,7 +177,7 @@ impl Alerts {
 
     /// Publishes the waiting alerts as the quota allows. Ends early when the gateway has closed the
     /// stream, because it repeats what was not acknowledged.
-    pub async fn publish_rest(
+    pub(crate) async fn publish_rest(
         &self,
         gateway: &GatewayId,
         taken: Taken,

@@ -18,12 +18,12 @@ const REFUSED_BY_BUS: &str = "the bus refuses the upload; the log of ingest tell
 
 /// An upload on its way to the bus.
 #[derive(Default)]
-pub struct Pending {
+pub(crate) struct Pending {
     pub position: u64,
     pub rejections: Vec<Rejection>,
     pub published: Vec<Published>,
-    /// What is remembered once the bus holds it: (device, stream, sequence), and the places of the
-    /// samples in the request.
+    /// Samples to remember once the bus holds them: index in the request, device, stream and
+    /// sequence.
     pub samples: Vec<(u32, String, String, u64)>,
     pub alerts: Vec<EdgeAlert>,
     /// All alerts of the upload, if some of them exceed the gateway's quota.
@@ -39,7 +39,7 @@ pub struct Pending {
 }
 
 /// Answers each upload once the bus holds all of it, in order.
-pub async fn acknowledge(
+pub(crate) async fn acknowledge(
     duplicates: &Mutex<Duplicates>,
     clock: &CheckedClock,
     mut waiting: mpsc::Receiver<Pending>,

@@ -17,11 +17,11 @@ use store::{QuarantineFill, Store};
 use crate::admission::{GatewayId, Refusal};
 
 /// Entries kept apart for one gateway: half a day of five values a second.
-pub const GATEWAY_ENTRIES_MAX: u64 = 200_000;
-pub const GATEWAY_BYTES_MAX: u64 = 256 << 20;
+pub(crate) const GATEWAY_ENTRIES_MAX: u64 = 200_000;
+pub(crate) const GATEWAY_BYTES_MAX: u64 = 256 << 20;
 /// The same for all gateways together.
-pub const ALL_ENTRIES_MAX: u64 = 2_000_000;
-pub const ALL_BYTES_MAX: u64 = 2 << 30;
+pub(crate) const ALL_ENTRIES_MAX: u64 = 2_000_000;
+pub(crate) const ALL_BYTES_MAX: u64 = 2 << 30;
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -51,12 +51,12 @@ type ByGateway = HashMap<(String, String), Amount>;
 
 /// Keeps entries of no patient apart while there is room.
 #[derive(Default)]
-pub struct Apart(Mutex<Room>);
+pub(crate) struct Apart(Mutex<Room>);
 
 impl Apart {
     /// Adds the entry to `kept` if it may belong to a patient and there is room. Otherwise returns
     /// the reason.
-    pub fn keep(
+    pub(crate) fn keep(
         &self,
         gateway: &GatewayId,
         refusal: Refusal,
@@ -160,7 +160,7 @@ impl Room {
 }
 
 /// Keeps the room in step with the store until shutdown.
-pub async fn follow(
+pub(crate) async fn follow(
     store: Arc<dyn Store>,
     apart: Arc<Apart>,
     warning: WarningHandle,

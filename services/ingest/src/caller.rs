@@ -11,7 +11,7 @@ use tonic::{Extensions, Status};
 use crate::admission::GatewayId;
 
 /// The calling gateway, and a future that yields the reason when its call must end.
-pub fn caller(
+pub(crate) fn caller(
     extensions: &Extensions,
     guard: &CallGuard,
 ) -> Result<(GatewayId, impl Future<Output = Status> + Send + use<>), Status> {

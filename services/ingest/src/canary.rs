@@ -12,7 +12,7 @@ use crate::to_bus::{Lane, Lanes, NotPublished, Records};
 
 /// Canaries are sent one after the other, so at most one waits in the lane. Half minutes that pass
 /// while the bus is away are left out.
-pub async fn run(lanes: Lanes, shutdown: Shutdown) {
+pub(crate) async fn run(lanes: Lanes, shutdown: Shutdown) {
     loop {
         let now_us = contracts::now_us();
         let wait_us = next_us(now_us).saturating_sub(now_us);

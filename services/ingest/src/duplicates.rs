@@ -24,7 +24,7 @@ const STREAMS_MAX: usize = 100_000;
 const ALERTS_MAX: usize = 10_000;
 
 #[derive(Default)]
-pub struct Duplicates {
+pub(crate) struct Duplicates {
     /// By device, then stream, so that a look-up needs no copy of a name.
     streams: HashMap<String, HashMap<String, Window, QuickHash>, QuickHash>,
     count: usize,
@@ -40,14 +40,14 @@ struct Window {
 }
 
 impl Duplicates {
-    pub fn has_sample(&self, sample: &Sample) -> bool {
+    pub(crate) fn has_sample(&self, sample: &Sample) -> bool {
         self.streams
             .get(&sample.device)
             .and_then(|streams| streams.get(&sample.stream))
             .is_some_and(|window| window.has(sample.sequence))
     }
 
-    pub fn enter_sample(&mut self, device: &str, stream: &str, sequence: u64) {
+    pub(crate) fn enter_sample(&mut self, device: &str, stream: &str, sequence: u64) {
         let known = self.streams.get_mut(device);
         if let Some(window) = known.and_then(|streams| streams.get_mut(stream)) {
             return window.enter(sequence);
@@ -67,11 +67,11 @@ impl Duplicates {
     }
 
     /// By content, because a gateway that lost its journal counts its alerts from 1 again.
-    pub fn has_alert(&self, alert: &EdgeAlert) -> bool {
+    pub(crate) fn has_alert(&self, alert: &EdgeAlert) -> bool {
         self.alerts.contains(&self.alert_key(alert))
     }
 
-    pub fn enter_alert(&mut self, alert: &EdgeAlert) {
+    pub(crate) fn enter_alert(&mut self, alert: &EdgeAlert) {
         let key = self.alert_key(alert);
         if !self.alerts.insert(key) {
             return;

@@ -12,7 +12,7 @@ const EVERY_WHEN_NOT: Duration = Duration::from_millis(500);
 /// An engine that takes longer counts as not ready.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-pub async fn watch(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
+pub(crate) async fn watch(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
     let (bus_check, store_check) = (
         context.health().check("bus"),
         context.health().check_at_start(

@@ -5,7 +5,7 @@
 //! most [`IN_FLIGHT_MAX`] uploads.
 
 mod entries;
-pub mod newer;
+pub(crate) mod newer;
 
 use std::{pin::Pin, sync::Arc, time::Instant};
 
@@ -50,7 +50,7 @@ const ANSWERS_MAX: usize = 16;
 /// Samples, alerts and gaps in one upload; a larger upload is refused as a whole.
 const ENTRIES_MAX: usize = 20_000;
 /// Configured bounds of a gateway.
-pub struct Bounds {
+pub(crate) struct Bounds {
     /// Quota of samples and bytes.
     pub quota: Quota,
     /// Alerts a second; 0: no limit.
@@ -58,7 +58,7 @@ pub struct Bounds {
     pub apart: Arc<Apart>,
 }
 
-pub struct Gateways {
+pub(crate) struct Gateways {
     shared: Arc<Shared>,
 }
 
@@ -75,7 +75,7 @@ struct Shared {
 }
 
 impl Gateways {
-    pub fn new(
+    pub(crate) fn new(
         register: Arc<Register>,
         bus: Arc<dyn Bus>,
         lanes: Lanes,
@@ -114,10 +114,10 @@ impl Gateways {
     }
 }
 
-pub type UploadStream = Pin<Box<dyn Stream<Item = Result<UploadResponse, Status>> + Send>>;
+pub(crate) type UploadStream = Pin<Box<dyn Stream<Item = Result<UploadResponse, Status>> + Send>>;
 
 impl Gateways {
-    pub fn upload(
+    pub(crate) fn upload(
         &self,
         request: Request<Streaming<Upload>>,
     ) -> Result<Response<UploadStream>, Status> {
@@ -152,7 +152,7 @@ impl Gateways {
     }
 
     /// Warns while the clocks of most gateways contradict the clock of this machine.
-    pub fn watch_clocks(&self, context: &Context) {
+    pub(crate) fn watch_clocks(&self, context: &Context) {
         let (shared, of) = (Arc::clone(&self.shared), context.clone());
         context
             .tasks()
@@ -161,7 +161,7 @@ impl Gateways {
 
     /// Admits an upload once more that arrived at `arrived_us`; returns when the bus holds the
     /// admitted entries.
-    pub async fn readmit(
+    pub(crate) async fn readmit(
         &self,
         gateway: &GatewayId,
         known: UploadRequest,

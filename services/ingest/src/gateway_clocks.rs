@@ -12,7 +12,7 @@ use crate::admission::{Arrival, GatewayId};
 /// How often the gateways are checked for an error that they share.
 const LOOK_EACH: Duration = Duration::from_secs(10);
 
-pub struct GatewayClocks {
+pub(crate) struct GatewayClocks {
     own: CheckedClock,
     known: Mutex<Known>,
 }
@@ -25,18 +25,18 @@ struct Known {
 }
 
 impl GatewayClocks {
-    pub fn new(own: CheckedClock) -> GatewayClocks {
+    pub(crate) fn new(own: CheckedClock) -> GatewayClocks {
         GatewayClocks {
             own,
             known: Mutex::default(),
         }
     }
 
-    pub fn own(&self) -> &CheckedClock {
+    pub(crate) fn own(&self) -> &CheckedClock {
         &self.own
     }
 
-    pub fn arrival(&self, now_us: i64) -> Arrival {
+    pub(crate) fn arrival(&self, now_us: i64) -> Arrival {
         Arrival {
             now_us,
             latest_us: self.own.latest_us(),
@@ -44,7 +44,7 @@ impl GatewayClocks {
     }
 
     /// Warns while most gateways share an error, until shutdown.
-    pub async fn watch(&self, context: &Context) {
+    pub(crate) async fn watch(&self, context: &Context) {
         let warning = context.health().warning("clock-of-gateways");
         let mut said = None;
         loop {
@@ -69,7 +69,7 @@ impl GatewayClocks {
 
     /// The state of the gateway's clocks after this upload. The time that the gateway sends is a
     /// witness for the clock of this machine.
-    pub fn on_upload(
+    pub(crate) fn on_upload(
         &self,
         gateway: &GatewayId,
         upload: &UploadRequest,

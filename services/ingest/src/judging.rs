@@ -33,20 +33,20 @@ const STREAMS: Bound = Bound {
 
 /// When the entries arrived, and the clock of the gateway, when the gateway sends its time.
 #[derive(Debug, Clone, Copy)]
-pub struct At {
+pub(crate) struct At {
     pub arrival: Arrival,
     pub clock: Option<GatewayClock>,
 }
 
 /// An alert, and how it came: a repetition is recognised by that, independent of the clock.
 #[derive(Debug)]
-pub struct Alert {
+pub(crate) struct Alert {
     pub alert: EdgeAlert,
     pub came: EdgeAlert,
 }
 
 impl Alert {
-    pub fn new(came: EdgeAlert) -> Alert {
+    pub(crate) fn new(came: EdgeAlert) -> Alert {
         Alert {
             alert: came.clone(),
             came,
@@ -54,8 +54,8 @@ impl Alert {
     }
 }
 
-/// What the kinds of entries do differently.
-pub trait Judge: Send + Sync + Sized {
+/// Differences between the kinds of entries.
+pub(crate) trait Judge: Send + Sync + Sized {
     /// Corrects the time, where the question to the register depends on it.
     fn settle(&mut self, _: At) {}
     fn device(&self) -> &String;
@@ -80,17 +80,17 @@ pub trait Judge: Send + Sync + Sized {
 
 /// The result for one entry.
 #[derive(Debug)]
-pub enum Judged<E> {
+pub(crate) enum Judged<E> {
     Admitted(E),
     /// The bus already holds it.
     Held,
-    /// Of no patient: it is kept apart.
+    /// The entry belongs to no patient and is kept apart.
     Apart,
     Refused(Refusal),
 }
 
 /// The entries of one kind of one upload.
-pub struct Run<'a> {
+pub(crate) struct Run<'a> {
     pub gateway: &'a GatewayId,
     pub at: At,
     /// Takes entries of no patient.
@@ -100,7 +100,7 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    pub fn new(gateway: &'a GatewayId, at: At, apart: &'a mut Vec<Quarantined>) -> Run<'a> {
+    pub(crate) fn new(gateway: &'a GatewayId, at: At, apart: &'a mut Vec<Quarantined>) -> Run<'a> {
         Run {
             gateway,
             at,
@@ -110,7 +110,7 @@ impl<'a> Run<'a> {
     }
 }
 
-pub struct Judging {
+pub(crate) struct Judging {
     register: Arc<Register>,
     duplicates: Arc<Mutex<Duplicates>>,
     /// By device.
@@ -119,7 +119,7 @@ pub struct Judging {
 }
 
 impl Judging {
-    pub fn new(
+    pub(crate) fn new(
         register: Arc<Register>,
         duplicates: Arc<Mutex<Duplicates>>,
         apart: Arc<Apart>,
@@ -133,7 +133,7 @@ impl Judging {
     }
 
     /// Fails while the register does not answer.
-    pub async fn judge<E: Judge>(
+    pub(crate) async fn judge<E: Judge>(
         &self,
         run: &mut Run<'_>,
         mut entry: E,

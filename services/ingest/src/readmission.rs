@@ -43,7 +43,7 @@ pub struct Kept {
     pub arrived_us: i64,
 }
 
-/// What was published, and why the rest was not.
+/// Numbers of published entries, and the reasons for the others.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Readmitted {
     pub samples: usize,

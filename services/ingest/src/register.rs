@@ -1,4 +1,4 @@
-//! Who wore which device when: the store's register, cached.
+//! The wearing intervals of devices: the store's register, cached.
 //!
 //! An answer is used for the refresh time, or until the assignments of the device change. Changes
 //! of all devices are asked for each second, so a change that begins [`store::ASSIGN_LEAD_US`]
@@ -34,14 +34,14 @@ const LOOK_BACK_US: i64 = 60_000_000;
 
 /// A device as the register has it.
 #[derive(Debug, Default, PartialEq)]
-pub struct Device {
+pub(crate) struct Device {
     tenant: String,
     intervals: Vec<Interval>,
 }
 
 impl Device {
-    /// What the gateway may know: nothing of another tenant's device.
-    pub fn intervals(&self, gateway: &GatewayId) -> &[Interval] {
+    /// The intervals that the gateway may see. A device of another tenant has none.
+    pub(crate) fn intervals(&self, gateway: &GatewayId) -> &[Interval] {
         if self.tenant == gateway.tenant {
             &self.intervals
         } else {
@@ -55,7 +55,7 @@ struct Known {
     asked: Instant,
 }
 
-pub struct Register {
+pub(crate) struct Register {
     store: Arc<dyn Store>,
     refresh: Duration,
     known: Mutex<HashMap<String, Known, RandomState>>,
@@ -64,7 +64,7 @@ pub struct Register {
 }
 
 impl Register {
-    pub fn new(store: Arc<dyn Store>, refresh: Duration) -> Register {
+    pub(crate) fn new(store: Arc<dyn Store>, refresh: Duration) -> Register {
         Register {
             store,
             refresh,
@@ -74,12 +74,16 @@ impl Register {
     }
 
     /// Notifies of every change of any assignment.
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
     /// For a gateway of this tenant. An unregistered device has no intervals.
-    pub async fn device(&self, id: &str, gateway: &GatewayId) -> Result<Arc<Device>, QueryError> {
+    pub(crate) async fn device(
+        &self,
+        id: &str,
+        gateway: &GatewayId,
+    ) -> Result<Arc<Device>, QueryError> {
         if validate_identifier("device", id, "chest-belt-7").is_err() {
             return Ok(Arc::default());
         }
@@ -144,7 +148,7 @@ impl Register {
     }
 
     /// Follows the changes until `end`.
-    pub async fn follow(&self, end: impl Future<Output = ()>) {
+    pub(crate) async fn follow(&self, end: impl Future<Output = ()>) {
         let mut end = std::pin::pin!(end);
         let mut looked = Looked {
             newest_us: contracts::now_us(),
@@ -191,7 +195,7 @@ impl Register {
 
     /// Whether the patient wore any device at the gateway at that time. Without a patient: whether
     /// the gateway belongs to its tenant. Asked only for alerts that name no device.
-    pub async fn cares_for(
+    pub(crate) async fn cares_for(
         &self,
         gateway: &GatewayId,
         patient: &str,

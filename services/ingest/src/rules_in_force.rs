@@ -14,19 +14,19 @@ use vitals::TeamGroups;
 
 /// Bytes of the documents in one answer, below what a gateway takes in one message (4 MiB). A
 /// gateway whose patients need more gets an error and keeps its last rules.
-pub const ANSWER_BYTES_MAX: usize = 3 << 20;
+pub(crate) const ANSWER_BYTES_MAX: usize = 3 << 20;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "the rules of this gateway's patients have {0} bytes, more than the {ANSWER_BYTES_MAX} of one answer"
 )]
-pub struct TooLarge(usize);
+pub(crate) struct TooLarge(usize);
 
 /// Rule sets in force of all tenants, as they were put.
-pub type RulesInForce = vitals::RulesInForce<RulesDocument>;
+pub(crate) type RulesInForce = vitals::RulesInForce<RulesDocument>;
 
 /// The documents as gateways get them.
-pub fn in_force(
+pub(crate) fn in_force(
     teams: Vec<(Document, TeamGroups)>,
     rules: impl IntoIterator<Item = Document>,
 ) -> RulesInForce {
@@ -44,7 +44,7 @@ pub fn in_force(
 
 /// A patient who wears a device of the gateway, or did lately.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Wearer {
+pub(crate) struct Wearer {
     /// Devices that the patient wears at present.
     pub devices: Vec<String>,
     pub scale: Spo2Scale,
@@ -53,11 +53,11 @@ pub struct Wearer {
 /// A gateway takes no readings that are older: see `ClockBounds::GATEWAY`.
 const LATELY_US: i64 = 31 * 24 * 3600 * 1_000_000;
 /// Intervals in one answer, the newest. Beyond it the gateway does not refuse unknown devices.
-pub const INTERVALS_MAX: usize = 8192;
+pub(crate) const INTERVALS_MAX: usize = 8192;
 
 /// The recent wearing intervals of one gateway.
 #[derive(Debug, Default, PartialEq)]
-pub struct Worn {
+pub(crate) struct Worn {
     /// By patient.
     pub wearers: BTreeMap<String, Wearer>,
     pub intervals: Vec<DeviceInterval>,
@@ -66,7 +66,7 @@ pub struct Worn {
 }
 
 impl Worn {
-    pub fn new(mut assignments: Vec<Assignment>, now_us: i64) -> Worn {
+    pub(crate) fn new(mut assignments: Vec<Assignment>, now_us: i64) -> Worn {
         assignments.retain(|it| it.until_us > now_us.saturating_sub(LATELY_US));
         assignments.sort_by_key(|it| (std::cmp::Reverse(it.until_us), it.from_us));
         let is_whole = assignments.len() <= INTERVALS_MAX;
@@ -93,7 +93,7 @@ impl Worn {
 }
 
 /// The answer to a gateway of the tenant: the rules of these wearers, and their intervals.
-pub fn answer(
+pub(crate) fn answer(
     rules: &RulesInForce,
     tenant: &str,
     worn: &Worn,

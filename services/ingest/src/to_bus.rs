@@ -26,10 +26,10 @@ const RECORD_BYTES_MAX: usize = 128 << 10;
 const _: () = assert!(RECORD_BYTES_MAX * 4 < bus::RECORD_BYTES_MAX);
 
 /// The records of one upload for one lane, by key of the bus.
-pub type Records = BTreeMap<String, VitalsRecord>;
+pub(crate) type Records = BTreeMap<String, VitalsRecord>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NotPublished {
+pub(crate) enum NotPublished {
     /// The service ends; the gateway repeats the upload elsewhere.
     Ending,
     /// The bus will never take it.
@@ -51,13 +51,13 @@ struct Queue {
 }
 
 #[derive(Clone)]
-pub struct Lanes {
+pub(crate) struct Lanes {
     alerts: Queue,
     bulk: Queue,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lane {
+pub(crate) enum Lane {
     Alerts,
     Bulk,
 }
@@ -73,7 +73,7 @@ impl Lane {
 
 impl Lanes {
     /// The lanes end when every handle is dropped and their jobs are published.
-    pub fn start(bus: &Arc<dyn Bus>, context: &Context) -> Lanes {
+    pub(crate) fn start(bus: &Arc<dyn Bus>, context: &Context) -> Lanes {
         let start = |lane: Lane| {
             let (jobs, queue) = mpsc::channel(WAITING_MAX);
             let shutdown = context.shutdown().clone();
@@ -90,7 +90,7 @@ impl Lanes {
     }
 
     /// Waits for a place in the lane. The receiver resolves when the bus holds the records.
-    pub async fn publish(
+    pub(crate) async fn publish(
         &self,
         lane: Lane,
         records: Records,

@@ -21,14 +21,15 @@ use crate::{
     rules_in_force::{RulesInForce, Worn, answer, in_force},
 };
 
-pub type RulesStream = Pin<Box<dyn Stream<Item = Result<FollowRulesResponse, Status>> + Send>>;
+pub(crate) type RulesStream =
+    Pin<Box<dyn Stream<Item = Result<FollowRulesResponse, Status>> + Send>>;
 
 /// `None`: not read yet.
-pub type Reader = watch::Receiver<Option<Arc<RulesInForce>>>;
+pub(crate) type Reader = watch::Receiver<Option<Arc<RulesInForce>>>;
 
 /// Keeps the rules in step with the store until shutdown; `documents` notifies of a new version.
 /// While the store does not answer, the last ones hold.
-pub async fn follow_documents(
+pub(crate) async fn follow_documents(
     store: Arc<dyn Store>,
     mut documents: watch::Receiver<Followed>,
     to: watch::Sender<Option<Arc<RulesInForce>>>,
@@ -93,7 +94,7 @@ async fn read(store: &dyn Store) -> Result<(RulesInForce, Vec<Damaged>), QueryEr
 }
 
 /// Gateways that follow their rules.
-pub struct Followers {
+pub(crate) struct Followers {
     pub store: Arc<dyn Store>,
     pub register: Arc<Register>,
     pub rules: Reader,
@@ -112,7 +113,7 @@ struct Follower {
 }
 
 impl Followers {
-    pub fn follow(
+    pub(crate) fn follow(
         &self,
         request: Request<FollowRulesRequest>,
     ) -> Result<Response<RulesStream>, Status> {

@@ -1,11 +1,11 @@
 //! Consumes the topic `vitals` and writes its samples, gaps and quarantined readings to the store,
 //! each batch with its progress in one transaction.
 //!
-//! A large batch is two transactions at once, of different partitions: while one waits for the
-//! store's log or prepares its rows, the rows of the other are being written.
+//! A large batch is written as two concurrent transactions of different partitions. While one waits
+//! for the store's log, the rows of the other are written.
 //!
-//! The dead letters get a copy of a record with fields of a newer version: the known part is
-//! stored, and the whole record is there for a program that knows the rest.
+//! A record with fields of a newer version is copied to the dead letters. The known part is stored,
+//! and the copy keeps the rest for a newer program.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ const NEWER: &str =
 
 struct Vitals(Arc<dyn Store>);
 
-pub async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
+pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
     // A sink that stands still is a warning: uploads are safe on the bus, and alerting reads them
     // there.
     let (duty, level) = (duty::STORING_VITALS, Level::Warning);

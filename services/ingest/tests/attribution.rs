@@ -1,6 +1,7 @@
-//! Whatever happens on the way, a reading is with whoever wore the device when it measured, or is kept apart: random moves of devices
-//! between patients and gateways, gateways whose clocks are hours off, outages of half a day, uploads that come late, twice and in any
-//! order, and ingest that is killed.
+//! A reading belongs to the patient who wore the device at its event time, or it is kept apart.
+//! This test moves devices at random between patients and gateways. Gateway clocks are wrong by
+//! hours, and outages last half a day. Uploads come late, twice and in any order, and ingest is
+//! killed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,18 +24,19 @@ const PATIENTS: usize = 4;
 const ROUNDS: usize = 3;
 const READINGS: usize = 120;
 
-/// Who wore a device at which gateway from when on; the last one goes on.
+/// Wearer and gateway of a device from each time on. The last entry stays in force.
 type History = BTreeMap<i64, Option<(usize, usize)>>;
 
 #[derive(Debug)]
 struct Truth {
     wearer: Option<usize>,
-    /// At the gateway that brings it.
+    /// The patient wore the device at the uploading gateway.
     is_here: bool,
     is_near_a_change: bool,
 }
 
-/// A day of moves. Half an hour at least is between two, so that what the clocks leave open does not decide.
+/// A day of moves, at least half an hour apart, so that the uncertainty of the clocks decides
+/// nothing.
 fn moves(random: &mut StdRng, now_us: i64) -> History {
     let mut history = History::new();
     let mut at_us = now_us - 26 * HOUR;
@@ -78,7 +80,7 @@ async fn send(world: &World, running: &Running, at: usize, mut uploads: Vec<Uplo
     let mut uplink = world
         .gateway(running, gateway(&format!("gateway-{at}")))
         .await;
-    // Of each upload until here: how far the gateway's clock is ahead.
+    // Until here this field holds how far the gateway's clock is ahead.
     let skew_us = uploads[0].sent_time_us;
     for upload in &mut uploads {
         upload.sent_time_us = contracts::now_us() + skew_us;
@@ -102,11 +104,11 @@ async fn one_world(seed: u64) {
     for (n, history) in histories.iter().enumerate() {
         enter(&world, &format!("device-{n}"), history).await;
     }
-    // Each gateway's clock is right, seconds or hours off.
+    // Each gateway's clock is right, or wrong by seconds or hours.
     let skews: Vec<i64> = (0..GATEWAYS)
         .map(|_| [0, 40 * S, -70 * S, 5 * HOUR, -9 * HOUR][random.random_range(0..5)])
         .collect();
-    // The number of a reading is its value: whose it is, is known by it.
+    // The value of a reading is its number, which identifies it.
     let mut truth: BTreeMap<u64, Truth> = BTreeMap::new();
     let mut number = 0;
     for _ in 0..ROUNDS {
@@ -115,11 +117,12 @@ async fn one_world(seed: u64) {
             let mut samples = Vec::new();
             for _ in 0..READINGS {
                 let n = random.random_range(0..DEVICES);
-                // Of the last 25 hours: most of it waited in the journal.
+                // Within the last 25 hours. Most readings waited in the journal.
                 let time_us = now_us - random.random_range(0..25 * HOUR);
                 let wearer = histories[n].range(..=time_us).next_back();
                 let wearer = wearer.and_then(|(_, wearer)| *wearer);
-                // A gateway brings what it heard; now and then what was in another's hands.
+                // A gateway mostly uploads devices that were with it, and sometimes a device that
+                // was elsewhere.
                 if random.random_bool(0.9) && wearer.is_some_and(|(_, by)| by != at) {
                     continue;
                 }
@@ -134,7 +137,7 @@ async fn one_world(seed: u64) {
                 let mut sample = Sample {
                     reading: Some(Reading::Value(number as f64 / 100.0 + 40.0)),
                     device_time_us: time_us + skew_us,
-                    // Taken when it was measured, by the same clock.
+                    // Received when it was measured, by the same clock.
                     gateway_time_us: time_us + skew_us,
                     ..world::sample(&format!("device-{n}"), number)
                 };
@@ -177,7 +180,7 @@ fn some(uploads: &[UploadRequest], random: &mut StdRng) -> Vec<UploadRequest> {
     some
 }
 
-/// Waits until every accepted reading is found, and says where.
+/// Waits until every accepted reading is stored, and returns where.
 async fn check(world: &World, truth: &BTreeMap<u64, Truth>, seed: u64) {
     let scope = Scope::tenant(DEFAULT_TENANT);
     let deadline = tokio::time::Instant::now() + world::PATIENCE;
@@ -218,7 +221,7 @@ async fn check(world: &World, truth: &BTreeMap<u64, Truth>, seed: u64) {
         for (number, truth) in truth {
             let says = format!("seed {seed}: reading {number}, {truth:?}");
             match found[number] {
-                // Within what the clocks may be wrong by nobody may have worn it; never anybody else.
+                // Near a change a reading may be kept apart, but never goes to another patient.
                 Some(patient) => {
                     stored += 1;
                     let nobody = truth.wearer.is_none() && truth.is_near_a_change;

@@ -1,4 +1,4 @@
-//! What ingest says of itself to those who send it work and start it anew.
+//! Readiness of ingest for its clients and for the supervisor that restarts it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,7 +27,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Uploads would be refused for ever by a process that says that it is well.
+/// A process that cannot publish must not report that it is ready.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lane_that_has_panicked_is_seen() {
     let world = World::new().await;
@@ -41,7 +41,7 @@ async fn a_lane_that_has_panicked_is_seen() {
     assert_eq!(stalled()[0].0, "bulk");
 }
 
-/// Kubernetes and Envoy send nobody to whom is not ready.
+/// Kubernetes and Envoy send no requests to a process that is not ready.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_goes_away_takes_nobody_out_of_service() {
     let world = World::new().await;
@@ -62,7 +62,7 @@ async fn a_store_that_goes_away_takes_nobody_out_of_service() {
     running.stop().await;
 }
 
-/// A gateway may be in anybody's hands.
+/// A gateway is untrusted, so it gets no internal details.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_gateway_is_told_what_store_and_bus_say_of_themselves() {
     let world = World::new().await;
@@ -79,7 +79,7 @@ async fn no_gateway_is_told_what_store_and_bus_say_of_themselves() {
     let file = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
     file.execute_batch("ALTER TABLE devices RENAME TO away")
         .unwrap();
-    // One that ingest has not asked for yet.
+    // A device that ingest has not looked up yet.
     uplink.send(upload(3, vec![sample("belt-1", 1)])).await;
     let ended = tokio::time::timeout(PATIENCE, uplink.answers.as_mut().unwrap().message());
     let status = ended.await.unwrap().unwrap_err();

@@ -1,4 +1,4 @@
-//! Whose data ingest takes: a gateway's own, by a certificate that is in force.
+//! Ingest accepts only a gateway's own data, under a certificate in force.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ async fn only_the_gateway_that_owns_a_device_may_speak_for_it() {
             "{id}: kept apart, and no word of whose it is"
         );
     }
-    // Neither may they end up with another's alerts and gaps.
+    // Their alerts and gaps must not be attributed to another gateway either.
     let mut records = running.bus.tail(Topic::Vitals).await.unwrap();
     for id in [gateway("other"), PeerId::gateway("another-tenant", "gw")] {
         let mut crossing = world.gateway(&running, id.clone()).await;
@@ -61,7 +61,7 @@ async fn only_the_gateway_that_owns_a_device_may_speak_for_it() {
     }
     let service = world.gateway(&running, PeerId::service("proxy")).await;
     assert_eq!(service.answers.unwrap_err().code(), Code::PermissionDenied);
-    // A valid one behind them shows that none of theirs is on its way to the store.
+    // A valid sample behind them shows that none of theirs is on its way to the store.
     let mut uplink = world.gateway(&running, gateway("gw")).await;
     uplink.send(upload(1, vec![sample("belt-0", 2)])).await;
     uplink.answer().await;
@@ -92,7 +92,7 @@ async fn only_the_gateway_that_owns_a_device_may_speak_for_it() {
         (seen.samples.len(), seen.alerts.len(), seen.gaps.len()),
         (1, 0, 0)
     );
-    // Of each a reading, a gap and four alerts.
+    // A reading, a gap and four alerts of each.
     let of = |tenant: &str, gateway: &str| {
         let mut all = seen.quarantined.iter();
         all.by_ref()
@@ -138,10 +138,10 @@ async fn a_revoked_gateway_is_turned_away_within_seconds_until_it_has_a_new_cert
         world.store.put_document(&document).await.unwrap();
     };
     revoke(1, Vec::new()).await;
-    // The open stream ends without another word from the gateway.
+    // The open stream ends without any action of the gateway.
     let ended = tokio::time::timeout(PATIENCE, uplink.answers.as_mut().unwrap().message()).await;
     assert_eq!(ended.unwrap().unwrap_err().code(), Code::PermissionDenied);
-    // So does a new one, before anything of it is taken.
+    // A new stream ends as well, before any of its data is accepted.
     let mut again = world.gateway(&running, gateway("gw")).await;
     let _ = again
         .uploads
@@ -154,7 +154,7 @@ async fn a_revoked_gateway_is_turned_away_within_seconds_until_it_has_a_new_cert
     let pem = std::fs::read_to_string(&files.cert).unwrap();
     let fingerprint = service_kit::tls::renewal::fingerprint(&pem).unwrap();
     revoke(2, vec![fingerprint.to_string()]).await;
-    // Let in once the exception is known; each try before that is refused.
+    // Accepted once the exception is known. Each attempt before is refused.
     let let_in = async {
         loop {
             let mut renewed = world.gateway_with(&running, &files).await;
@@ -176,13 +176,13 @@ async fn a_revoked_gateway_is_turned_away_within_seconds_until_it_has_a_new_cert
     running.stop().await;
 }
 
-/// Whatever else it may do with a certificate that is in force.
+/// Abuse under a certificate in force is bounded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_gateway_takes_neither_the_memory_nor_the_places_of_all() {
     let world = World::new().await;
     let running = world.start().await;
     let mut other = world.gateway(&running, gateway("other")).await;
-    // Two million empty samples, 4 MiB by wire and 550 MB decoded.
+    // Two million empty samples: 4 MiB encoded and 550 MB decoded.
     let many = [0x12, 0].repeat((4 << 20) / 2 - 8);
     let mut answers = world.upload_bytes(&running, gateway("gw"), [many]).await;
     let refused = answers.message().await.unwrap_err();

@@ -1,4 +1,5 @@
-//! Ingest as a whole, on the embedded bus and store: uploads over TLS with a gateway's certificate, rows in the store.
+//! Ingest as a whole on the embedded bus and store: uploads over TLS with a gateway's certificate,
+//! rows in the store.
 
 #![allow(clippy::unwrap_used)]
 
@@ -53,7 +54,8 @@ async fn what_is_acknowledged_is_stored_once_or_kept_apart_and_what_is_wrong_is_
     assert_eq!(refused, [5], "{:?}", answer.rejections);
     assert!(answer.rejections[0].reason.contains("sensor_sequence"));
 
-    // Again, as after a lost acknowledgement; then through another replica, which does not know the first one.
+    // The same upload again, as after a lost acknowledgement. Then through another replica, which
+    // does not know the first.
     uplink
         .send(upload(20, vec![sample("belt-0", 2), sample("belt-0", 3)]))
         .await;
@@ -130,7 +132,7 @@ async fn what_a_newer_version_wrote_is_stored_as_far_as_it_is_known_and_kept_who
     };
     // Field 200, a number, in the sample.
     let newer = record(&known(2), &[0xc0, 0x0c, 0x07]);
-    // A metric that nobody here has heard of: a number among numbers.
+    // A metric unknown to this version: a number outside the enum.
     let strange = Sample {
         metric: 4_000,
         ..known(3)
@@ -157,7 +159,7 @@ async fn an_upload_of_a_newer_gateway_is_kept_whole_before_it_is_acknowledged() 
     let world = World::new().await;
     let running = world.start().await;
     let mut letters = running.bus.tail(Topic::DeadLetters).await.unwrap();
-    // Field 200, a number, in the upload; and a sample with the same.
+    // Field 200, a number, in the upload, and a sample with the same.
     const MORE: [u8; 3] = [0xc0, 0x0c, 0x07];
     let mut inner = sample("belt-1", 2).encode_to_vec();
     inner.extend(MORE);
@@ -177,7 +179,7 @@ async fn an_upload_of_a_newer_gateway_is_kept_whole_before_it_is_acknowledged() 
         let answer = answer.unwrap().unwrap().unwrap();
         assert_eq!((answer.position, answer.rejections), (position, vec![]));
     }
-    // Both were acknowledged, so both are there.
+    // Both were acknowledged, so both are stored.
     let mut kept = Vec::new();
     while kept.len() < 2 {
         let event = tokio::time::timeout(PATIENCE, letters.next(10)).await;
@@ -185,14 +187,14 @@ async fn an_upload_of_a_newer_gateway_is_kept_whole_before_it_is_acknowledged() 
             kept.extend(batch);
         }
     }
-    // Letters have partitions, which keep no order among each other.
+    // Dead letters have partitions, so their order is undefined.
     let mut values: Vec<_> = kept.iter().map(|letter| letter.value.to_vec()).collect();
     values.sort();
     let mut wanted = [deep, top];
     wanted.sort();
     assert_eq!(values, wanted, "to the last byte, and the plain one is not");
     assert_eq!(kept[0].header("gateway").unwrap(), b"default/gw");
-    // It is no record of a topic: nobody has checked what it says of patients.
+    // The letter is not a record of a topic, because its patients were not checked.
     assert_eq!(kept[0].header(dead_letter::TOPIC).unwrap(), b"uploads");
     world.stored("belt-1", 3).await;
     running.stop().await;
@@ -205,7 +207,8 @@ async fn nothing_is_lost_by_a_gateway_whose_clock_is_off_and_is_set_back() {
     let running = world.start().await;
     let mut uplink = world.gateway(&running, gateway("gw")).await;
     let (now_us, mut sequence) = (contracts::now_us(), 0);
-    // An hour ahead, right, an hour behind; every reading of a second, as far as the gateway's clock says.
+    // An hour ahead, right, an hour behind. Each reading has the same second by its gateway's
+    // clock.
     for skew_us in [HOUR_US, 0, -HOUR_US] {
         let samples = (0..20)
             .map(|second| {
@@ -225,7 +228,7 @@ async fn nothing_is_lost_by_a_gateway_whose_clock_is_off_and_is_set_back() {
     let stored = world.store.samples(&scope, "patient-2", 0, i64::MAX, 100);
     let stored = stored.await.unwrap();
     assert_eq!(stored.len() as u64, sequence, "none twice");
-    // Both clocks are kept, so that the error can be seen afterwards.
+    // Both clocks are stored, so that the error can be seen afterwards.
     let errors = stored
         .iter()
         .map(|s| (s.gateway_time_us - s.ingest_time_us) / HOUR_US);
@@ -343,7 +346,7 @@ async fn while_the_bus_is_down_nothing_is_acknowledged_and_gateways_are_held_bac
     let (sent, mut progress) = tokio::sync::watch::channel(0);
     let feeder = tokio::spawn(async move {
         for n in 1..=UPLOADS {
-            // 64 KiB each, 6 MiB in all.
+            // 64 KiB each, 6 MiB in total.
             let samples = (0..8).map(|i| chunk(n * 8 + i)).collect();
             uploads.send(upload(n, samples)).await.unwrap();
             sent.send_replace(n);
@@ -356,7 +359,7 @@ async fn while_the_bus_is_down_nothing_is_acknowledged_and_gateways_are_held_bac
         .wait_for(|met| *met > 0)
         .await
         .unwrap();
-    // Until nothing more is taken for a while.
+    // Until no more uploads are read for a while.
     while tokio::time::timeout(Duration::from_millis(700), progress.changed())
         .await
         .is_ok()
@@ -391,7 +394,8 @@ async fn killed_and_restarted_at_any_time_every_acknowledged_sample_is_stored_on
         let doomed = world.start().await;
         let mut uplink = world.gateway(&doomed, gateway("gw")).await;
         round += 1;
-        // The gateway goes on at what was acknowledged last, and is cut off in the middle of its work.
+        // The gateway continues after the last acknowledgement, and its connection is cut during
+        // its work.
         let mut next = sequence;
         for _ in 0..4 + round % 5 {
             let samples = (next..next + 20).map(|n| sample("belt-1", n)).collect();
@@ -463,7 +467,7 @@ async fn poison_goes_to_the_dead_letters_and_the_rest_is_stored() {
     }
     assert!(reasons[0].contains("no VitalsRecord"), "{reasons:?}");
     assert!(reasons[1].contains("it has no reading"), "{reasons:?}");
-    // Progress is behind all four: nothing comes again.
+    // The progress is behind all four, so none is read again.
     let progress = world
         .store
         .progress(ingest::GROUP, Topic::Vitals)

@@ -1,4 +1,5 @@
-//! One gateway may fill bus and store only so fast. No other gateway waits for it, and its most urgent alerts do not either.
+//! One gateway may fill bus and store only at a bounded rate. Other gateways do not wait for it,
+//! nor do its most urgent alerts.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +15,7 @@ use prost::Message;
 use store::{DEFAULT_TENANT, DeviceEntry};
 use world::{Running, Uplink, World, gateway, sample, upload};
 
-/// What a gateway of one sample a second saves up in ten minutes, and as much again.
+/// Samples that a gateway of one sample a second saves in ten minutes, twice.
 const TWICE_SAVED: u64 = 1_200;
 
 fn samples(device: &str, from: u64) -> UploadRequest {
@@ -37,14 +38,14 @@ async fn who_brings_too_much_is_read_later_and_loses_nothing() {
     let mut thief = world.gateway(&running, gateway("gw")).await;
     thief.send(samples("belt-0", 0)).await;
     assert_eq!(thief.answer().await.position, TWICE_SAVED);
-    // It owes ten minutes, by whatever stream it comes.
+    // The gateway owes ten minutes, on whatever stream it continues.
     thief.send(samples("belt-0", TWICE_SAVED)).await;
     assert!(!is_answered(&mut thief).await, "read on");
     let mut again = world.gateway(&running, gateway("gw")).await;
     again.send(samples("belt-0", TWICE_SAVED)).await;
     assert!(!is_answered(&mut again).await, "a new stream owes nothing");
 
-    // Its alerts wait for nothing, nor does another gateway.
+    // Its alerts do not wait, and neither does another gateway.
     let mut alerts = world.gateway(&running, gateway("gw")).await;
     let alert = EdgeAlert {
         device: "belt-0".into(),
@@ -65,7 +66,7 @@ async fn who_brings_too_much_is_read_later_and_loses_nothing() {
     assert_eq!(other.answer().await.position, TWICE_SAVED);
     world.stored("belt-0", TWICE_SAVED).await;
 
-    // Nothing is lost: what was not answered is sent again, and ends an ingest that waits at once.
+    // Nothing is lost: unanswered uploads are sent again, and an ingest that waits ends at once.
     running.stop().await;
     world.samples_per_s = 0;
     let running = world.start().await;
@@ -76,7 +77,7 @@ async fn who_brings_too_much_is_read_later_and_loses_nothing() {
     running.stop().await;
 }
 
-/// Alerts that a gateway of one alert a second may send at once, of each class.
+/// Alerts that a gateway of one alert a second may send at once, for each class.
 const ALERTS_SAVED: usize = 60;
 
 fn alert(device: &str, number: i64, priority: Priority) -> EdgeAlert {
@@ -97,7 +98,7 @@ fn alerts(position: u64, alerts: Vec<EdgeAlert>) -> UploadRequest {
     }
 }
 
-/// Patient and priority of each alert on the bus, in order, once there are so many.
+/// Patient and priority of each alert on the bus, in order, once this many have arrived.
 async fn on_the_bus(running: &Running, at_least: usize) -> Vec<(String, Priority)> {
     let reading = async {
         let mut topic = running.bus.read_back(Topic::Vitals).await.unwrap();
@@ -142,7 +143,7 @@ async fn a_flood_of_alerts_delays_neither_anothers_alert_nor_its_own_urgent_one(
         .collect();
     flood.push(alert("belt-1", 0, Priority::High));
     flooding.send(alerts(2_501, flood)).await;
-    // The answer to the flood comes later; what comes behind it is read all the same.
+    // The answer to the flood comes later, but uploads behind it are read meanwhile.
     flooding
         .send(alerts(2_502, vec![alert("belt-2", 1, Priority::High)]))
         .await;
@@ -174,7 +175,7 @@ async fn alerts_beyond_the_quota_go_on_later_and_none_is_lost_or_twice() {
         .collect();
     let count = many.len();
     sending.send(alerts(5, many.clone())).await;
-    // A gateway that takes the wait for a lost link sends the same again.
+    // A gateway that takes the wait for a lost link sends the same uploads again.
     let mut again = world.gateway(&running, gateway("gw")).await;
     again.send(alerts(5, many)).await;
     assert_eq!(sending.answer().await.position, 5);
@@ -203,7 +204,7 @@ async fn a_device_has_a_bounded_number_of_streams() {
     let refused = uplink.answer().await.rejections;
     assert_eq!(refused.len(), 36);
     assert!(refused[0].reason.starts_with("stream:"), "{:?}", refused[0]);
-    // A stream that the device has goes on, and so does every other device.
+    // A known stream of the device continues, and so does every other device.
     let mut next = of_stream(0);
     next.sequence = 2;
     uplink

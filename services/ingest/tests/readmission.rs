@@ -1,4 +1,5 @@
-//! Kept uploads of newer gateways, after an upgrade: let in as what they were, once, and by nobody's word but the register's.
+//! Uploads of newer gateways that were kept are admitted after an upgrade: once, with their
+//! original contents, and only as the register says.
 
 #![allow(clippy::unwrap_used)]
 
@@ -41,7 +42,7 @@ async fn an_upload_comes_in_after_an_upgrade_and_what_came_before_is_left_out() 
         .await;
     uplink.answer().await;
     world.stored("belt-0", 2).await;
-    // Another time than the first: what is stored stays as it is.
+    // The time differs from the first, so the stored row stays.
     let mut again = sample("belt-0", 2);
     again.device_time_us -= 5 * S;
     let mut whole = upload(9, vec![again, sample("belt-0", 3), sample("nobodys", 1)]);
@@ -62,7 +63,7 @@ async fn an_upload_comes_in_after_an_upgrade_and_what_came_before_is_left_out() 
         assert_eq!((done.samples, done.alerts, done.gaps), (2, 0, 1));
         assert_eq!((done.apart, done.refused.len()), (2, 0), "{done:?}");
     }
-    // The last one shows that all before it was handled.
+    // The last upload shows that all before it were handled.
     uplink.send(upload(10, vec![sample("belt-0", 4)])).await;
     uplink.answer().await;
     world.stored("belt-0", 4).await;
@@ -79,7 +80,7 @@ async fn it_is_no_way_in_for_anybody_else() {
     let running = world.start().await;
     let readmission = readmission(&world, &running);
     let whole = upload(1, vec![sample("belt-1", 1)]);
-    // Only the owner's word counts, whoever wrote the letter.
+    // Only the owner's upload counts, whoever wrote the letter.
     for other in ["default/other", "another-tenant/gw"] {
         let done = readmission.readmit(kept(other, &whole, contracts::now_us()));
         let done = done.await.unwrap();
@@ -89,7 +90,7 @@ async fn it_is_no_way_in_for_anybody_else() {
         let done = readmission.readmit(kept(nobody, &whole, contracts::now_us()));
         assert!(matches!(done.await, Err(NotReadmitted::NoUpload(_))));
     }
-    // Field 200 is not known to this version either; and bytes that are nothing.
+    // Field 200 is unknown to this version as well. The other bytes are no upload.
     let mut newer = kept("default/gw", &whole, contracts::now_us());
     newer.whole = [&newer.whole[..], &[0xc0, 0x0c, 0x07]].concat().into();
     let done = readmission.readmit(newer).await;
@@ -99,7 +100,7 @@ async fn it_is_no_way_in_for_anybody_else() {
     let done = readmission.readmit(nothing).await;
     assert!(matches!(done, Err(NotReadmitted::NoUpload(_))), "{done:?}");
 
-    // Given to somebody else since: what was measured before is of who wore it then.
+    // Assigned to another patient since. A reading belongs to the wearer at its time.
     let entry = DeviceEntry {
         id: "belt-1".into(),
         tenant: DEFAULT_TENANT.into(),
@@ -142,7 +143,7 @@ async fn its_clock_is_judged_by_when_it_came() {
             sent_time_us: arrived_us + ahead_us,
             ..upload(1, vec![reading])
         };
-        // One a gateway of its own, for each has a clock of its own.
+        // One with a gateway of its own, because each gateway has its own clock.
         let owner = format!("gw-of-{device}");
         let entry = DeviceEntry {
             id: device.into(),
@@ -162,7 +163,7 @@ async fn its_clock_is_judged_by_when_it_came() {
             .await
             .unwrap();
         assert_eq!(latest[0].device_time_us, arrived_us - S, "{device}");
-        // It comes now, so that alerting takes it for a backfill and wakes nobody.
+        // It arrives now, so alerting treats it as a backfill and notifies nobody.
         assert!(latest[0].ingest_time_us > arrived_us + 23 * HOUR);
     }
     running.stop().await;

@@ -1,4 +1,5 @@
-//! Rules on their way to gateways: who is told which, when, and who is not.
+//! Rules on their way to gateways: each gateway gets the rules of its own patients, and no other
+//! gateway does.
 
 #![allow(clippy::unwrap_used)]
 
@@ -53,7 +54,7 @@ async fn next(answers: &mut Streaming<FollowRulesResponse>) -> Result<FollowRule
         .expect("the stream goes on"))
 }
 
-/// Whom the answer is about, and subject and version for each.
+/// The patients of an answer, with subject and version of each.
 fn told(answer: &FollowRulesResponse) -> Vec<(&str, &str, u32)> {
     let patients = answer.patients.iter();
     patients
@@ -66,7 +67,7 @@ fn told(answer: &FollowRulesResponse) -> Vec<(&str, &str, u32)> {
         .collect()
 }
 
-/// A device of a gateway that is called as one of the other tenant is.
+/// A device of a gateway whose name also exists in the other tenant.
 fn of_tenant_two(gateway: &str, device: &str, patient: &str) -> DeviceEntry {
     DeviceEntry {
         id: device.into(),
@@ -112,7 +113,7 @@ async fn a_gateway_is_told_what_holds_for_its_patients_and_whenever_that_changes
     assert_eq!(worn[2], ("belt-2", "patient-2", i64::MAX));
     assert!(answer.has_intervals && worn.len() == 4);
 
-    // Whatever it is that changes: a version, a team, what a clinician chose, who wears what.
+    // The answer changes with a version, a team, a clinician's choice, and an assignment.
     put(RULES, "default", 2, "of all, anew").await;
     assert_eq!(owned(&next(&mut answers).await.unwrap()), all(2));
     put(RULES, "group:copd", 1, "of the group").await;
@@ -154,7 +155,8 @@ async fn nobody_is_told_of_other_gateways_or_tenants() {
     }
     let running = world.start().await;
     let follow = async |id| follow(&world, &running, id).await;
-    // Of the same tenant, but without that patient; and of the same name in another tenant.
+    // A gateway of the same tenant without that patient, and a gateway of the same name in another
+    // tenant.
     for id in [gateway("other"), PeerId::gateway("two", "gw")] {
         let mut answers = follow(id.clone()).await.unwrap();
         let answer = next(&mut answers).await.unwrap();
@@ -173,7 +175,7 @@ async fn nobody_is_told_of_other_gateways_or_tenants() {
     let refused = follow(PeerId::service("dashboard")).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
 
-    // Revoked while it follows, and from the start.
+    // Revoked while it follows, and revoked from the start.
     let mut answers = follow(gateway("gw")).await.unwrap();
     next(&mut answers).await.unwrap();
     let revocation = serde_json::to_string(&store::Revocation::default()).unwrap();
@@ -198,7 +200,7 @@ async fn nobody_is_told_of_other_gateways_or_tenants() {
     running.stop().await;
 }
 
-/// A damaged document is that of one subject: the version before holds for it, and all others go out.
+/// A damaged document concerns one subject. Its version before applies, and all others are sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_document_that_cannot_be_read_keeps_no_other_from_the_gateways() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! Asks the register which rules hold for a patient before anything is judged of them.
+//! Queries the register for a patient's tenant and SpO2 scale before the patient is judged.
 
 use std::{collections::BTreeMap, future::Future};
 
@@ -7,12 +7,14 @@ use service_kit::Backoff;
 use store::{PatientEntry, QueryError, Scope, Spo2Scale};
 use vitals::Profile;
 
-use super::Loop;
+use super::JudgingState;
 
-/// Patients of whom the register is asked at the same time: fewer than a member has connections for, so that other questions find one.
+/// Concurrent queries to the register. Fewer than a member's connections, so that other queries
+/// find one.
 const ASKED_AT_ONCE: usize = 3;
-impl Loop {
-    /// Which rules hold for these patients. False when the service ends before it is known of somebody whom nobody here knows.
+impl JudgingState {
+    /// Fetches the profiles of these patients. False: shutdown came before a patient without any
+    /// profile got one.
     pub(super) async fn fetch_profiles(
         &mut self,
         wanted: BTreeMap<String, u32>,
@@ -26,7 +28,7 @@ impl Loop {
         let mut is_known = true;
         for ((key, entry), partition) in ask_side_by_side(wanted, ask).await {
             let Some(entry) = entry else {
-                is_known &= !self.engines.is_stranger(&key);
+                is_known &= !self.engines.has_no_profile(&key);
                 continue;
             };
             let (tenant, spo2_scale) = entry.map_or((String::new(), Spo2Scale::One), |entry| {
@@ -39,24 +41,25 @@ impl Loop {
         is_known
     }
 
-    /// The register's entry. `None`: no answer, and what was known of the patient stays; of a stranger nothing is judged before
-    /// there is an answer, because other rules would end what is open.
+    /// The register's entry. `None`: no answer, and a known profile stays. A patient without a
+    /// profile is not judged before the register answers, because other rules would end open
+    /// alerts.
     async fn patient(&self, key: &str) -> Option<Option<PatientEntry>> {
         let mut backoff = Backoff::for_reconnect();
         loop {
             self.turns.beat();
             match self.store.patient(&Scope::Service, key).await {
                 Ok(entry) => return Some(entry),
-                // It stays so, and the rules of everybody are better than none.
-                Err(error @ QueryError::Unreadable(_)) if self.engines.is_stranger(key) => {
-                    tracing::error!(patient = key, %error, "judged as a patient whom nobody registered");
+                // A damaged entry stays damaged. The default rules are better than no judgement.
+                Err(error @ QueryError::Unreadable(_)) if self.engines.has_no_profile(key) => {
+                    tracing::error!(patient = key, %error, "the register entry is unreadable; judged as an unregistered patient");
                     return Some(None);
                 }
                 Err(error) => {
                     tracing::warn!(patient = key, %error, "the patient's scale and rules are unknown");
                 }
             }
-            if !self.engines.is_stranger(key) {
+            if !self.engines.has_no_profile(key) {
                 return None;
             }
             tokio::select! {
@@ -67,7 +70,7 @@ impl Loop {
     }
 }
 
-/// Alerts wait for all answers, so nobody's question waits for another's.
+/// Queries run concurrently, because alerts wait for all answers.
 async fn ask_side_by_side<F: Future>(
     wanted: BTreeMap<String, u32>,
     ask: impl Fn(String) -> F,
@@ -91,7 +94,7 @@ mod tests {
     #[tokio::test]
     async fn nobodys_question_waits_for_anothers() {
         let keys = (0..2 * ASKED_AT_ONCE).map(|number| (number.to_string(), 3));
-        // Answers when so many are asked.
+        // Answers once this many queries are waiting.
         let together = Barrier::new(ASKED_AT_ONCE);
         let ask = |key: String| async {
             together.wait().await;

@@ -1,18 +1,19 @@
-//! What the store refuses as a whole, written piece by piece: no piece holds up another.
+//! Writes a refused batch piece by piece, so that one bad piece does not block the others.
 
 use bus::{Delivery, Topic};
 use prost::Message;
 use store::AlertsBatch;
 
-use super::{Loop, count_transitions};
+use super::{JudgingState, count_transitions};
 use crate::to_store::Outcome;
 
-impl Loop {
-    /// After a refusal: a state that the store will never take holds up no other. False as above.
+impl JudgingState {
+    /// Called after the store refused a batch: writes each state alone, so that one bad state
+    /// blocks no other. False: the service ends.
     pub(super) async fn store_each_state(&mut self) -> bool {
         for state in self.engines.states() {
             let patient = state.key.clone();
-            // Holds the claim and moves nothing.
+            // Proves the claim and moves no offset.
             let claim = self
                 .claims
                 .progress_to([(Topic::Vitals, state.partition, 0)]);
@@ -25,7 +26,7 @@ impl Loop {
                     tracing::error!(
                         patient,
                         reason,
-                        "after a restart the rules of this patient begin anew"
+                        "the store refuses this state; after a restart the rules of this patient start afresh"
                     );
                 }
                 Outcome::Fenced(partitions) => self.fenced(partitions),
@@ -33,13 +34,14 @@ impl Loop {
                 Outcome::Stored | Outcome::Conflict { .. } => {}
             }
         }
-        // Progress alone is never refused; it goes with what comes next.
+        // Progress alone is never refused. It is written with the next batch.
         self.engines.stored();
-        self.held = 0;
+        self.unstored_records = 0;
         true
     }
 
-    /// After a refusal of what time brought: each alert by itself, and one that the store will never take goes to the dead letters.
+    /// Called after the store refused transitions raised by time: writes each alert alone. An alert
+    /// that the store will never take becomes a dead letter.
     pub(super) async fn store_each_transition(&mut self, now_us: i64) {
         let transitions = self.engines.on_time(now_us, self.heard_us);
         self.engines.keep();
@@ -48,7 +50,7 @@ impl Loop {
                 transitions: vec![alert.clone()],
                 ..AlertsBatch::default()
             };
-            // Holds the claim and moves nothing.
+            // Proves the claim and moves no offset.
             let partition = self.engines.partition_of(&alert.patient);
             let partition = partition.map(|it| (Topic::Vitals, it, 0));
             let claim = self.claims.progress_to(partition);
@@ -60,7 +62,7 @@ impl Loop {
                 Outcome::Ended => return,
                 Outcome::Fenced(_) => continue,
                 Outcome::Refused(reason) => reason,
-                Outcome::Conflict { .. } => "the store has other rows of this alert".to_owned(),
+                Outcome::Conflict { .. } => "the store has different rows of this alert".to_owned(),
             };
             let letter = Delivery {
                 topic: Topic::Alerts,

@@ -1,4 +1,4 @@
-//! How far an escalation is: the state of its timer, and what a step of the clock makes of it.
+//! Progress of an escalation: the state of its timer, and how a clock step changes it.
 
 use std::collections::BTreeSet;
 
@@ -7,30 +7,32 @@ use clocks::Adoption;
 use serde::{Deserialize, Serialize};
 use store::{Watch, WatchChange};
 
-/// What the clocks of two members may differ by.
+/// Largest expected difference between the clocks of two members.
 const CLOCKS_DIFFER_US: i64 = 10_000_000;
-/// Two members adopt the same step of their clocks within this time, and its size differs by this at most.
+/// Two members adopt the same clock step within this time, and with at most this difference in
+/// size.
 const ADOPTED_WITHIN_US: u64 = 120_000_000;
 const STEP_SLACK_US: u64 = 4_000_000;
 
-/// How far an escalation is.
+/// Progress of an escalation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Progress {
-    /// From here the delays of the steps count.
+    /// The delays of the steps start here.
     pub(super) opened_us: i64,
-    /// When the row was written; 0: by a version that did not say.
+    /// When the row was written. 0: written by a version without this field.
     #[serde(default)]
     pub(super) set_us: i64,
     pub(super) steps: u32,
     pub(super) reminders: u32,
-    /// The last step of the clock with which the row was moved: its new time and its size.
+    /// The last clock step that moved the row: its new time and its size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) moved: Option<(i64, i64)>,
-    /// Contacts told so far.
+    /// Contacts notified so far.
     pub(super) told: BTreeSet<String>,
 }
 
-/// A timer that was set by a clock that has been set back since would be due by so much later; it is as if it were set now.
+/// A timer set by a clock that has been set back since would be due too late. It is reset as if it
+/// were set now.
 pub(crate) fn set_anew(watch: &Watch, now_us: i64) -> Option<WatchChange> {
     let mut progress: Progress = serde_json::from_slice(&watch.state).ok()?;
     let back_us = progress.set_us.saturating_sub(now_us);
@@ -47,8 +49,9 @@ pub(crate) fn set_anew(watch: &Watch, now_us: i64) -> Option<WatchChange> {
     }))
 }
 
-/// Moves a timer with a step of the clock that its member has adopted, so that it runs for as long as it was meant to. `None`: it was
-/// set after the step, or another member has moved it. Where that cannot be known it fires earlier, never later.
+/// Moves a timer by a clock step that this member has adopted, so that its duration stays the same.
+/// `None`: it was set after the step, or another member has moved it. In doubt the timer fires
+/// earlier, never later.
 pub(crate) fn moved(watch: &Watch, step: Adoption) -> Option<WatchChange> {
     let mut progress: Progress = serde_json::from_slice(&watch.state).ok()?;
     let by_us = step.by_us();
@@ -70,14 +73,14 @@ pub(crate) fn moved(watch: &Watch, step: Adoption) -> Option<WatchChange> {
 }
 
 pub(super) fn write(progress: &Progress) -> Bytes {
-    // Strings and numbers: serialisation has no way to fail.
+    // The fields are strings and numbers, so serialisation cannot fail.
     Bytes::from(serde_json::to_vec(progress).unwrap_or_default())
 }
 
-/// One that cannot be read begins anew: told twice is better than not at all.
+/// An unreadable escalation restarts, because a second notice is better than none.
 pub(super) fn read(watch: &Watch) -> Progress {
     serde_json::from_slice(&watch.state).unwrap_or_else(|error| {
-        tracing::error!(alert = watch.alert, %error, "an escalation begins anew");
+        tracing::error!(alert = watch.alert, %error, "the stored escalation is unreadable; it restarts");
         Progress::default()
     })
 }

@@ -1,4 +1,4 @@
-//! Which patient wears which sensor at present, and what that makes of the newest readings.
+//! Attributes the newest readings to the patients who wear the sensors at present.
 //!
 //! Silence follows the wearing intervals. A sensor that changed hands is missed for the patient who
 //! wears it now, from the change on. A sensor that no patient wears is missed for none.
@@ -36,7 +36,7 @@ impl Worn {
 
     /// Gives each sensor's newest readings to the patient who wears it now and leaves out sensors
     /// that no patient wears. A reading from before the change counts as heard at the change.
-    /// Of one metric of a sensor the newest is left.
+    /// The newest reading of each metric of a sensor remains.
     pub(crate) fn attribute(&self, latest: Vec<LatestVital>) -> Vec<LatestVital> {
         let mut newest: BTreeMap<(String, i32), LatestVital> = BTreeMap::new();
         for mut row in latest {
@@ -63,7 +63,7 @@ impl Worn {
         newest.into_values().collect()
     }
 
-    /// Whether the register says no more that the subject of an open silence is watched.
+    /// Whether the register no longer lists the subject of an open silence.
     pub(crate) fn has_ended(&self, silence: &Alert) -> bool {
         match silence.rule.as_str() {
             SIGNAL | DEVICE => self

@@ -1,11 +1,11 @@
-//! Whom a team's roles ever reach, and when nobody is on call.
+//! People whom a team's roles can reach, and gaps in the rota.
 
 use std::collections::BTreeSet;
 
 use super::{Contact, DAY_MINUTES, DAYS, Role, Team, WEEK_MINUTES};
 
 impl Team {
-    /// Everybody who has the role for the patient at some time of the week.
+    /// Contacts who have the role for the patient at some time of the week.
     pub(crate) fn ever_in_role(&self, role: Role, patient: &str) -> Vec<&Contact> {
         let care = self.patients.get(patient);
         let ids: BTreeSet<&str> = match role {
@@ -28,7 +28,8 @@ impl Team {
         ids.into_iter().filter_map(|id| self.contact(id)).collect()
     }
 
-    /// A sentence about the first time of the week at which nobody is on call. Rotas that go by different clocks are not compared.
+    /// A sentence about the first time of the week without anybody on call. Rotas with different
+    /// clocks are not compared.
     pub(crate) fn rota_hole(&self) -> Option<String> {
         let mut clocks = self.rota.iter().map(|rota| rota.utc_offset_min);
         let first = clocks.next();
@@ -47,7 +48,7 @@ impl Team {
         if holes == covered.len() {
             return Some("nobody is on call at any time".to_owned());
         }
-        // The hole begins where a covered minute ends, perhaps over the end of the week.
+        // The gap begins after a covered minute, perhaps over the end of the week.
         let week = covered.len();
         let begin = (0..week).find(|at| !covered[*at] && covered[(at + week - 1) % week])?;
         let length = (0..week).find(|after| covered[(begin + after) % week])?;

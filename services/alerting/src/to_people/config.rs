@@ -1,4 +1,4 @@
-//! Configuration of the channels by which people are told.
+//! Configuration of the notification channels.
 
 use std::path::PathBuf;
 
@@ -6,75 +6,78 @@ use service_kit::{ConfigError, Secret, config::parse_address};
 
 use super::{
     deliver::Channel,
-    email::Email,
-    mqtt::{Mqtt, Settings},
+    email::{self, Email},
+    mqtt::{self, Mqtt},
     webhook::Webhook,
 };
 use crate::{routing::Channels, zone::Zone};
 
-/// Longest window for grouping; a longer one would hide that something is going on.
+/// Longest grouping window. A longer one would delay bad news too much.
 const GROUP_S_MAX: u64 = 300;
 
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct Options {
-    /// Where each alert is POSTed as JSON; https needs a webhook_ca.
+    /// Each alert is POSTed here as JSON; https needs a webhook_ca.
     #[arg(long, value_name = "URL")]
     pub webhook: Option<Secret>,
     /// Sent with each webhook call as `Authorization: Bearer`.
     #[arg(long, value_name = "TOKEN")]
     pub webhook_token: Option<Secret>,
-    /// Certificates of the authorities believed of an https webhook (PEM).
+    /// Certificate authorities trusted for an https webhook (PEM).
     #[arg(long, value_name = "FILE")]
     pub webhook_ca: Option<PathBuf>,
-    /// Signs each webhook call, as `braid-signature: t=SECONDS,v1=HEX`: HMAC-SHA256 over `SECONDS.BODY`.
+    /// Signs each webhook call as `braid-signature: t=SECONDS,v1=HEX`: HMAC-SHA256 over
+    /// `SECONDS.BODY`.
     #[arg(long, value_name = "SECRET")]
     pub webhook_secret: Option<Secret>,
-    /// Signs beside the other one while the receiver changes from that one to this.
+    /// Second signing secret while the receiver changes to it.
     #[arg(long, value_name = "SECRET")]
     pub webhook_secret_next: Option<Secret>,
     /// Mail server: smtps:// (TLS), smtp:// (STARTTLS, required) or smtp-plain:// (this machine only).
     #[arg(long, value_name = "URL")]
     pub smtp: Option<String>,
-    /// User to sign in as at the mail server; none: without signing in.
+    /// User name at the mail server; none: no sign-in.
     #[arg(long, value_name = "NAME")]
     pub smtp_user: Option<String>,
     /// Password of that user.
     #[arg(long, value_name = "PASSWORD")]
     pub smtp_password: Option<Secret>,
-    /// Certificates of the authorities believed of the mail server (PEM); without it those of the system.
+    /// Certificate authorities trusted for the mail server (PEM); default: those of the system.
     #[arg(long, value_name = "FILE")]
     pub smtp_ca: Option<PathBuf>,
     /// Sender of e-mails.
     #[arg(long, value_name = "ADDRESS")]
     pub email_from: Option<String>,
-    /// Told of every alert of a tenant that has no team.
+    /// Recipients of every alert of a tenant that has no team.
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub email_to: Vec<String>,
     /// MQTT broker: mqtts:// (needs an mqtt_ca) or mqtt:// (this machine only).
     #[arg(long, value_name = "URL")]
     pub mqtt: Option<String>,
-    /// User to sign in as at the broker; none: without signing in.
+    /// User name at the broker; none: no sign-in.
     #[arg(long, value_name = "NAME")]
     pub mqtt_user: Option<String>,
     /// Password of that user.
     #[arg(long, value_name = "PASSWORD")]
     pub mqtt_password: Option<Secret>,
-    /// Certificates of the authorities believed of the broker (PEM).
+    /// Certificate authorities trusted for the broker (PEM).
     #[arg(long, value_name = "FILE")]
     pub mqtt_ca: Option<PathBuf>,
     /// Alerts go to the topic PREFIX/TENANT/PATIENT/PRIORITY.
     #[arg(long, value_name = "PREFIX", default_value = "braid/alerts")]
     pub mqtt_prefix: String,
-    /// For how long the delivery of one notice is tried again before it is given up, in seconds.
+    /// Time for which the delivery of one notice is tried before it is given up, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub give_up_s: u64,
-    /// Address at which people open the page; messages link to the alert there. Without it they carry no link.
+    /// Address at which people open the page; messages link to the alert there. Without it they
+    /// carry no link.
     #[arg(long, value_name = "URL")]
     pub public_url: Option<String>,
     /// IANA time zone of the times in messages about tenants whose team names none.
     #[arg(long, value_name = "ZONE", default_value = "UTC")]
     pub time_zone: String,
-    /// E-mails about one patient that follow each other within so many seconds go as one, unless more urgent; 0: one by one.
+    /// E-mails about one patient within this time go as one, unless one is more urgent; 0: one by
+    /// one.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub group_s: u64,
 }
@@ -84,7 +87,7 @@ impl Options {
         self.build().map(drop)
     }
 
-    /// Empty, as compose passes a variable that is not set: none.
+    /// Compose passes an unset variable as an empty string, which means none.
     pub(super) fn public_url(&self) -> Option<&str> {
         self.public_url.as_deref().filter(|url| !url.is_empty())
     }
@@ -108,7 +111,7 @@ impl Options {
         let zone = Zone::parse(&self.time_zone).ok_or_else(|| {
             ConfigError::new(
                 "time_zone",
-                format!("{:?} is no IANA time zone", self.time_zone),
+                format!("{:?} is not an IANA time zone", self.time_zone),
                 "--time-zone Europe/Berlin",
             )
         })?;
@@ -126,11 +129,18 @@ impl Options {
                 secrets,
             )?));
         }
-        let email = Email::new(self)?;
+        let email = Email::new(&email::Settings {
+            url: self.smtp.as_deref(),
+            user: self.smtp_user.as_deref(),
+            password: self.smtp_password.as_ref(),
+            ca: self.smtp_ca.as_deref(),
+            from: self.email_from.as_deref(),
+            to: &self.email_to,
+        })?;
         let has_email = email.is_some();
         senders.extend(email.map(Channel::Email));
         if let Some(url) = &self.mqtt {
-            let settings = Settings {
+            let settings = mqtt::Settings {
                 url,
                 user: self.mqtt_user.as_deref(),
                 password: self.mqtt_password.as_ref(),

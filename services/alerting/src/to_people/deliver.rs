@@ -1,8 +1,9 @@
-//! Delivers the notices of one channel: takes what is due, tries, and writes down what became of it.
+//! Delivers the notices of one channel: takes due notices, sends them, and stores the outcome.
 //!
-//! A notice is taken under a lease, so that one member has it; a member that dies leaves it to whoever comes after [`LEASE_US`]. One
-//! that fails is tried again with pauses while others go on; the notices of one alert keep their order. After `give_up_us` from its
-//! deciding it is given up, counted and logged as an error. The receiver may get a message twice and tells by its key.
+//! A notice is taken under a lease, so one member has it. If that member dies, another takes it
+//! after [`LEASE_US`]. A failed notice is tried again with pauses while others go on. The notices
+//! of one alert keep their order. After `give_up_us` from its decision a notice is given up,
+//! counted and logged as an error. A receiver may get a message twice and recognises it by its key.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,23 +19,28 @@ use tokio::{
     task::{Id, JoinSet},
 };
 
-use super::{email::Email, message::Message, mqtt::Mqtt, webhook::Webhook};
+use super::{
+    email::Email,
+    message::{Message, Undelivered},
+    mqtt::Mqtt,
+    webhook::Webhook,
+};
 use crate::SILENCE_MAX;
 
-/// Notices in hand at once; more wait in the store.
+/// Notices in hand at once. More wait in the store.
 const TAKE_MAX: usize = 16;
-/// How long a notice belongs to whoever took it: three calls of the longest kind.
+/// Lease of a notice: three calls of the longest duration.
 const LEASE_US: i64 = 30_000_000;
-/// Another member's notices, and those whose time comes, are found after so long at the latest.
+/// Poll interval for notices of other members, and for those whose time comes.
 const POLL: Duration = Duration::from_millis(250);
-/// Pauses between attempts at one notice: doubling from the first to the last.
+/// Pauses between attempts at one notice. They double from the first to the last.
 const PAUSE_US: (i64, i64) = (200_000, 30_000_000);
 
-/// What holds for every message.
+/// Settings for every message.
 #[derive(Clone, Debug)]
 pub(super) struct Delivery {
     pub give_up_us: i64,
-    /// Address of the page, for links.
+    /// Base address for links.
     pub public_url: Option<String>,
 }
 
@@ -42,13 +48,6 @@ pub(super) enum Channel {
     Webhook(Webhook),
     Email(Email),
     Mqtt(Box<Mqtt>),
-}
-
-/// Why a message is not delivered.
-pub(super) struct Undelivered {
-    pub reason: String,
-    /// Whether the same may succeed later.
-    pub is_retryable: bool,
 }
 
 impl Channel {
@@ -76,7 +75,8 @@ impl Channel {
         }
     }
 
-    /// What goes into one message: for a person everything that waits about one patient, for a machine one notice.
+    /// Groups notices into messages: e-mail takes all notices about one patient, other channels
+    /// take one each.
     fn messages(&self, taken: Vec<QueuedNotice>) -> Vec<Vec<QueuedNotice>> {
         let Channel::Email(_) = self else {
             return taken.into_iter().map(|notice| vec![notice]).collect();
@@ -116,7 +116,7 @@ impl Worker {
         }
     }
 
-    /// Woken when a notice is due at once.
+    /// Notified when a notice is due at once.
     pub(super) fn wake(&self) -> Arc<Notify> {
         Arc::clone(&self.wake)
     }
@@ -130,7 +130,7 @@ impl Worker {
         let mut lanes = Lanes::default();
         while !shutdown.is_requested() {
             turns.beat();
-            // Never steps back, so that no notice waits for a time that was reached before.
+            // This clock never steps back, so no notice waits for a time that was reached before.
             let now_us = context.clock().unstepped_us();
             let room = TAKE_MAX.saturating_sub(lanes.notices());
             let taken = match room {
@@ -153,7 +153,7 @@ impl Worker {
             check.ok();
             backoff.reset();
             if taken.is_empty() {
-                // What stands behind a notice that has its outcome now is due at once.
+                // A notice behind one that has just been settled is due at once.
                 tokio::select! {
                     () = shutdown.requested() => break,
                     () = self.wake.notified() => {}
@@ -164,7 +164,7 @@ impl Worker {
                 self.deliver(taken, &mut lanes, &store, &delivery, &context);
             }
         }
-        // What has its outcome is not in the queue any more; the rest goes to whoever comes next, at once.
+        // Settled notices have left the queue. The rest becomes due at once for another member.
         lanes.running.abort_all();
         let left: Vec<String> = lanes.in_hand.into_values().flatten().collect();
         if !left.is_empty()
@@ -174,7 +174,8 @@ impl Worker {
         }
     }
 
-    /// Different alerts at once, the notices of one in their order: the store hands out none that stands behind one in hand.
+    /// Runs different alerts concurrently and the notices of one in order. The store returns none
+    /// that is behind one in hand.
     fn deliver(
         &self,
         taken: Vec<QueuedNotice>,
@@ -206,7 +207,7 @@ impl Worker {
                     if let Some(due_us) =
                         try_once(&channel, message, &store, &delivery, &context).await
                     {
-                        // What stands behind it waits with it.
+                        // The notices behind it wait as well.
                         let rest: Vec<String> =
                             messages.flatten().map(|queued| queued.notice.id).collect();
                         let batch = Settle::Later(rest, due_us);
@@ -220,7 +221,7 @@ impl Worker {
     }
 }
 
-/// What a worker has taken and not settled: at most [`TAKE_MAX`] notices.
+/// Notices that a worker has taken and not settled, at most [`TAKE_MAX`].
 #[derive(Default)]
 struct Lanes {
     running: JoinSet<()>,
@@ -248,7 +249,7 @@ impl Lanes {
     }
 }
 
-/// When to try again; `None`: it has its outcome.
+/// When to try again. `None`: the outcome is stored.
 async fn try_once(
     channel: &Channel,
     queued: Vec<QueuedNotice>,
@@ -285,7 +286,7 @@ async fn try_once(
                 channel = name,
                 notice = notices.first().map(|notice| &notice.id),
                 reason = error.reason,
-                "nobody was told"
+                "the notice is given up; nobody was notified"
             );
             (NoticeResult::GivenUp, error.reason)
         }
@@ -324,7 +325,7 @@ enum Settle {
     Later(Vec<String>, i64),
 }
 
-/// Tries until the store has it; what never arrives there is tried again after the lease.
+/// Tries until the store has the outcome. A lost outcome means another attempt after the lease.
 async fn settle(what: Settle, store: &Arc<dyn Store>, shutdown: &Shutdown) {
     let mut backoff = Backoff::for_reconnect();
     loop {
@@ -342,10 +343,10 @@ async fn settle(what: Settle, store: &Arc<dyn Store>, shutdown: &Shutdown) {
         match written {
             Ok(()) => return,
             Err(error) if !error.is_retryable() => {
-                tracing::error!(%error, "what became of a notice is not written down");
+                tracing::error!(%error, "the outcome of a notice cannot be stored");
                 return;
             }
-            Err(error) => tracing::warn!(%error, "what became of a notice is not yet written down"),
+            Err(error) => tracing::warn!(%error, "the outcome of a notice is not stored yet"),
         }
         tokio::select! {
             () = shutdown.requested() => return,
@@ -354,9 +355,10 @@ async fn settle(what: Settle, store: &Arc<dyn Store>, shutdown: &Shutdown) {
     }
 }
 
-/// For how long it was tried at least. Not by the clock: after hours without power, or when a clock is set, the first try would be the last.
+/// Minimum time of the attempts so far. The clock would not do: after a power cut or a clock
+/// change, the first attempt would be the last.
 fn tried_us(attempts: u32) -> i64 {
-    // Pauses are the longest from here on.
+    // From here on pauses have the longest duration.
     const RISING: u32 = 8;
     let rising_us: i64 = (1..attempts.min(RISING + 1)).map(pause_us).sum();
     rising_us + i64::from(attempts.saturating_sub(RISING + 1)) * PAUSE_US.1

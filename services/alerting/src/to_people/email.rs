@@ -1,7 +1,7 @@
-//! E-mail by SMTP: TLS from the start (`smtps`) or before anything is said (`smtp`, STARTTLS required); in the clear to this machine
-//! only (`smtp-plain`). One attempt is one connection.
+//! E-mail by SMTP: TLS from the start (`smtps`), STARTTLS required (`smtp`), or unencrypted to this
+//! machine only (`smtp-plain`). One attempt is one connection.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use lettre::{
     AsyncSmtpTransport, AsyncTransport, Message as Letter, Tokio1Executor,
@@ -11,13 +11,11 @@ use lettre::{
         client::{Certificate, CertificateStore, Tls, TlsParameters},
     },
 };
-use service_kit::{ConfigError, config::parse_address};
+use service_kit::{ConfigError, Secret, config::parse_address};
 use sha2::{Digest, Sha256};
 
 use super::{
-    config::Options,
-    deliver::Undelivered,
-    message::Message,
+    message::{Message, Undelivered},
     tls::{bare_host, certificates, is_loopback},
 };
 
@@ -29,10 +27,20 @@ pub(super) struct Email {
     from: Mailbox,
 }
 
+pub(super) struct Settings<'a> {
+    /// `None`: no server is configured.
+    pub url: Option<&'a str>,
+    pub user: Option<&'a str>,
+    pub password: Option<&'a Secret>,
+    pub ca: Option<&'a Path>,
+    pub from: Option<&'a str>,
+    pub to: &'a [String],
+}
+
 impl Email {
     /// `None`: no server is configured.
-    pub(super) fn new(options: &Options) -> Result<Option<Email>, ConfigError> {
-        let Some(url) = &options.smtp else {
+    pub(super) fn new(settings: &Settings<'_>) -> Result<Option<Email>, ConfigError> {
+        let Some(url) = settings.url else {
             return Ok(None);
         };
         let refused =
@@ -42,7 +50,7 @@ impl Email {
         let host = bare_host(uri.host().ok_or_else(|| refused("has no host"))?);
         let parameters = || -> Result<TlsParameters, ConfigError> {
             let mut builder = TlsParameters::builder(host.clone());
-            if let Some(ca) = &options.smtp_ca {
+            if let Some(ca) = settings.ca {
                 builder = builder.certificate_store(CertificateStore::None);
                 for certificate in certificates("smtp_ca", ca)? {
                     let certificate = Certificate::from_der(certificate.to_vec())
@@ -61,16 +69,18 @@ impl Email {
                     "would send health data in the clear to another machine",
                 ));
             }
-            _ => return Err(refused("is none of smtp, smtps and smtp-plain")),
+            _ => return Err(refused("is not smtp, smtps or smtp-plain")),
         };
         let mut builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(host.clone())
             .port(uri.port_u16().unwrap_or(default_port))
             .tls(tls)
             .timeout(Some(CALL_LIMIT));
-        match (&options.smtp_user, &options.smtp_password) {
+        match (settings.user, settings.password) {
             (Some(user), Some(password)) => {
-                builder = builder
-                    .credentials(Credentials::new(user.clone(), password.expose().to_owned()));
+                builder = builder.credentials(Credentials::new(
+                    user.to_owned(),
+                    password.expose().to_owned(),
+                ));
             }
             (None, None) => {}
             _ => {
@@ -81,10 +91,7 @@ impl Email {
                 ));
             }
         }
-        let from = options
-            .email_from
-            .as_deref()
-            .and_then(|from| from.parse().ok());
+        let from = settings.from.and_then(|from| from.parse().ok());
         let from = from.ok_or_else(|| {
             ConfigError::new(
                 "email_from",
@@ -92,11 +99,11 @@ impl Email {
                 "--email-from \"Braid <braid@example.org>\"",
             )
         })?;
-        for address in &options.email_to {
+        for address in settings.to {
             if address.parse::<lettre::Address>().is_err() {
                 return Err(ConfigError::new(
                     "email_to",
-                    format!("{address:?} is no address"),
+                    format!("{address:?} is not an address"),
                     "--email-to ward@example.org",
                 ));
             }
@@ -115,7 +122,8 @@ impl Email {
         match tokio::time::timeout(CALL_LIMIT, self.transport.send(letter)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(Undelivered {
-                // Refused credentials are an operator's to mend; anything else that is permanent is about this letter.
+                // Refused credentials are for an operator to fix. Any other permanent error
+                // concerns this message.
                 is_retryable: !error.is_permanent()
                     || error.status().is_some_and(|code| {
                         ["530", "534", "535", "538"].contains(&code.to_string().as_str())
@@ -134,8 +142,8 @@ impl Email {
         let to: lettre::Address = notice
             .recipient
             .parse()
-            .map_err(|_| format!("{:?} is no address", notice.recipient))?;
-        // Every attempt has the same, so that a mail system that has it already can tell.
+            .map_err(|_| format!("{:?} is not an address", notice.recipient))?;
+        // Every attempt has the same id, so that a mail system can recognise a repetition.
         let hash = Sha256::digest(notice.id.as_bytes());
         let id: String = hash
             .iter()

@@ -1,15 +1,22 @@
-//! What people and machines read: the JSON of a webhook and of MQTT, and the text of an e-mail.
+//! Content of messages: the JSON of a webhook and of MQTT, and the text of an e-mail.
 
 use contracts::alerts::{Alert, Notice};
 use serde_json::{Value, json};
 
 use crate::zone::Zone;
 
-/// One or more notices that go together; the first one names the message.
+/// One or more notices in one message. The first names the message.
 pub(super) struct Message<'a> {
     notices: &'a [&'a Notice],
-    /// Address of the page.
+    /// Base address for links.
     public_url: Option<&'a str>,
+}
+
+/// Why a message was not delivered.
+pub(super) struct Undelivered {
+    pub reason: String,
+    /// Whether a later attempt may succeed.
+    pub is_retryable: bool,
 }
 
 impl<'a> Message<'a> {
@@ -20,7 +27,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Where the page shows the alert.
+    /// Link to the alert on the page.
     fn link(&self, alert: &Alert) -> Option<String> {
         let base = self.public_url?.trim_end_matches('/');
         let patient = match alert.patient.as_str() {
@@ -157,12 +164,12 @@ fn subject_of(notice: &Notice, alert: &Alert) -> String {
     }
 }
 
-/// UTC for a notice of a version that named no zone.
+/// UTC for a notice from a version without a zone.
 fn zone_of(notice: &Notice) -> Zone {
     Zone::parse(&notice.time_zone).unwrap_or_default()
 }
 
-/// For a value in the fragment of an address. Identifiers consist of letters, digits and `. _ : -`; anything else is encoded.
+/// Escapes a value for the fragment of a URL. Identifiers consist of letters, digits and `. _ : -`.
 fn escaped(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b':' => {
@@ -194,7 +201,7 @@ fn lower(name: &str, prefix: &str) -> String {
     name.trim_start_matches(prefix).to_lowercase()
 }
 
-/// Nothing that a sensor or a person wrote begins a line or a header of its own.
+/// Text from a sensor or a person must not begin a line or a header.
 fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
@@ -274,7 +281,7 @@ mod tests {
             assert_eq!(json["patient_name"], name);
             assert_eq!(json["since"], "2026-03-29T03:00:00+02:00");
             assert_eq!(json["time_zone"], "Europe/Berlin");
-            // Nothing but the policy decides whether the name is in it.
+            // Only the policy decides whether the name is included.
             let says_name = text.contains("Example") || json.to_string().contains("Example");
             assert_eq!(says_name, name.contains("Example"));
         }

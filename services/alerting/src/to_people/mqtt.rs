@@ -1,7 +1,8 @@
-//! MQTT 3.1.1: each notice to `<prefix>/<tenant>/<patient>/<priority>` at QoS 1; delivered is what the broker has acknowledged.
+//! MQTT 3.1.1: publishes each notice to `<prefix>/<tenant>/<patient>/<priority>` at QoS 1. A notice
+//! counts as delivered when the broker has acknowledged it.
 //!
-//! One connection, made on first use, kept while it is used, thrown away at the first failure: what was under way is then
-//! published anew, so that no acknowledgement can be taken for another's.
+//! One connection is opened on first use and dropped at the first failure. The notice under way is
+//! then published again, so that no acknowledgement is taken for another's.
 
 use std::{
     path::Path,
@@ -15,15 +16,15 @@ use service_kit::{ConfigError, Secret, config::parse_address};
 use tokio::sync::Mutex;
 
 use super::{
-    deliver::Undelivered,
-    message::{Message, priority},
+    message::{Message, Undelivered, priority},
     tls::{bare_host, client_config, is_loopback},
 };
 
-/// One attempt, from connecting to the acknowledgement; and the wait for those before it. By the connection that was kept and by a fresh
-/// one that makes three, as long as a notice belongs to whoever took it: a later one might be another member's.
+/// Limit of each step of an attempt: the wait for the connection, then the kept and a fresh
+/// connection. Three steps fit into the lease of a notice.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// Nobody answers pings between notices: a connection idle for longer is made anew, well before the broker would end it.
+/// No task answers pings between notices, so an idle connection is replaced well before the broker
+/// would end it.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
 const IDLE_MAX: Duration = Duration::from_secs(120);
 /// A longer packet is refused.
@@ -64,7 +65,7 @@ impl Mqtt {
                 let ca = settings.ca.ok_or_else(|| {
                     ConfigError::new(
                         "mqtt_ca",
-                        "mqtts needs the authority to believe",
+                        "mqtts needs a trusted certificate authority",
                         "--mqtt-ca /etc/ssl/certs/ca-certificates.crt",
                     )
                 })?;
@@ -91,7 +92,7 @@ impl Mqtt {
                 "--mqtt-prefix braid/alerts",
             ));
         }
-        // Of two clients with one id a broker ends the older.
+        // A broker ends the older of two clients with one id.
         let id = format!(
             "braid-alerting-{}-{}",
             std::process::id(),
@@ -127,7 +128,7 @@ impl Mqtt {
         self.send_within(CALL_LIMIT, message).await
     }
 
-    /// Each of the three steps.
+    /// Applies `limit` to each of the three steps.
     async fn send_within(&self, limit: Duration, message: &Message<'_>) -> Result<(), Undelivered> {
         let mut payload = message.json();
         payload["key"] = message.key().into();
@@ -190,7 +191,7 @@ impl Mqtt {
     }
 }
 
-/// The connection back when the broker has acknowledged.
+/// Returns the connection when the broker has acknowledged.
 async fn publish(
     mut connection: Connection,
     topic: &str,

@@ -1,4 +1,4 @@
-//! The timers of escalations: which are acted upon, and what becomes of those that cannot be.
+//! Timers of escalations: which are due, and how failing ones are postponed.
 
 use std::time::{Duration, Instant};
 
@@ -8,29 +8,31 @@ use store::{NoticesBatch, QueryError, Scope, Watch, WatchChange, WriteError};
 use super::{DECIDED_AT_ONCE, DecideError, Decider};
 use crate::routing::{moved, set_anew};
 
-/// How often timers are looked at, and how many are acted upon at once.
+/// Interval between two looks at the timers, and timers per look.
 pub(super) const TICK: Duration = Duration::from_millis(500);
 const TIMERS_MAX: usize = 64;
-/// Timers that may fail in one look; the rest waits for the next, since it is the store then.
+/// Failures in one look. Then the store itself is likely at fault, and the rest waits for the next
+/// look.
 const FAILURES_MAX: usize = 8;
-/// How often timers that are not due are looked at, and how many: one whose time is far away may have been set by a clock that was set
-/// back since.
+/// Interval and size of the look at timers that are not due. A clock that was set back since may
+/// have set a far timer.
 const LOOK_AHEAD_EVERY: Duration = Duration::from_secs(10);
 const AHEAD_MAX: usize = 10_000;
-/// Timers that fail and are asked for besides those that are due; beyond it they are met as if they never had.
+/// Failing timers that are queried beyond the due ones. Past it all are treated as if they had not
+/// failed.
 const FAILING_MAX: usize = 1_000;
-/// A timer that cannot be acted upon is looked at again after so long.
+/// A timer that can never succeed is tried again after this time.
 const PUT_OFF_US: i64 = 3_600_000_000;
 
 impl Decider {
-    /// Acts on the timers that are due. One that fails holds up no other, and is tried again.
+    /// Acts on due timers. A failing timer blocks no other and is tried again.
     pub(super) async fn on_tick(&mut self) -> Result<(), DecideError> {
         let looked_ahead = match self.looked_ahead {
             Some(at) if at.elapsed() < LOOK_AHEAD_EVERY => Ok(()),
             _ => self.look_ahead().await,
         };
         let limit = TIMERS_MAX + self.failing.len();
-        // The time first: a step that it has in it is then among those that are followed.
+        // The time is read first, so that a clock step before it is among the followed steps.
         let now_us = self.clock.now_us();
         let now_us = match self.follow_steps().await? {
             0 => now_us,
@@ -61,7 +63,8 @@ impl Decider {
         failures.pop().map_or(looked_ahead, Err)
     }
 
-    /// Moves every timer with the steps that the clock has adopted; until that is stored none is acted upon. How many steps there were.
+    /// Moves every timer by the clock steps that were adopted. Before that is stored, no timer is
+    /// acted on. Returns the number of steps.
     async fn follow_steps(&mut self) -> Result<usize, DecideError> {
         let steps = self.clock.adopted_since(self.followed_step);
         for step in &steps {
@@ -79,7 +82,7 @@ impl Decider {
         Ok(steps.len())
     }
 
-    /// Another member that was first has done the same.
+    /// A conflict means that another member made the same change.
     async fn change_watch(&self, change: WatchChange) -> Result<(), WriteError> {
         let batch = NoticesBatch {
             watches: vec![change],
@@ -98,7 +101,7 @@ impl Decider {
             };
             tracing::warn!(
                 alert = watch.alert,
-                "the clock was set back; a timer is set anew"
+                "the clock was set back; a timer is reset"
             );
             self.change_watch(change).await?;
         }
@@ -106,7 +109,8 @@ impl Decider {
         Ok(())
     }
 
-    /// One that can never be acted upon is put off: asked for again at once it would say so twice a second, and alerting were never ready.
+    /// Postpones a timer that can never succeed. Otherwise it would fail at every look, and
+    /// alerting would never be ready.
     async fn on_timer(&self, watch: Watch) -> Result<(), DecideError> {
         let put_off = Watch {
             version: watch.version + 1,
@@ -124,14 +128,14 @@ impl Decider {
         tracing::error!(
             alert = put_off.alert,
             reason,
-            "a timer cannot be acted upon"
+            "a timer fails for good; it is postponed"
         );
         Ok(self.change_watch(WatchChange::Set(put_off)).await?)
     }
 
     async fn act(&self, watch: Watch) -> Result<(), DecideError> {
         let Some(alert) = self.store.alert(&Scope::Service, &watch.alert).await? else {
-            // Expired with its history.
+            // The alert expired with its history.
             let end = vec![WatchChange::End(watch.alert)];
             let batch = NoticesBatch {
                 watches: end,
@@ -144,7 +148,8 @@ impl Decider {
     }
 }
 
-/// Alerts wait for the timers, so none of these waits for another; those behind too many that fail are left to the next look.
+/// Timers run concurrently, because alerts wait for them. After too many failures the rest waits
+/// for the next look.
 async fn side_by_side<T, E, F>(
     due: Vec<Watch>,
     act: impl Fn(Watch) -> F,
@@ -187,7 +192,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_timer_waits_for_another() {
-        // Done when so many are acted upon.
+        // Done once this many timers run.
         let together = Barrier::new(DECIDED_AT_ONCE);
         let act = |_| async {
             together.wait().await;

@@ -1,4 +1,4 @@
-//! Whom the channels believe: the authorities of a file, nobody else.
+//! Trust of the channels: only the certificate authorities of a file.
 
 use std::{net::IpAddr, path::Path, sync::Arc};
 
@@ -26,7 +26,7 @@ pub(super) fn client_config(field: &str, ca: &Path) -> Result<Arc<ClientConfig>,
     Ok(Arc::new(config))
 }
 
-/// At least one.
+/// At least one certificate.
 pub(super) fn certificates(
     field: &str,
     ca: &Path,
@@ -37,12 +37,12 @@ pub(super) fn certificates(
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| refused(error.to_string()))?;
     if certificates.is_empty() {
-        return Err(refused("holds no certificate".to_owned()));
+        return Err(refused("contains no certificate".to_owned()));
     }
     Ok(certificates)
 }
 
-/// Without TLS health data and passwords go to this machine only.
+/// Without TLS, health data and passwords may go to this machine only.
 pub(super) fn is_loopback(host: &str) -> bool {
     host == "localhost"
         || host
@@ -50,7 +50,7 @@ pub(super) fn is_loopback(host: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// Brackets of an IPv6 address belong to the URL, not to the host.
+/// The brackets of an IPv6 address belong to the URL, not to the host.
 pub(super) fn bare_host(host: &str) -> String {
     host.trim_start_matches('[')
         .trim_end_matches(']')

@@ -1,9 +1,10 @@
-//! A webhook: one HTTP POST a notice, signed.
+//! A webhook: one signed HTTP POST per notice.
 //!
-//! `braid-signature: t=<Unix seconds>,v1=<hex>` is HMAC-SHA256 with the secret over `<t>.<body>`; with a second secret (for the
-//! time in which the receiver changes from one to the other) there is a second `v1=`. A receiver computes it over the bytes it
-//! got, compares in constant time, and refuses a `t` more than some minutes away, so that nobody can repeat an old call.
-//! `idempotency-key` is the same for every attempt.
+//! `braid-signature: t=<Unix seconds>,v1=<hex>` is HMAC-SHA256 with the secret over `<t>.<body>`. A
+//! second secret adds a second `v1=` while the receiver changes to it. A receiver computes the
+//! signature over the received bytes and compares in constant time. It refuses a `t` more than some
+//! minutes away, so that an old call cannot be replayed. `idempotency-key` is the same for every
+//! attempt.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -24,12 +25,11 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{
-    deliver::Undelivered,
-    message::Message,
+    message::{Message, Undelivered},
     tls::{bare_host, client_config},
 };
 
-/// From connecting to the head of the answer.
+/// From connecting to the head of the response.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) struct Webhook {
@@ -38,11 +38,11 @@ pub(super) struct Webhook {
     port: u16,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     authorization: Option<String>,
-    /// Each signs; empty: nobody does.
+    /// Each secret adds a signature. Empty: calls are not signed.
     secrets: Vec<Secret>,
 }
 
-/// Bytes of the shortest secret that is taken: half the hash's length.
+/// Shortest secret that is accepted: half the length of the hash.
 const SECRET_BYTES_MIN: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,8 @@ impl CallError {
         match self {
             CallError::Connection(_) | CallError::Http(_) | CallError::Late => true,
             CallError::Request(_) => false,
-            // Only what the receiver says of this very message is final. Redirections and wrong methods, too, are somebody's to mend.
+            // Only a verdict on this very message is final. Redirections and wrong methods can be
+            // fixed.
             CallError::Status(status) => !matches!(
                 *status,
                 StatusCode::BAD_REQUEST
@@ -93,7 +94,7 @@ impl Webhook {
                 "--webhook http://alertmanager:9093/braid",
             )
         };
-        // The URL may hold a secret: no message repeats it.
+        // The URL may contain a secret, so no message repeats it.
         let uri =
             parse_address(url.expose(), &["http", "https"]).map_err(|reason| refused(&reason))?;
         let host = uri.host().ok_or_else(|| refused("has no host"))?;
@@ -106,7 +107,7 @@ impl Webhook {
                 let ca = ca.ok_or_else(|| {
                     ConfigError::new(
                         "webhook_ca",
-                        "an https webhook needs the authority to believe",
+                        "an https webhook needs a trusted certificate authority",
                         "--webhook-ca /etc/ssl/certs/ca-certificates.crt",
                     )
                 })?;
@@ -184,8 +185,9 @@ impl Webhook {
             );
         }
         let request = request.body(Full::new(body))?;
-        // The connection lives as long as this call: dropping it closes the socket. A receiver that closes at once ends it in
-        // the same turn in which the answer becomes ready, so its end says nothing about the answer.
+        // The connection lives as long as this call; dropping it closes the socket. A receiver that
+        // closes at once may end the connection in the turn in which the response becomes ready. So
+        // the end of the connection is no verdict.
         let answer = sender.send_request(request);
         tokio::pin!(answer, connection);
         let answer = tokio::select! {
@@ -213,7 +215,7 @@ impl Webhook {
 }
 
 fn sign(secret: &Secret, at_s: i64, body: &[u8]) -> String {
-    // A key of any length is taken.
+    // HMAC accepts a key of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.expose().as_bytes()) else {
         return String::new();
     };

@@ -1,4 +1,4 @@
-//! Receivers of notices that speak the real protocols: a mail server and an MQTT broker, each as small as a test needs.
+//! Receivers of notices with the real protocols: a small mail server and a small MQTT broker.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -12,12 +12,12 @@ use tokio_rustls::TlsAcceptor;
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// A letter as the server took it.
+/// A letter as the server received it.
 #[derive(Clone, Debug, Default)]
 pub struct Letter {
     pub to: String,
     pub text: String,
-    /// What AUTH PLAIN said.
+    /// Credentials of AUTH PLAIN.
     pub login: String,
     pub tls: bool,
 }
@@ -32,7 +32,7 @@ pub enum Security {
 pub struct MailServer {
     pub address: SocketAddr,
     pub letters: Arc<Mutex<Vec<Letter>>>,
-    /// So many letters are refused for now, with 451.
+    /// Number of letters that are refused temporarily, with 451.
     pub refusals: Arc<Mutex<u32>>,
 }
 
@@ -49,7 +49,7 @@ impl MailServer {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (own, tls) = (own.clone(), Arc::clone(&tls));
-                // A client that goes away ends its conversation, not the server.
+                // A client that disconnects ends its conversation, not the server.
                 tokio::spawn(async move { own.converse(Box::new(stream), security, tls).await });
             }
         });
@@ -140,12 +140,12 @@ pub struct Broker {
     pub address: SocketAddr,
     pub publications: Arc<Mutex<Vec<Publication>>>,
     pub logins: Arc<Mutex<Vec<(String, String)>>>,
-    /// So many publications end the connection without an acknowledgement.
+    /// Number of publications whose connection ends without an acknowledgement.
     pub losses: Arc<Mutex<u32>>,
 }
 
 impl Broker {
-    /// MQTT 3.1.1, over TLS when there is a configuration for it.
+    /// Speaks MQTT 3.1.1, over TLS if configured.
     pub async fn start(tls: Option<Arc<rustls::ServerConfig>>) -> Broker {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let broker = Broker {
@@ -195,7 +195,7 @@ impl Broker {
                 1 => {
                     let (protocol, end) = text(0);
                     assert_eq!((protocol.as_str(), body[end]), ("MQTT", 4));
-                    // Level, flags, keep-alive; then id, name and password as the flags say.
+                    // Level, flags and keep-alive; then id, name and password as the flags say.
                     let flags = body[end + 1];
                     let (_, end) = text(end + 4);
                     if flags & 0xc0 == 0xc0 {

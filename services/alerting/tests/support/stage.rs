@@ -1,4 +1,4 @@
-//! Alerting on the embedded bus and store, and what feeds it.
+//! Alerting on the embedded bus and store, and its input.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::{path::Path, sync::Arc, time::Duration};
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// The defaults, changed.
+    /// The default configuration with changes.
     pub fn config(files: &IdentityFiles) -> Config {
         let command = Config::augment_args(clap::Command::new("test").no_binary_name(true));
         let matches = command.get_matches_from(std::iter::empty::<&str>());
@@ -98,12 +98,12 @@ impl World {
         self.store.alerts(&Scope::Service, &query).await.unwrap()
     }
 
-    /// Waits for an alert of the rule in the state.
+    /// Waits for an alert of the rule in this state.
     pub async fn alert(&self, rule: &str, state: AlertState) -> Alert {
         self.alert_of("", rule, state).await
     }
 
-    /// The same of one patient; empty: of any.
+    /// Waits for an alert of one patient. Empty: any patient.
     pub async fn alert_of(&self, patient: &str, rule: &str, state: AlertState) -> Alert {
         let deadline = tokio::time::Instant::now() + LIMIT;
         loop {
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// Waits for so many notices of the alert with this outcome.
+    /// Waits for this number of notices of the alert with this outcome.
     pub async fn outcomes(
         &self,
         alert: &str,

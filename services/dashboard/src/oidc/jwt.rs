@@ -15,10 +15,10 @@ const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Keys of a provider; further keys are ignored.
 const KEYS_MAX: usize = 64;
 /// Tolerance for clocks that differ.
-pub const CLOCK_TOLERANCE_S: i64 = 60;
+pub(crate) const CLOCK_TOLERANCE_S: i64 = 60;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum TokenError {
+pub(crate) enum TokenError {
     #[error("the token is not a signed JWT")]
     Form,
     #[error("the token's algorithm {0:?} is neither RS256 nor ES256")]
@@ -34,14 +34,14 @@ pub enum TokenError {
 }
 
 /// The claims that a token must have.
-pub struct Expected<'a> {
+pub(crate) struct Expected<'a> {
     pub issuer: &'a str,
     pub purpose: Purpose<'a>,
     pub now_s: i64,
 }
 
 /// The purpose of a token. A token for one purpose is refused for the other.
-pub enum Purpose<'a> {
+pub(crate) enum Purpose<'a> {
     /// The identity token at the end of a sign-in.
     SignIn { client: &'a str, nonce: &'a str },
     /// An access token (RFC 9068) for the audience of this name. The provider decides who may ask
@@ -50,7 +50,7 @@ pub enum Purpose<'a> {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-pub struct KeySet {
+pub(crate) struct KeySet {
     keys: Vec<Key>,
 }
 
@@ -81,7 +81,7 @@ impl Key {
 
 impl KeySet {
     /// The keys that can sign a token, for publication: only their public halves.
-    pub fn shown(&self) -> Vec<Value> {
+    pub(crate) fn shown(&self) -> Vec<Value> {
         let keys = self.keys.iter().take(KEYS_MAX);
         keys.filter(|key| key.is_for_signatures() && public_key(key).is_some())
             .filter_map(|key| serde_json::to_value(key).ok())
@@ -90,7 +90,7 @@ impl KeySet {
 }
 
 /// Whether the token claims to be of this issuer. The claim is not trusted yet.
-pub fn names_issuer(token: &str, issuer: &str) -> bool {
+pub(crate) fn names_issuer(token: &str, issuer: &str) -> bool {
     let payload = token
         .split('.')
         .nth(1)
@@ -108,7 +108,11 @@ struct Header {
 }
 
 /// The claims of a token that is genuine, in force, and made for this audience.
-pub fn verify(token: &str, keys: &KeySet, expected: &Expected<'_>) -> Result<Value, TokenError> {
+pub(crate) fn verify(
+    token: &str,
+    keys: &KeySet,
+    expected: &Expected<'_>,
+) -> Result<Value, TokenError> {
     let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Form)?;
     let (header, payload) = signed.split_once('.').ok_or(TokenError::Form)?;
     if token.len() > TOKEN_BYTES_MAX || payload.contains('.') {
@@ -189,7 +193,7 @@ fn check(claims: &Value, expected: &Expected<'_>) -> Result<(), TokenError> {
 }
 
 /// A time in the claims, without its fraction.
-pub fn seconds(claims: &Value, claim: &str) -> Option<i64> {
+pub(crate) fn seconds(claims: &Value, claim: &str) -> Option<i64> {
     let value = &claims[claim];
     value.as_i64().or(value.as_f64().map(|s| s as i64))
 }

@@ -1,8 +1,8 @@
 //! One post for the installation, although each replica of the dashboard sees an outage. Sans-IO.
 //!
-//! A document in the store lists the replicas that see the outage. The first of them posts; the
-//! last one that recovers posts that it is over. An entry ends by time, so a replica that dies is
-//! no reason to stay in the outage, and a post that it had begun is taken over.
+//! A document in the store lists the replicas that see the outage. The first of them posts. The
+//! last one that recovers posts the end. An entry expires, so a replica that dies does not prolong
+//! the outage, and another replica takes over its post.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const LISTED_US: i64 = 600_000_000;
 const POSTING_US: i64 = 90_000_000;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shared {
+pub(crate) struct Shared {
     /// Replicas that see the outage, and until when each is listed.
     replicas: BTreeMap<String, i64>,
     is_posted: bool,
@@ -24,7 +24,7 @@ pub struct Shared {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub(crate) enum Turn {
     /// This replica posts.
     Post,
     /// Another replica may post; ask again.
@@ -35,7 +35,7 @@ pub enum Turn {
 
 impl Shared {
     /// The replica sees an outage. `has_posted`: it has posted, or given its post up.
-    pub fn enter(&mut self, replica: &str, has_posted: bool, now_us: i64) -> Turn {
+    pub(crate) fn enter(&mut self, replica: &str, has_posted: bool, now_us: i64) -> Turn {
         self.replicas.retain(|_, until_us| *until_us > now_us);
         if self.replicas.is_empty() {
             (self.is_posted, self.posting) = (false, None);
@@ -59,7 +59,7 @@ impl Shared {
     }
 
     /// The replica is well again. `Wait`: others are not.
-    pub fn leave(&mut self, replica: &str, now_us: i64) -> Turn {
+    pub(crate) fn leave(&mut self, replica: &str, now_us: i64) -> Turn {
         self.replicas
             .retain(|other, until_us| other != replica && *until_us > now_us);
         if !self.replicas.is_empty() {

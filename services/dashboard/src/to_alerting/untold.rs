@@ -21,7 +21,7 @@ const CODE: &str = "nobody-told";
 const SENTENCES_MAX: usize = 3;
 
 /// Runs until shutdown.
-pub async fn follow(live: Arc<Live>, mut alerting: Alerting, context: Context) {
+pub(crate) async fn follow(live: Arc<Live>, mut alerting: Alerting, context: Context) {
     let mut warned = BTreeSet::<String>::new();
     loop {
         let asked = alerting.list_untold(ListUntoldRequest {});

@@ -1,5 +1,5 @@
-//! What only administrators see and decide: the audit log, gateways and their certificates. Reading
-//! the log is logged, too.
+//! Calls for administrators only: the audit log, gateways and their certificates. Reading the log
+//! is logged as well.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use store::{AuditQuery, Scope};
 use tonic::{Request, Response, Status};
 
 use super::App;
-use super::query::{audited, identifier, person, store_status};
+use super::calls::{audited, identifier, person, store_status};
 use crate::gateways::{self, Decision, GatewayError};
 use crate::sessions::Person;
 
@@ -20,7 +20,7 @@ use crate::sessions::Person;
 const AUDIT_MAX: u32 = 10_000;
 const AUDIT_DEFAULT: u32 = 1_000;
 
-pub struct Administration {
+pub(crate) struct Administration {
     pub app: Arc<App>,
 }
 
@@ -92,12 +92,12 @@ impl AdministrationService for Administration {
         let person = administrator(&request)?;
         let request = request.into_inner();
         identifier("gateway", &request.gateway)?;
-        let Some(office) = &self.app.office else {
+        let Some(issuer) = &self.app.issuer else {
             return Err(Status::failed_precondition(
                 "certificates are not issued here: the dashboard has no --authority",
             ));
         };
-        let authority = office.authority.fingerprint();
+        let authority = issuer.authority.fingerprint();
         let authority = authority.map_err(|error| status(error.into()))?;
         let decision = Decision {
             tenant: &person.tenant,

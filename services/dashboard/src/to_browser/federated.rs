@@ -31,7 +31,7 @@ const AWAY: &str = "the provider cannot be used now; try again";
 const COOKIE_S: u32 = 600;
 
 /// Requested by the page itself.
-pub fn routes() -> Router<Arc<App>> {
+pub(crate) fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/api/sso", get(available))
         .route("/api/sso/begin", get(begin))
@@ -39,7 +39,7 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 /// Requested by a browser that returns from the provider.
-pub fn return_routes() -> Router<Arc<App>> {
+pub(crate) fn return_routes() -> Router<Arc<App>> {
     Router::new().route("/api/sso/return", get(come_back))
 }
 
@@ -128,7 +128,7 @@ async fn come_back(
 
 /// Opens a session for an access token of the provider when it is first used. Every other request
 /// passes unchanged.
-pub async fn admit_caller(
+pub(crate) async fn admit_caller(
     State(app): State<Arc<App>>,
     peer: Option<Extension<Peer>>,
     request: Request,

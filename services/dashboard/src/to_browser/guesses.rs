@@ -17,7 +17,7 @@ use service_kit::grpc::Peer;
 
 use super::{App, sign_in};
 
-/// What an answer says about the token of the request.
+/// Verdict of an answer on the token of the request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Door {
     /// 401: the token opens no session.
@@ -54,7 +54,7 @@ impl Door {
     }
 }
 
-pub async fn slowed(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(crate) async fn slowed(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let Some(door) = Door::of(&request) else {
         return next.run(request).await;
     };

@@ -17,7 +17,11 @@ use super::App;
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-pub async fn same_site_only(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(crate) async fn same_site_only(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let asked = request.uri().authority();
     if is_cross_site(request.headers(), asked, app.trust_forwarded_for) {
         return StatusCode::FORBIDDEN.into_response();
@@ -58,7 +62,7 @@ fn is_cross_site(headers: &HeaderMap, asked: Option<&Authority>, has_front: bool
             .is_some_and(is_own))
 }
 
-/// The only value of a header. Of two values none is trusted.
+/// The only value of a header. If there are two, neither is trusted.
 fn names<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let mut values = headers.get_all(name).iter();
     let only = values.next().filter(|_| values.next().is_none());

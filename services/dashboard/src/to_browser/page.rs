@@ -9,8 +9,8 @@ use rust_embed::RustEmbed;
 #[folder = "web/dist"]
 struct Dist;
 
-/// Scripts, styles and connections of this origin only: an injected script would neither load nor
-/// report home. uPlot sets styles through the object model, which needs no exception.
+/// Scripts, styles and connections of this origin only. An injected script could neither load nor
+/// send data. uPlot sets styles through the object model, which needs no exception.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 const FIXED: [(header::HeaderName, &str); 4] = [
@@ -24,7 +24,7 @@ const FOREVER: &str = "public, max-age=31536000, immutable";
 /// The page itself is requested each time and answered with 304 while it is unchanged.
 const REVALIDATE: &str = "no-cache";
 
-pub async fn serve(method: Method, uri: Uri, headers: HeaderMap) -> Response {
+pub(crate) async fn serve(method: Method, uri: Uri, headers: HeaderMap) -> Response {
     if method != Method::GET && method != Method::HEAD {
         return (
             StatusCode::METHOD_NOT_ALLOWED,

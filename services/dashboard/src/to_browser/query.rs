@@ -16,12 +16,12 @@ use contracts::query::{
     SetLinkRequest, SetLinkResponse, WatchRequest, WatchResponse,
 };
 use store::{
-    AlertsQuery, CASES_LISTED_MAX, DOCUMENTS_MAX, PathsQuery, QueryError, Scope, StoredDocument,
-    WriteError, patient_of,
+    AlertsQuery, CASES_LISTED_MAX, DOCUMENTS_MAX, PathsQuery, Scope, StoredDocument, patient_of,
 };
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
+use super::calls::{self, identifier, person, store_status};
 use super::{App, watch};
 use crate::from_store::{self, SeriesError};
 use crate::sessions::{Key, Person};
@@ -35,15 +35,13 @@ const PATH_REPORTS_MAX: usize = 10_000;
 const PATHS_US_MAX: i64 = 86_400 * 1_000_000;
 /// Characters of a note.
 const NOTE_LENGTH_MAX: usize = 500;
-/// Bytes of an identifier that a browser sends.
-const ID_BYTES_MAX: usize = 256;
 
-pub struct Query {
+pub(crate) struct Query {
     app: Arc<App>,
 }
 
 impl Query {
-    pub fn new(app: Arc<App>) -> Query {
+    pub(crate) fn new(app: Arc<App>) -> Query {
         Query { app }
     }
 
@@ -54,48 +52,8 @@ impl Query {
         patient: &str,
         detail: String,
     ) -> Result<(), Status> {
-        audited(&self.app, person, action, patient, detail).await
+        calls::audited(&self.app, person, action, patient, detail).await
     }
-}
-
-/// Nothing is answered or done without an entry in the log.
-pub async fn audited(
-    app: &App,
-    person: &Person,
-    action: &str,
-    patient: &str,
-    detail: String,
-) -> Result<(), Status> {
-    identifier("patient", patient)?;
-    app.audit(person, action, patient, detail)
-        .await
-        .map_err(|error: WriteError| {
-            tracing::warn!(%error, action, "the audit log could not be written, so the request was refused");
-            Status::unavailable("the audit log cannot be written; try again")
-        })
-}
-
-pub fn store_status(error: &QueryError) -> Status {
-    tracing::warn!(%error, "a query of the store failed");
-    Status::unavailable("the store does not answer; try again")
-}
-
-pub fn identifier(field: &'static str, value: &str) -> Result<(), Status> {
-    if value.len() > ID_BYTES_MAX {
-        return Err(Status::invalid_argument(format!(
-            "{field}: longer than {ID_BYTES_MAX} bytes"
-        )));
-    }
-    Ok(())
-}
-
-/// The caller; the layer in front refuses everybody else.
-pub fn person<T>(request: &Request<T>) -> Result<Person, Status> {
-    request
-        .extensions()
-        .get::<Person>()
-        .cloned()
-        .ok_or_else(|| Status::unauthenticated("not signed in"))
 }
 
 fn scope(person: &Person) -> Scope {

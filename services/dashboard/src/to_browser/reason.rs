@@ -13,7 +13,7 @@ const LINE: &str = "x-braid-reason: more than one line";
 
 /// Empty when no reason is given. A reason that cannot be logged refuses the request, because its
 /// sender relies on the log.
-pub fn of(headers: &HeaderMap) -> Result<String, &'static str> {
+pub(crate) fn of(headers: &HeaderMap) -> Result<String, &'static str> {
     let Some(value) = headers.get(HEADER) else {
         return Ok(String::new());
     };

@@ -24,7 +24,7 @@ const COOKIE: &str = "braid_session";
 const COOKIE_SECURE: &str = "__Host-braid_session";
 const CODE_US: i64 = 900_000_000;
 
-pub fn routes() -> Router<Arc<App>> {
+pub(crate) fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/api/sign-in", post(sign_in))
         .route("/api/sign-in-code", post(sign_in_code))
@@ -35,13 +35,13 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 /// Valid for one sign-in.
-pub struct Code {
+pub(crate) struct Code {
     code: Secret,
     expires_us: i64,
 }
 
 impl Code {
-    pub fn new(code: Secret, now_us: i64) -> Code {
+    pub(crate) fn new(code: Secret, now_us: i64) -> Code {
         Code {
             code,
             expires_us: now_us + CODE_US,
@@ -246,12 +246,12 @@ async fn refuse(app: &App, name: &str, address: IpAddr) -> Response {
 }
 
 /// A session that has begun.
-pub struct Opened {
+pub(crate) struct Opened {
     person: Person,
     token: String,
 }
 
-pub async fn open(
+pub(crate) async fn open(
     app: &App,
     account: &Account,
     action: &str,
@@ -266,7 +266,7 @@ pub async fn open(
 }
 
 /// Accepts this token from here on.
-pub async fn enter(
+pub(crate) async fn enter(
     app: &App,
     account: &Account,
     token: &str,
@@ -293,7 +293,7 @@ fn with_cookie(app: &App, opened: &Opened) -> Response {
 }
 
 impl Opened {
-    pub fn cookie(&self, app: &App) -> String {
+    pub(crate) fn cookie(&self, app: &App) -> String {
         cookie(app, &self.token, app.session_us / 1_000_000)
     }
 }
@@ -312,12 +312,12 @@ fn unavailable(error: &dyn std::error::Error) -> Response {
     StatusCode::SERVICE_UNAVAILABLE.into_response()
 }
 
-pub fn count(outcome: &'static str) {
+pub(crate) fn count(outcome: &'static str) {
     metrics::counter!("braid_dashboard_sign_ins_total", "outcome" => outcome).increment(1);
 }
 
 /// The address whose attempts are counted: the peer, or the client that a trusted proxy names.
-pub fn address(app: &App, peer: Option<&Peer>, headers: &HeaderMap) -> IpAddr {
+pub(crate) fn address(app: &App, peer: Option<&Peer>, headers: &HeaderMap) -> IpAddr {
     let forwarded = app
         .trust_forwarded_for
         .then(|| headers.get_all("x-forwarded-for").iter().next_back())
@@ -344,14 +344,14 @@ fn cookie(app: &App, value: &str, seconds: i64) -> String {
     format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
 }
 
-pub fn set_cookie(response: &mut Response, cookie: &str) {
+pub(crate) fn set_cookie(response: &mut Response, cookie: &str) {
     if let Ok(value) = HeaderValue::from_str(cookie) {
         response.headers_mut().append(header::SET_COOKIE, value);
     }
 }
 
 /// Names and values.
-pub fn cookies(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+pub(crate) fn cookies(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
     headers
         .get_all(header::COOKIE)
         .iter()
@@ -361,18 +361,18 @@ pub fn cookies(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// The session's key.
-pub fn key(app: &App, headers: &HeaderMap) -> Option<Key> {
+pub(crate) fn key(app: &App, headers: &HeaderMap) -> Option<Key> {
     shown_token(app, headers).map(key_of)
 }
 
 /// The token of the cookie, or the bearer token of a program.
-pub fn shown_token<'a>(app: &App, headers: &'a HeaderMap) -> Option<&'a str> {
+pub(crate) fn shown_token<'a>(app: &App, headers: &'a HeaderMap) -> Option<&'a str> {
     let name = cookie_name(app);
     let cookie = cookies(headers).find(|(given, _)| *given == name);
     cookie.map(|(_, token)| token).or_else(|| bearer(headers))
 }
 
-pub fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     value.strip_prefix("Bearer ")
 }

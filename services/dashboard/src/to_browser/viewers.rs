@@ -14,7 +14,7 @@ const VIEWERS_MAX: usize = 1_000;
 const VIEWERS_PER_ACCOUNT_MAX: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Full {
+pub(crate) enum Full {
     #[error("{VIEWERS_MAX} pages are watched here already; try again later")]
     Replica,
     #[error("this account watches {VIEWERS_PER_ACCOUNT_MAX} pages already; close one of them")]
@@ -25,12 +25,12 @@ pub enum Full {
 type Places = HashMap<(String, String), usize>;
 
 #[derive(Debug, Default)]
-pub struct Viewers {
+pub(crate) struct Viewers {
     places: Arc<Mutex<Places>>,
 }
 
 impl Viewers {
-    pub fn enter(&self, person: &Person) -> Result<Place, Full> {
+    pub(crate) fn enter(&self, person: &Person) -> Result<Place, Full> {
         let account = (person.tenant.clone(), person.name.clone());
         let mut places = self.places.lock();
         if places.values().sum::<usize>() >= VIEWERS_MAX {
@@ -50,7 +50,7 @@ impl Viewers {
 
 /// Given back on drop.
 #[derive(Debug)]
-pub struct Place {
+pub(crate) struct Place {
     account: (String, String),
     places: Arc<Mutex<Places>>,
 }

@@ -22,7 +22,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
 
 use super::App;
-use super::query::store_status;
+use super::calls::store_status;
 use crate::from_store;
 use crate::live::{Update, What};
 use crate::sessions::{Key, Person};
@@ -38,7 +38,7 @@ const STORE_BEHIND_MAX: Duration = Duration::from_secs(2);
 /// counted.
 const SNAPSHOT_ALERTS_MAX: usize = 1_000;
 
-/// What is waiting for the browser.
+/// Messages that wait for the browser.
 enum Waiting {
     Ward,
     Update(Box<watch_response::Update>),
@@ -68,7 +68,7 @@ impl From<mpsc::error::SendError<Waiting>> for End {
     }
 }
 
-pub fn open(
+pub(crate) fn open(
     app: Arc<App>,
     person: Person,
     key: Key,

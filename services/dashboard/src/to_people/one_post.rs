@@ -22,7 +22,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// Versions that another replica may put in between; then it is asked again later.
 const TRIES_MAX: usize = 8;
 
-pub struct OnePost {
+pub(crate) struct OnePost {
     store: Arc<dyn Store>,
     clock: CheckedClock,
     /// Names this process among the replicas.
@@ -30,7 +30,7 @@ pub struct OnePost {
 }
 
 impl OnePost {
-    pub fn new(store: Arc<dyn Store>, clock: CheckedClock) -> OnePost {
+    pub(crate) fn new(store: Arc<dyn Store>, clock: CheckedClock) -> OnePost {
         let number = RandomState::new().build_hasher().finish();
         OnePost {
             store,
@@ -40,13 +40,13 @@ impl OnePost {
     }
 
     /// See [`Shared::enter`]. `None`: the store does not answer.
-    pub async fn enter(&self, has_posted: bool) -> Option<Turn> {
+    pub(crate) async fn enter(&self, has_posted: bool) -> Option<Turn> {
         self.change(|shared, now_us| shared.enter(&self.replica, has_posted, now_us))
             .await
     }
 
     /// See [`Shared::leave`]. `None`: the store does not answer.
-    pub async fn leave(&self) -> Option<Turn> {
+    pub(crate) async fn leave(&self) -> Option<Turn> {
         self.change(|shared, now_us| shared.leave(&self.replica, now_us))
             .await
     }

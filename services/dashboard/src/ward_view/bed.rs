@@ -11,7 +11,7 @@ use vitals::silence;
 const AHEAD_US_MAX: i64 = 120_000_000;
 
 #[derive(Default)]
-pub struct Bed {
+pub(crate) struct Bed {
     /// `None` until the register names the patient. Until then no person sees the patient, because
     /// the tenant is unknown.
     pub tenant: Option<String>,
@@ -30,12 +30,12 @@ pub struct Bed {
 }
 
 #[derive(Clone, Copy)]
-pub struct Latest {
+pub(crate) struct Latest {
     pub value: f64,
     pub time_us: i64,
 }
 
-pub struct Open {
+pub(crate) struct Open {
     pub priority: Priority,
     pub awaits: bool,
     pub revision: u32,
@@ -55,7 +55,7 @@ fn replaces(time_us: i64, known_us: i64, arrived_us: i64) -> bool {
 }
 
 impl Open {
-    pub fn of(alert: &Alert) -> Open {
+    pub(crate) fn of(alert: &Alert) -> Open {
         let state = alert.state();
         let rule = silence::ALL.into_iter().find(|rule| *rule == alert.rule);
         Open {
@@ -74,11 +74,11 @@ impl Open {
 }
 
 impl Bed {
-    pub fn open(&self) -> impl Iterator<Item = &Open> {
+    pub(crate) fn open(&self) -> impl Iterator<Item = &Open> {
         self.open.values().filter(|open| !open.resolved)
     }
 
-    pub fn seen(&mut self, time_us: i64, arrived_us: i64, gateway: &str) {
+    pub(crate) fn seen(&mut self, time_us: i64, arrived_us: i64, gateway: &str) {
         let heard_us = match arrived_us {
             ..=0 => time_us,
             arrived_us => time_us.min(arrived_us),
@@ -92,7 +92,7 @@ impl Bed {
         }
     }
 
-    pub fn value(&mut self, metric: Metric, value: f64, time_us: i64, arrived_us: i64) {
+    pub(crate) fn value(&mut self, metric: Metric, value: f64, time_us: i64, arrived_us: i64) {
         let latest = self
             .latest
             .entry(metric as i32)

@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 use contracts::vitals::Priority;
 
 /// The values that the order depends on.
-pub struct Standing<'a> {
+pub(crate) struct Standing<'a> {
     /// `Some`: nothing has arrived since then.
     pub unwatched_since_us: Option<i64>,
     /// A worn parameter is too old, or nothing was ever measured.
@@ -34,7 +34,7 @@ pub struct Standing<'a> {
 
 /// Ascending: the first patient of the ward is the least.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rank {
+pub(crate) struct Rank {
     group: u8,
     awaiting: Reverse<i32>,
     since_us: i64,
@@ -46,7 +46,7 @@ pub struct Rank {
 }
 
 impl Rank {
-    pub fn of(standing: &Standing<'_>) -> Rank {
+    pub(crate) fn of(standing: &Standing<'_>) -> Rank {
         let is_unwatched = standing.unwatched_since_us.is_some();
         Rank {
             group: if is_unwatched {

@@ -16,13 +16,13 @@ use vitals::RuleSet;
 use vitals::silence::{self, DEVICE, GATEWAY, PIPELINE, SIGNAL};
 
 /// A worn sensor sends each second. A hand-over between networks takes a few seconds.
-pub const SILENT_AFTER_US: i64 = 30_000_000;
+pub(crate) const SILENT_AFTER_US: i64 = 30_000_000;
 /// A metric that was not measured for this long before the newest reading is no longer expected.
 const EXPECTED_US: i64 = 86_400_000_000;
 
 /// The longest pause that the measured metrics allow. `newest_us` is the event time of the newest
 /// reading.
-pub fn pause_us(
+pub(crate) fn pause_us(
     rules: &RuleSet,
     measured: impl Iterator<Item = (Metric, i64)>,
     has_waveform: bool,
@@ -47,7 +47,7 @@ pub fn pause_us(
 
 /// Knowledge of a gateway besides its patients' readings.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Reports {
+pub(crate) struct Reports {
     /// When a path of the gateway was last well.
     pub well_us: i64,
     /// The newest report of any path says that it was lost.
@@ -56,7 +56,7 @@ pub struct Reports {
 
 /// The surroundings of one patient.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Around<'a> {
+pub(crate) struct Around<'a> {
     pub gateway: &'a str,
     /// When any patient of the gateway was last heard.
     pub gateway_heard_us: i64,
@@ -67,10 +67,15 @@ pub struct Around<'a> {
 }
 
 /// Rule and summary of open silence alerts that concern the patient.
-pub type Silences<'a> = BTreeMap<&'a str, &'a str>;
+pub(crate) type Silences<'a> = BTreeMap<&'a str, &'a str>;
 
 /// Why a patient is unwatched, from the widest cause to the narrowest.
-pub fn why(since_us: i64, now_us: i64, around: &Around<'_>, silences: &Silences<'_>) -> Unknown {
+pub(crate) fn why(
+    since_us: i64,
+    now_us: i64,
+    around: &Around<'_>,
+    silences: &Silences<'_>,
+) -> Unknown {
     let (cause, because) =
         told(silences).unwrap_or_else(|| guessed(since_us, now_us, around, silences));
     Unknown {

@@ -1,4 +1,4 @@
-//! What a browser does: signs in, keeps its cookie, asks.
+//! Acts as a browser: signs in, keeps its cookie, sends requests.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tonic::transport::Channel;
 use crate::ward::{PASSWORD, Ward};
 
 pub const ANYWHERE: &str = "127.0.0.1:0";
-/// Reached only by a failing test.
+/// Only a failing test reaches this limit.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {

@@ -1,4 +1,5 @@
-//! A ward to show: the embedded engines in a directory, made-up alerting and links, and the dashboard over them.
+//! A demonstration ward: embedded engines in a directory, simulated alerting and links, and the
+//! dashboard over them.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -135,12 +136,12 @@ impl Ward {
         self.store.put_device(&entry).await.expect("device");
     }
 
-    /// On the bus and in the store, as ingest does it. All samples are of one patient.
+    /// Published and stored as ingest does. All samples belong to one patient.
     pub async fn vitals(&self, samples: Vec<Sample>) {
         self.vitals_of_many(vec![samples]).await;
     }
 
-    /// The same of many patients at once; each has a record of its own.
+    /// The same for many patients at once, with one record each.
     pub async fn vitals_of_many(&self, patients: Vec<Vec<Sample>>) {
         let record = |samples: &Vec<Sample>| {
             let patient = samples.first()?.patient.clone();
@@ -166,7 +167,7 @@ impl Ward {
             .expect("vitals are stored");
     }
 
-    /// Readings of a sensor that no patient wears, kept apart as ingest does it.
+    /// Readings of a sensor that no patient wears, kept apart as ingest does.
     pub async fn quarantined(&self, tenant: &str, gateway: &str, device: &str, count: u64) {
         let apart = |sequence| {
             let sample = Sample {
@@ -308,7 +309,7 @@ impl AlertsService for MadeUpAlerting {
         }))
     }
 
-    // The dashboard asks the store for these.
+    // The dashboard reads these from the store.
     async fn list_documents(
         &self,
         _: Request<ListDocumentsRequest>,

@@ -34,7 +34,7 @@ pub const GATEWAY: &str = "gateway";
 const REASON: &str = "is an upload of a newer gateway: what this version knows of it went on, all of it is kept here only";
 
 /// The known fields, and the whole upload if it has more.
-pub struct Upload {
+pub(crate) struct Upload {
     pub known: UploadRequest,
     pub whole: Option<Bytes>,
     /// Length as received.
@@ -42,7 +42,7 @@ pub struct Upload {
 }
 
 impl Upload {
-    pub fn decode(whole: Bytes) -> Result<Upload, Status> {
+    pub(crate) fn decode(whole: Bytes) -> Result<Upload, Status> {
         let bytes = whole.len();
         let known: UploadRequest = contracts::codec::decode(whole.clone())?;
         // Every known field is encoded as it was read, so missing bytes were unknown.
@@ -96,13 +96,13 @@ impl Decoder for UploadCodec {
 
 /// `braid.vitals.v1.IngestService`.
 #[derive(Clone)]
-pub struct Server {
+pub(crate) struct Server {
     gateways: Arc<Gateways>,
     followers: Arc<Followers>,
 }
 
 impl Server {
-    pub fn new(gateways: Gateways, followers: Followers) -> Server {
+    pub(crate) fn new(gateways: Gateways, followers: Followers) -> Server {
         Server {
             gateways: Arc::new(gateways),
             followers: Arc::new(followers),
@@ -165,7 +165,7 @@ where
 }
 
 /// The gateway that the header [`GATEWAY`] names.
-pub fn identity(header: &str) -> Option<GatewayId> {
+pub(crate) fn identity(header: &str) -> Option<GatewayId> {
     let (tenant, id) = header.split_once('/')?;
     (!tenant.is_empty() && !id.is_empty()).then(|| GatewayId {
         tenant: tenant.to_owned(),
@@ -175,7 +175,7 @@ pub fn identity(header: &str) -> Option<GatewayId> {
 
 /// Keeps an upload; the receiver resolves when the bus has it. A stream has no more of these in
 /// progress than uploads.
-pub fn keep(
+pub(crate) fn keep(
     bus: &Arc<dyn Bus>,
     gateway: &GatewayId,
     whole: Bytes,

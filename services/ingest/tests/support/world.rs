@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-/// Reached only by a failing test.
+/// Only a failing test reaches this limit.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,15 +28,15 @@ pub enum Mode {
     Pass,
     /// Records with samples wait until the mode changes.
     HoldSamples,
-    /// Nothing is taken.
+    /// Every publish call is refused as unavailable.
     Down,
-    /// Nothing will ever be taken, with [`INSIDE`] for a reason.
+    /// Every publish call is refused for good, with [`INSIDE`] as the reason.
     Refuse,
     /// A call panics.
     Broken,
 }
 
-/// What nobody outside should read.
+/// A detail that callers must not see.
 pub const INSIDE: &str = "broker kafka-0.inside:9092";
 
 /// The embedded bus behind a switch.
@@ -94,7 +94,8 @@ pub struct Running {
 }
 
 impl World {
-    /// Devices `belt-0` to `belt-3` of gateway `gw`, worn by `patient-0` to `patient-3`; `other` has none.
+    /// Devices `belt-0` to `belt-3` of gateway `gw` belong to `patient-0` to `patient-3`. Gateway
+    /// `other` has none.
     pub async fn new() -> World {
         let dir = tempfile::tempdir().unwrap();
         let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();
@@ -122,7 +123,7 @@ impl World {
         }
     }
 
-    /// One replica, with connections of its own to bus and store.
+    /// One replica with connections of its own to bus and store.
     pub async fn start(&self) -> Running {
         let config = Config {
             listen: "127.0.0.1:0".parse().unwrap(),
@@ -172,7 +173,7 @@ impl World {
         Uplink { uploads, answers }
     }
 
-    /// A stream of uploads as they are, which ends with the last one.
+    /// A stream of these uploads, unchanged, which ends with the last one.
     pub async fn upload_bytes<const N: usize>(
         &self,
         running: &Running,
@@ -192,7 +193,7 @@ impl World {
         answers.into_inner()
     }
 
-    /// Waits until so many samples of a stream are stored.
+    /// Waits until this many samples of a stream are stored.
     pub async fn stored(&self, device: &str, count: u64) {
         let wait = async {
             while self.store.stream_count(device, STREAM).await.unwrap().0 < count {
@@ -216,7 +217,7 @@ impl Running {
             .unwrap();
     }
 
-    /// As `kill -9` would end it.
+    /// Ends it as `kill -9` would.
     pub fn kill(self) {
         self.bus.inner.abandon();
         self.task.abort();
@@ -246,7 +247,7 @@ impl Uplink {
     }
 }
 
-/// Sends bytes that some other version of a gateway has encoded.
+/// Sends bytes that another version of a gateway has encoded.
 #[derive(Default)]
 struct AsTheyAre;
 

@@ -1,17 +1,19 @@
-//! Whose reading it is: who wore the device at which gateway when it measured. The gateway, ingest and replay ask this one function.
+//! Attributes a reading to the patient who wore the device at its event time. Gateway, ingest and
+//! replay use this function.
 //!
-//! An interval is half-open: it contains its first moment and not its last. The intervals of one device do not overlap, so a moment
-//! lies in one of them or in none. A reading is nobody's, and kept apart, when it lies in none, when it came over another gateway, or
-//! when another patient wore the device so shortly before or after that the clocks cannot tell the two apart.
+//! An interval is half-open: it contains its first moment but not its last. The intervals of one
+//! device do not overlap, so a moment lies in at most one. A reading has no patient, and goes to
+//! the quarantine, in three cases. It lies in no interval, or it came over another gateway, or the
+//! clocks cannot exclude another patient shortly before or after.
 
-/// One stretch of time in which a patient wore a device at a gateway.
+/// A time interval in which a patient wore a device at a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
     pub patient: String,
     pub gateway: String,
-    /// Inclusive. [`i64::MIN`]: no beginning is known.
+    /// Inclusive. [`i64::MIN`]: the beginning is unknown.
     pub from_us: i64,
-    /// Exclusive. [`i64::MAX`]: it goes on.
+    /// Exclusive. [`i64::MAX`]: the interval is open.
     pub until_us: i64,
 }
 
@@ -21,21 +23,21 @@ impl Interval {
     }
 }
 
-/// Why a reading is nobody's.
+/// Reason why a reading has no patient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unattributed {
     #[error("the register does not know the device")]
     UnknownDevice,
-    #[error("nobody wore the device at that time")]
+    #[error("no patient wore the device at that time")]
     NobodyWoreIt,
     #[error("the device was with another gateway at that time")]
     OtherGateway,
-    #[error("the device changed hands within what the clocks may be wrong by")]
+    #[error("the device changed hands within the uncertainty of the clocks")]
     InDoubt,
 }
 
 impl Unattributed {
-    /// A label of metrics and the kind in the quarantine.
+    /// Metric label, and kind in the quarantine.
     pub const fn kind(self) -> &'static str {
         match self {
             Unattributed::UnknownDevice => "unknown-device",
@@ -46,13 +48,13 @@ impl Unattributed {
     }
 }
 
-/// An event in time, as far as its clocks are known.
+/// An event time with the uncertainty of its clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct When {
     pub from_us: i64,
-    /// Inclusive; the same as `from_us` for what has no length.
+    /// Inclusive. Equal to `from_us` for an event without duration.
     pub to_us: i64,
-    /// What the clocks may be wrong by.
+    /// Largest possible error of the clocks.
     pub doubt_us: i64,
 }
 
@@ -66,7 +68,8 @@ impl When {
     }
 }
 
-/// The interval in which an event that came over `gateway` lies as a whole. `intervals` are those of its device, in any order.
+/// The interval that contains a whole event which came over `gateway`. `intervals` belong to its
+/// device, in any order.
 pub fn attribute<'a>(
     intervals: &'a [Interval],
     gateway: &str,
@@ -146,13 +149,14 @@ mod tests {
     }
 
     proptest! {
-        /// Random moves of one device, asked by a clock that is wrong: whoever is named wore it then.
+        /// Random moves of one device, read with a wrong clock: the named patient did wear it at
+        /// that time.
         #[test]
         fn nothing_is_ever_anothers(
             moves in prop::collection::btree_map(0_i64..1000, (0_u8..4, 0_u8..3), 0..12),
             asked in prop::collection::vec((0_i64..1100, 0_u8..3, -20_i64..=20), 1..60),
         ) {
-            // Patient 0 stands for "nobody".
+            // Patient 0 means that no patient wears the device.
             let ends: Vec<i64> = moves.keys().skip(1).copied().chain([i64::MAX]).collect();
             let mut intervals: Vec<Interval> = moves
                 .iter()
@@ -175,7 +179,7 @@ mod tests {
                 prop_assert_eq!(ask(time_us, 0), expected);
                 let wore = truth.map(|(patient, _)| format!("p{patient}"));
                 if let Some(patient) = ask(time_us + wrong_us, wrong_us.abs()) {
-                    // Taken off is no other patient.
+                    // A device taken off belongs to no other patient.
                     let nobody = truth.is_none_or(|(patient, _)| patient == 0);
                     prop_assert!(nobody || Some(patient) == wore);
                 }

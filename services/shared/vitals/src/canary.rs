@@ -1,7 +1,8 @@
 //! The canary's readings and its one rule. Sans-IO.
 //!
-//! Every minute of the wall clock has two halves: the reading of the first raises the test alert, that of the second clears it. A
-//! reading is a function of its half alone, so all replicas of ingest send the same one, and the second is known as a repetition.
+//! Every minute of the wall clock has two halves: the first reading raises the test alert, the
+//! second clears it. A reading depends on its half alone. So all replicas of ingest send the same
+//! reading, and the second one counts as a repetition.
 
 use contracts::{
     canary::NAME,
@@ -10,15 +11,15 @@ use contracts::{
 
 use crate::{Condition, Rule, RuleSet, fill_defaults};
 
-/// Half of the time in which the test alert is raised and cleared once.
+/// Half of the period in which the test alert is raised and cleared.
 pub const HALF_US: i64 = 30_000_000;
 
-/// Beyond what a body has, and within what a sensor of temperature may send.
+/// Above any body temperature, and within the range of a temperature sensor.
 const HIGH: f64 = 45.0;
 const LIMIT: f64 = 44.0;
 const NORMAL: f64 = 36.6;
 
-/// Patients' rules do not hold for the canary, so no document of an operator can silence it.
+/// Patients' rules do not apply to the canary, so no document of an operator can silence it.
 pub fn rules() -> RuleSet {
     RuleSet {
         name: NAME.to_owned(),
@@ -38,12 +39,12 @@ pub fn rules() -> RuleSet {
     }
 }
 
-/// When the next half begins.
+/// Start of the next half.
 pub fn next_us(now_us: i64) -> i64 {
     (now_us.div_euclid(HALF_US) + 1) * HALF_US
 }
 
-/// The reading of the half that this time is in.
+/// The reading of the half that contains this time.
 pub fn reading(now_us: i64) -> Sample {
     let half = now_us.div_euclid(HALF_US);
     let value = if half.rem_euclid(2) == 0 {

@@ -1,4 +1,5 @@
-//! Examples for a rule set: readings in, alerts expected. Data, so that a clinician can read and extend them.
+//! Examples for a rule set: readings in, expected alerts out. They are data that a clinician can
+//! read and extend.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,7 +14,7 @@ use crate::{
     validate::fill_defaults,
 };
 
-/// Readings in one case; a longer one is refused, and belongs into a replay.
+/// Readings in one case. A longer case is refused and belongs into a replay.
 const READINGS_MAX: u64 = 200_000;
 const START_US: i64 = 1_800_000_000_000_000;
 
@@ -31,12 +32,13 @@ pub struct Case {
     #[serde(default)]
     pub spo2_scale: Spo2Scale,
     pub readings: Vec<Readings>,
-    /// Exactly these are raised, in this order; none: nobody may be called.
+    /// Exactly these alerts are raised, in this order. Empty: no alert may be raised.
     #[serde(default)]
     pub expect: Vec<Expected>,
 }
 
-/// One reading at `at_s`, or one every `every_s` seconds until (and without) `until_s`, going in a straight line to `to`.
+/// One reading at `at_s`, or one every `every_s` seconds before `until_s`, changing linearly to
+/// `to`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Readings {
@@ -53,9 +55,9 @@ pub struct Readings {
 #[serde(deny_unknown_fields)]
 pub struct Expected {
     pub rule: String,
-    /// Second at which somebody is told.
+    /// Second at which the alert is raised.
     pub at_s: u64,
-    /// How far from it is good enough.
+    /// Tolerance of `at_s`.
     #[serde(default)]
     pub within_s: u64,
 }
@@ -116,7 +118,7 @@ impl Case {
         })
     }
 
-    /// In order of time; at one time in the order of the file.
+    /// In order of time. Readings at the same time keep the order of the file.
     fn samples(&self) -> Result<Vec<Sample>, CaseError> {
         let mut readings = Vec::new();
         for stretch in &self.readings {

@@ -1,15 +1,16 @@
 //! The catalogue of metrics: names, codes, units and the range that a working sensor can report.
 //!
-//! The plausible range is wide on purpose: it separates a reading from a fault, not health from
-//! illness. A heart rate of 0 is a reading (asystole); an SpO2 of 0 is a probe lying on the table.
+//! The plausible range is wide on purpose, because it separates readings from faults, not health
+//! from illness. A heart rate of 0 is a reading (asystole), but an SpO2 of 0 is a probe on the
+//! table.
 
 use contracts::vitals::Metric;
 
-/// How a metric travels: one number a sample, or a chunk of an evenly spaced waveform.
+/// Form of a metric: one number per sample, or a chunk of an evenly spaced waveform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     Value,
-    /// A value that counts: 0, 1, 2, ...
+    /// An ordinal value: 0, 1, 2, ...
     Step,
     /// `axes` interleaved channels.
     Waveform {
@@ -22,7 +23,7 @@ pub struct Entry {
     pub metric: Metric,
     /// Kebab-case, used in URLs, rule files and stream names.
     pub name: &'static str,
-    /// For people.
+    /// Display name.
     pub display: &'static str,
     pub loinc: Option<&'static str>,
     /// UCUM.
@@ -30,7 +31,7 @@ pub struct Entry {
     pub reading: Reading,
     /// Inclusive.
     pub range: (f64, f64),
-    /// For error messages: a reading of this metric that is accepted.
+    /// An accepted reading, for error messages.
     pub example: f64,
 }
 
@@ -55,7 +56,7 @@ const fn value(
     }
 }
 
-/// In the order of the `Metric` enum; entry `i` describes metric `i + 1`.
+/// In the order of the `Metric` enum: entry `i` describes metric `i + 1`.
 pub const ENTRIES: [Entry; 12] = [
     value(
         Metric::HeartRate,
@@ -75,7 +76,7 @@ pub const ENTRIES: [Entry; 12] = [
         (0.0, 120.0),
         16.0,
     ),
-    // 59408-5: by pulse oximetry; FHIR's vital-signs profile carries 2708-6 beside it.
+    // 59408-5 is measured by pulse oximetry. FHIR's vital-signs profile adds 2708-6.
     value(
         Metric::Spo2,
         "spo2",
@@ -85,7 +86,7 @@ pub const ENTRIES: [Entry; 12] = [
         (10.0, 100.0),
         97.0,
     ),
-    // The lowest core temperature survived was 11.8 Cel.
+    // The lowest survived core temperature was 11.8 Cel.
     value(
         Metric::Temperature,
         "temperature",
@@ -173,18 +174,18 @@ pub const ENTRIES: [Entry; 12] = [
     },
 ];
 
-/// The catalogue's entry; `None` for `Metric::Unspecified`.
+/// The catalogue's entry. `None` for `Metric::Unspecified`.
 pub fn entry(metric: Metric) -> Option<&'static Entry> {
     let index = usize::try_from(metric as i32).ok()?.checked_sub(1)?;
     ENTRIES.get(index)
 }
 
-/// Kebab-case name; `unspecified` for `Metric::Unspecified`.
+/// Kebab-case name. `unspecified` for `Metric::Unspecified`.
 pub fn name(metric: Metric) -> &'static str {
     entry(metric).map_or("unspecified", |entry| entry.name)
 }
 
-/// Name for people; empty for `Metric::Unspecified`.
+/// Display name. Empty for `Metric::Unspecified`.
 pub(crate) fn display(metric: Metric) -> &'static str {
     entry(metric).map_or("", |entry| entry.display)
 }

@@ -1,4 +1,4 @@
-//! Conditions of rules: what they say of a metric, and which ones make sense.
+//! Conditions of rules: their definitions and their validation.
 
 use contracts::vitals::Metric;
 use serde::{Deserialize, Serialize};
@@ -8,28 +8,29 @@ use crate::{
     rules::{DELAY_MS_MAX, metric_name},
 };
 
-/// Shortest window in which change is looked for; a shorter one would hold one reading of most sensors.
+/// Shortest window of a change. A shorter one would hold a single reading of most sensors.
 const WINDOW_MS_MIN: u64 = 1_000;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Condition {
-    /// Begins at `limit` or more, ends below `clear`; in between it stays as it is.
+    /// Begins at `limit` or more and ends below `clear`. In between the state stays.
     Above {
         #[serde(with = "metric_name")]
         metric: Metric,
         limit: f64,
         clear: f64,
     },
-    /// Begins at `limit` or less, ends above `clear`.
+    /// Begins at `limit` or less and ends above `clear`. In between the state stays.
     Below {
         #[serde(with = "metric_name")]
         metric: Metric,
         limit: f64,
         clear: f64,
     },
-    /// Away by `by` or more from a level held for a quarter of the last `within_ms`; ends when less than `clear` away, at the latest
-    /// when the window has passed the change: from then on the level is the affair of a threshold.
+    /// Begins `by` or more from a level held for a quarter of the last `within_ms`. Ends less than
+    /// `clear` from it, or when the window has passed the change. From then on a threshold must
+    /// judge the level.
     Change {
         #[serde(with = "metric_name")]
         metric: Metric,
@@ -38,8 +39,9 @@ pub enum Condition {
         clear: f64,
         within_ms: u64,
     },
-    /// Further than `z` spreads from this person's own mean, which halves its memory every `half_life_ms`. A spread below
-    /// `floor` counts as `floor`: somebody very steady is not ill at the first flutter.
+    /// Begins `z` spreads from this patient's own mean, whose memory halves every `half_life_ms`. A
+    /// spread below `floor` counts as `floor`, so that a very steady patient does not alert at the
+    /// first variation.
     Deviation {
         #[serde(with = "metric_name")]
         metric: Metric,
@@ -49,7 +51,7 @@ pub enum Condition {
         floor: f64,
         half_life_ms: u64,
     },
-    /// Rises by `per_hour` or more over `window_ms`; falls when it is negative.
+    /// Rises by `per_hour` or more over `window_ms`. A negative value means a fall.
     Trend {
         #[serde(with = "metric_name")]
         metric: Metric,
@@ -57,7 +59,8 @@ pub enum Condition {
         clear_per_hour: f64,
         window_ms: u64,
     },
-    /// A blow of `impact_g` or more, then stillness (within `still_g` of gravity alone) that begins at most `within_ms` later.
+    /// An impact of `impact_g` or more, then stillness (within `still_g` of gravity) that begins
+    /// within `within_ms`.
     Fall {
         impact_g: f64,
         still_g: f64,
@@ -69,7 +72,7 @@ pub enum Condition {
     News2Red,
 }
 
-/// Which way a change counts.
+/// Direction in which a change counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -79,7 +82,7 @@ pub enum Direction {
 }
 
 impl Condition {
-    /// The metric of a threshold; `Unspecified` for a score over several.
+    /// The metric of a threshold. `Unspecified` for a score over several metrics.
     pub fn metric(&self) -> Metric {
         match self {
             Condition::Above { metric, .. }
@@ -102,7 +105,7 @@ impl Condition {
     }
 }
 
-/// Why a condition cannot be used.
+/// Reason why a condition is invalid.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Flaw {
     pub(crate) field: &'static str,
@@ -255,9 +258,9 @@ fn check_window(field: &'static str, window_ms: u64) -> Result<(), Flaw> {
     )
 }
 
-/// A size that begins the condition and one that ends it.
+/// Checks a limit that begins the condition and a limit that ends it.
 fn check_pair(field: &'static str, limit: f64, clear: f64, max: f64) -> Result<(), Flaw> {
-    // Not a number is in no range.
+    // NaN is in no range.
     if !(limit > 0.0 && limit <= max) {
         return flaw(
             field,

@@ -5,7 +5,8 @@ use contracts::{
     vitals::EdgeAlert,
 };
 
-/// What the gateway sends of a transition at the edge. `None` for one that only the core can make.
+/// The message that a gateway sends about a transition. `None`: only the core can make this
+/// transition.
 pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
     let resolved = match alert.state() {
         AlertState::Active => false,
@@ -28,7 +29,7 @@ pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
         traceparent: alert.traceparent.clone(),
         resolved,
         cancelled: false,
-        // What the gateway's own clock says, and whose rules these are, is the gateway's to add.
+        // The gateway adds its clock readings and the subject of its rules.
         gateway_time_us: 0,
         gateway_uptime_us: 0,
         gateway_boot: 0,

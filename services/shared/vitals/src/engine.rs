@@ -1,10 +1,11 @@
 //! Runs a rule set over the samples of one patient, on event time.
 //!
-//! The engine reads no clock: a sample carries its time, and `on_time` lets time pass without one. The same
-//! samples in the same order give the same transitions, wherever the engine runs and however often it was stored and
-//! restored in between. A sample that its stream has passed in both sequence and time changes nothing, so duplicates and
-//! stragglers are harmless; one that is new in either is taken, so that neither a clock that steps back nor a sequence
-//! that begins anew deafens the rules.
+//! The engine reads no clock: a sample carries its time, and `on_time` advances time without a
+//! sample. The same samples in the same order give the same transitions. This holds wherever the
+//! engine runs, and however often it is stored and restored. A sample that is not newer than its
+//! stream in sequence or time is ignored, so duplicates and late samples are harmless. A sample
+//! that is newer in either counts. So neither a clock that steps back nor a restarted sequence
+//! blocks the rules.
 
 mod stored;
 
@@ -33,17 +34,17 @@ use crate::{
     verdict,
 };
 
-/// Streams whose order is remembered for one patient; past it the one silent for longest is forgotten, and a
-/// straggler of that stream would be taken for new.
+/// Streams of one patient whose order is remembered. Beyond it the one silent for longest is
+/// dropped, and its late samples would count as new.
 pub const STREAMS_MAX: usize = 64;
-/// Rules of one patient that only the edge has; past it the one with the oldest episode is forgotten, and a late report of it costs one
-/// question to the store.
+/// Rules of one patient that only the edge has. Beyond it the one with the oldest episode is
+/// dropped. A late report of it then costs one query to the store.
 const FOREIGN_RULES_MAX: usize = 32;
-/// A state is due for storing when event time went on for so long, even if no rule changed its phase. Each patient at another
-/// time, so that a ward's states do not all fall due at once.
+/// Event time after which a state is due for storing without a phase change. Each patient has
+/// another phase, so that states do not all fall due at once.
 const PERSIST_EVERY_US: i64 = 5_000_000;
 
-/// What a clinician chose for the patient.
+/// Choices of a clinician for the patient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     pub spo2_scale: Spo2Scale,
@@ -57,20 +58,20 @@ pub struct Engine {
     origin: Origin,
     /// One per rule, in the set's order.
     watched: Vec<Watched>,
-    /// Of rules that the set has no more; the next event ends their open episodes.
+    /// Rules that the set no longer has. The next event ends their open episodes.
     retired: Vec<(Rule, Watched)>,
-    /// By id: rules that only the edge has.
+    /// Rules that only the edge has, by id.
     foreign: BTreeMap<String, Foreign>,
     latest: BTreeMap<i32, Latest>,
     streams: BTreeMap<String, Stream>,
-    /// Last blow seen by each rule of that kind; as many as there are such rules.
+    /// Last impact seen by each fall rule, one per such rule.
     impacts: BTreeMap<String, i64>,
-    /// By rule of that kind: blows up to this time do not count, because somebody said so.
+    /// By fall rule: impacts up to this time do not count, because a person cancelled the alarm.
     cancelled: BTreeMap<String, i64>,
-    /// What rules about change remember; as many as there are such rules.
+    /// Memories of change rules, one per such rule.
     memories: BTreeMap<String, Memory>,
     clock_us: i64,
-    /// Which time of those at which a state is due was last, counted from the epoch.
+    /// The last interval in which the state was due, counted from the epoch.
     persisted_turn: i64,
     persist_phase_us: i64,
     dirty: bool,
@@ -78,14 +79,14 @@ pub struct Engine {
     backfill: bool,
 }
 
-/// One rule's stretches as this engine sees them, and the episodes that all observers make of them.
+/// One rule's machine, and the episodes that all observers report for the rule.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Watched {
     machine: Machine,
     episodes: Episodes,
 }
 
-/// Episodes of a rule that only the edge has, and what the edge says of it.
+/// Episodes of a rule that only the edge has, with the edge's description of the rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Foreign {
     rule_version: u32,
@@ -184,7 +185,7 @@ impl Engine {
         }
     }
 
-    /// Whether the state is worth storing; asking answers no until the next change.
+    /// Whether the state must be stored. A second call returns false until the next change.
     pub fn take_dirty(&mut self) -> bool {
         let turn = self.persist_turn();
         let due = self.dirty || turn != self.persisted_turn;
@@ -200,7 +201,8 @@ impl Engine {
         phased_us.div_euclid(PERSIST_EVERY_US)
     }
 
-    /// Whether what is fed from here on came long after its time: its alerts are marked, until a live reading confirms them.
+    /// Marks samples from here on as a backfill. Their alerts are marked until a live reading
+    /// confirms them.
     pub fn set_backfill(&mut self, backfill: bool) {
         self.backfill = backfill;
     }
@@ -227,7 +229,7 @@ impl Engine {
         self.clock_us
     }
 
-    /// Duplicates and stragglers since the engine was made.
+    /// Duplicates and late samples since the engine was created.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
@@ -235,7 +237,7 @@ impl Engine {
     /// Device, stream, newest sequence and newest time of each stream.
     pub fn streams(&self) -> impl Iterator<Item = (&str, &str, u64, i64)> {
         self.streams.iter().filter_map(|(key, newest)| {
-            // No identifier has a slash.
+            // An identifier contains no slash.
             let (device, stream) = key.split_once('/')?;
             Some((device, stream, newest.sequence, newest.time_us))
         })
@@ -260,7 +262,8 @@ impl Engine {
         self.watched.iter().any(|it| it.episodes.has_open())
     }
 
-    /// Forgets ended episodes above the bounds. Only when everything that this engine said is stored, or never will be.
+    /// Drops ended episodes above the bounds. Call it only when all returned transitions are stored
+    /// or never will be.
     pub fn trim(&mut self) {
         let now_us = self.clock_us;
         for watched in &mut self.watched {
@@ -298,6 +301,28 @@ impl Engine {
         }
         let now_us = sample.device_time_us;
         self.clock_us = now_us;
+        self.note_latest(sample, value);
+        let mut alerts = self.end_retired(now_us);
+        let rules = Arc::clone(&self.rules);
+        let mut score = None;
+        for (index, rule) in rules.rules.iter().enumerate() {
+            if !rule.condition.depends_on(metric) {
+                continue;
+            }
+            if let Condition::News2 { .. } | Condition::News2Red = rule.condition {
+                score.get_or_insert_with(|| self.news2(now_us));
+            }
+            alerts.extend(self.apply(&rules, index, sample, value, score.as_ref()));
+        }
+        if self.origin == Origin::Edge {
+            self.trim();
+        }
+        self.note(alerts)
+    }
+
+    /// Keeps the reading if it is the newest of its metric.
+    fn note_latest(&mut self, sample: &Sample, value: f64) {
+        let now_us = sample.device_time_us;
         let newest = self
             .latest
             .get(&sample.metric)
@@ -313,114 +338,119 @@ impl Engine {
                 },
             );
         }
-        let mut alerts = self.end_retired(now_us);
-        let rules = Arc::clone(&self.rules);
-        let mut score = None;
-        for (index, rule) in rules.rules.iter().enumerate() {
-            if !rule.condition.depends_on(metric) {
-                continue;
-            }
-            if let Condition::News2 { .. } | Condition::News2Red = rule.condition {
-                score.get_or_insert_with(|| self.news2(now_us));
-            }
-            let score = score.as_ref();
-            let frame = self.frame(&rules, index);
-            let fact = self.watched[index].machine.pass(frame, now_us);
-            alerts.extend(self.tell(&rules, index, fact));
-            let phase = self.watched[index].machine.phase;
-            let verdict = match rule.condition {
-                Condition::Fall {
-                    impact_g,
-                    still_g,
-                    within_ms,
-                } => {
-                    let cancelled = self.cancelled.get(&rule.id).copied();
-                    let counts_from_us = cancelled.filter(|until_us| {
-                        !is_set_back(*until_us, now_us, self.origin, self.backfill)
-                    });
-                    if value >= impact_g && counts_from_us.is_none_or(|until_us| now_us > until_us)
-                    {
-                        self.impacts.insert(rule.id.clone(), now_us);
-                        self.dirty = true;
-                    }
-                    let impact_us = self.impacts.get(&rule.id).copied();
-                    let since_us = impact_us.map(|impact_us| now_us - impact_us);
-                    let is_recent = since_us
-                        .is_some_and(|since_us| (0..=delay_us(within_ms)).contains(&since_us));
-                    verdict::fall(value, still_g, is_recent || phase != Phase::Normal)
-                }
-                Condition::Change { .. }
-                | Condition::Deviation { .. }
-                | Condition::Trend { .. } => {
-                    if !self.memories.contains_key(&rule.id) {
-                        let fresh = Memory::of(&rule.condition);
-                        self.memories
-                            .extend(fresh.map(|memory| (rule.id.clone(), memory)));
-                    }
-                    self.memories
-                        .get_mut(&rule.id)
-                        .map_or(Verdict::Unknown, |memory| {
-                            memory.judge(&rule.condition, now_us, value)
-                        })
-                }
-                _ => verdict::of(&rule.condition, value, score),
-            };
-            let frame = self.frame(&rules, index);
-            let watched = &self.watched[index];
-            let is_idle = phase == Phase::Normal
-                && verdict != Verdict::Holds
-                && !watched.episodes.has_open()
-                && !watched.machine.is_waiting();
-            if is_idle {
-                continue;
-            }
-            let evidence = Evidence {
-                time_us: now_us,
-                value: score
-                    .filter(|_| rule.condition.metric() == Metric::Unspecified)
-                    .map_or(value, |score| f64::from(score.aggregate)),
-                device: sample.device.clone(),
-                gateway: sample.gateway.clone(),
-                summary: verdict::describe(rule, value, score),
-                traceparent: sample.traceparent.clone(),
-                backfill: self.backfill,
-            };
-            let machine = &mut self.watched[index].machine;
-            let before = (machine.phase, machine.since_us, machine.ended_since_us);
-            let fact = machine.step(frame, verdict, &evidence);
-            self.dirty |= before != (machine.phase, machine.since_us, machine.ended_since_us);
-            if let Some(Fact::Lasts { since_us }) = fact {
-                let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
-                let episodes = &mut self.watched[index].episodes;
-                alerts.extend(episodes.lasts(subject, since_us, &evidence));
-            } else {
-                alerts.extend(self.tell(&rules, index, fact));
-            }
-            let watched = &mut self.watched[index];
-            if verdict == Verdict::Holds && watched.machine.phase == Phase::Pending {
-                let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
-                alerts.extend(watched.episodes.returns(subject, &evidence));
-            }
-            if !self.backfill && verdict != Verdict::Holds {
-                let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
-                let episodes = &mut self.watched[index].episodes;
-                alerts.extend(episodes.confirm_latched(subject, now_us));
-            }
-        }
-        if self.origin == Origin::Edge {
-            self.trim();
-        }
-        self.note(alerts)
     }
 
-    /// Lets event time pass for rules that wait: no reading from before `before_us` will come. Transitions carry the time at which
-    /// the delay of their rule ended.
+    /// Applies one rule to a reading of a metric that the rule depends on.
+    fn apply(
+        &mut self,
+        rules: &RuleSet,
+        index: usize,
+        sample: &Sample,
+        value: f64,
+        score: Option<&Score>,
+    ) -> Vec<Alert> {
+        let (rule, now_us) = (&rules.rules[index], sample.device_time_us);
+        let frame = self.frame(rules, index);
+        let fact = self.watched[index].machine.pass(frame, now_us);
+        let mut alerts = self.merge(rules, index, fact);
+        let verdict = self.judge(rule, index, now_us, value, score);
+        let frame = self.frame(rules, index);
+        let watched = &self.watched[index];
+        let is_idle = watched.machine.phase == Phase::Normal
+            && verdict != Verdict::Holds
+            && !watched.episodes.has_open()
+            && !watched.machine.is_waiting();
+        if is_idle {
+            return alerts;
+        }
+        let evidence = Evidence {
+            time_us: now_us,
+            value: score
+                .filter(|_| rule.condition.metric() == Metric::Unspecified)
+                .map_or(value, |score| f64::from(score.aggregate)),
+            device: sample.device.clone(),
+            gateway: sample.gateway.clone(),
+            summary: verdict::describe(rule, value, score),
+            traceparent: sample.traceparent.clone(),
+            backfill: self.backfill,
+        };
+        let machine = &mut self.watched[index].machine;
+        let before = (machine.phase, machine.since_us, machine.ended_since_us);
+        let fact = machine.step(frame, verdict, &evidence);
+        self.dirty |= before != (machine.phase, machine.since_us, machine.ended_since_us);
+        if let Some(Fact::Lasts { since_us }) = fact {
+            let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
+            let episodes = &mut self.watched[index].episodes;
+            alerts.extend(episodes.lasts(subject, since_us, &evidence));
+        } else {
+            alerts.extend(self.merge(rules, index, fact));
+        }
+        let watched = &mut self.watched[index];
+        if verdict == Verdict::Holds && watched.machine.phase == Phase::Pending {
+            let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
+            alerts.extend(watched.episodes.returns(subject, &evidence));
+        }
+        if !self.backfill && verdict != Verdict::Holds {
+            let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
+            let episodes = &mut self.watched[index].episodes;
+            alerts.extend(episodes.confirm_latched(subject, now_us));
+        }
+        alerts
+    }
+
+    /// The verdict of a rule's condition on a reading.
+    fn judge(
+        &mut self,
+        rule: &Rule,
+        index: usize,
+        now_us: i64,
+        value: f64,
+        score: Option<&Score>,
+    ) -> Verdict {
+        match rule.condition {
+            Condition::Fall {
+                impact_g,
+                still_g,
+                within_ms,
+            } => {
+                let cancelled = self.cancelled.get(&rule.id).copied();
+                let counts_from_us = cancelled
+                    .filter(|until_us| !is_set_back(*until_us, now_us, self.origin, self.backfill));
+                if value >= impact_g && counts_from_us.is_none_or(|until_us| now_us > until_us) {
+                    self.impacts.insert(rule.id.clone(), now_us);
+                    self.dirty = true;
+                }
+                let impact_us = self.impacts.get(&rule.id).copied();
+                let since_us = impact_us.map(|impact_us| now_us - impact_us);
+                let is_recent =
+                    since_us.is_some_and(|since_us| (0..=delay_us(within_ms)).contains(&since_us));
+                let is_normal = self.watched[index].machine.phase == Phase::Normal;
+                verdict::fall(value, still_g, is_recent || !is_normal)
+            }
+            Condition::Change { .. } | Condition::Deviation { .. } | Condition::Trend { .. } => {
+                if !self.memories.contains_key(&rule.id) {
+                    let fresh = Memory::of(&rule.condition);
+                    self.memories
+                        .extend(fresh.map(|memory| (rule.id.clone(), memory)));
+                }
+                self.memories
+                    .get_mut(&rule.id)
+                    .map_or(Verdict::Unknown, |memory| {
+                        memory.judge(&rule.condition, now_us, value)
+                    })
+            }
+            _ => verdict::of(&rule.condition, value, score),
+        }
+    }
+
+    /// Advances event time for waiting rules: no reading from before `before_us` will come. A
+    /// transition carries the time at which the delay of its rule ended.
     pub fn on_time(&mut self, before_us: i64) -> Vec<Alert> {
         self.pass(before_us, |_| true)
     }
 
-    /// The same, but ends nothing: for who does not know whether readings are under way. An alert too many is better than one that
-    /// is resolved while its condition lasts.
+    /// Advances time but ends no alert, for a caller that cannot exclude readings under way. An
+    /// extra alert is safer than one resolved while its condition lasts.
     pub fn on_time_raising(&mut self, before_us: i64) -> Vec<Alert> {
         self.pass(before_us, |phase| phase == Phase::Pending)
     }
@@ -434,12 +464,12 @@ impl Engine {
             }
             let frame = self.frame(&rules, index);
             let fact = self.watched[index].machine.pass(frame, before_us);
-            alerts.extend(self.tell(&rules, index, fact));
+            alerts.extend(self.merge(&rules, index, fact));
         }
         self.note(alerts)
     }
 
-    /// Lets time pass for pending falls alone. The impact may have broken the sensor, so a pending
+    /// Advances time for pending falls only. The impact may have broken the sensor, so a pending
     /// fall does not wait for a reading that would end it.
     pub fn on_time_of_falls(&mut self, before_us: i64) -> Vec<Alert> {
         let mut alerts = Vec::new();
@@ -451,7 +481,7 @@ impl Engine {
             }
             let frame = self.frame(&rules, index);
             let fact = self.watched[index].machine.pass(frame, before_us);
-            alerts.extend(self.tell(&rules, index, fact));
+            alerts.extend(self.merge(&rules, index, fact));
         }
         self.note(alerts)
     }
@@ -466,8 +496,8 @@ impl Engine {
         }
     }
 
-    /// Merges what the rule's own machine has found.
-    fn tell(&mut self, rules: &RuleSet, index: usize, fact: Option<Fact>) -> Vec<Alert> {
+    /// Merges a fact of the rule's own machine into its episodes.
+    fn merge(&mut self, rules: &RuleSet, index: usize, fact: Option<Fact>) -> Vec<Alert> {
         let subject = Subject::of(
             &self.patient,
             &rules.rules[index],
@@ -477,16 +507,16 @@ impl Engine {
         let episodes = &mut self.watched[index].episodes;
         match fact {
             Some(Fact::Began { since_us, evidence }) => {
-                let told = episodes.began(subject, Source::Own, since_us, &evidence);
-                told.into_iter().collect()
+                let alert = episodes.began(subject, Source::Own, since_us, &evidence);
+                alert.into_iter().collect()
             }
             Some(Fact::Ended { at_us }) => episodes.ended(subject, Source::Own, 0, at_us),
             Some(Fact::Lasts { .. }) | None => Vec::new(),
         }
     }
 
-    /// Merges what the rules at the edge saw into the same episodes. Those of a rule that this set does not have live by the edge's
-    /// word alone.
+    /// Merges a report of the edge into the same episodes. Episodes of a rule that this set lacks
+    /// depend on the edge alone.
     pub fn on_edge_alert(&mut self, edge: &EdgeAlert) -> Vec<Alert> {
         let rules = Arc::clone(&self.rules);
         if edge.cancelled {
@@ -518,7 +548,7 @@ impl Engine {
                 )
             }
         };
-        // A gateway of an older version does not say when the stretch began.
+        // A gateway of an older version does not report the beginning.
         let since_us = match (edge.since_us, edge.resolved) {
             (0, false) => edge.time_us.saturating_sub(for_us),
             (since_us, _) => since_us,
@@ -535,14 +565,14 @@ impl Engine {
                 traceparent: edge.traceparent.clone(),
                 backfill: self.backfill,
             };
-            let told = episodes.began(subject, Source::Edge, since_us, &evidence);
-            told.into_iter().collect()
+            let alert = episodes.began(subject, Source::Edge, since_us, &evidence);
+            alert.into_iter().collect()
         };
         self.note(alerts)
     }
 
-    /// Falls that somebody may still say were none: a blow was seen, or stillness after it, and nobody was told. Gives the rules and
-    /// forgets what they saw.
+    /// Cancels falls that are not raised yet: an impact was seen, possibly followed by stillness.
+    /// Returns the rules and resets their state.
     pub fn cancel_falls(&mut self, now_us: i64) -> Vec<Rule> {
         let rules = Arc::clone(&self.rules);
         let may_cancel = |rule: &Rule, machine: &Machine| {
@@ -568,7 +598,7 @@ impl Engine {
         falls
     }
 
-    /// An alert that is raised already stays: somebody was told, and somebody must say that they know.
+    /// A raised alert stays, because people were notified and one of them must acknowledge it.
     fn cancel_fall(&mut self, rule: &str, until_us: i64) {
         let Some(index) = self.index(rule) else {
             return;
@@ -593,7 +623,7 @@ impl Engine {
         self.dirty = true;
     }
 
-    /// Acknowledges the episode with this id, if it is open here.
+    /// Acknowledges the open episode with this id.
     pub fn acknowledge(&mut self, id: &str, by: &str, note: &str, now_us: i64) -> Vec<Alert> {
         let rules = Arc::clone(&self.rules);
         let own = self.watched.iter_mut().zip(&rules.rules);
@@ -611,15 +641,16 @@ impl Engine {
         self.note(alert.into_iter().collect())
     }
 
-    /// Takes over what the store has of an episode, known here or not: what is said of it next is its next revision.
+    /// Adopts the stored row of an episode, known here or not. The next transition is the following
+    /// revision.
     pub fn adopt(&mut self, stored: &Alert) {
         self.episodes_of(stored).adopt(stored);
     }
 
-    /// The store has other rows of an episode of which `said` was to be written first, and cannot read them. What is said of it
-    /// next comes after this revision.
-    pub fn pass_over(&mut self, said: &Alert, revision: u32) {
-        self.episodes_of(said).pass_over(said, revision);
+    /// The store has different rows of the episode of `unwritten` that cannot be read. The next
+    /// transition follows this revision.
+    pub fn pass_over(&mut self, unwritten: &Alert, revision: u32) {
+        self.episodes_of(unwritten).pass_over(unwritten, revision);
     }
 
     fn episodes_of(&mut self, alert: &Alert) -> &mut Episodes {
@@ -663,12 +694,13 @@ impl Engine {
         ended.collect()
     }
 
-    /// Whether the sample is the stream's next one.
+    /// Whether the sample is the next of its stream.
     fn advance_stream(&mut self, sample: &Sample) -> bool {
         let key = format!("{}/{}", sample.device, sample.stream);
         if let Some(stream) = self.streams.get_mut(&key) {
-            // Older in both is a straggler. A lower sequence at a later time is a gateway that lost its journal and
-            // counts anew, and an earlier time at a higher sequence a clock that stepped back: neither may deafen the rules.
+            // A sample older in both is late. A lower sequence at a later time comes from a gateway
+            // that lost its journal. An earlier time at a higher sequence comes from a clock that
+            // stepped back. The rules must see both.
             let is_later = sample.device_time_us > stream.time_us;
             let is_next = is_later || (stream.sequence > 0 && sample.sequence > stream.sequence);
             if is_next {

@@ -1,17 +1,21 @@
-//! Merges what two observers (the rules at the edge and those in the core) report of one rule into episodes.
+//! Merges the reports of two observers of one rule (edge and core) into episodes.
 //!
-//! Observers report facts in event time: a stretch that began at `since` was seen to last long enough at `at`; it
-//! ended at `at`. A fact changes the ledger only if it adds something, so the merge has these properties:
-//! - Total: every fact in every state gives a valid ledger and at most one transition of one episode.
-//! - Idempotent: a fact that is known gives nothing.
-//! - Order-independent: two histories of the same stretches give the same rows in whatever order they are mixed,
-//!   because a stretch is found by the time that began it, also after its end, and the latest fact in event time decides.
-//! - A revision is given once: it rises by 1 with every transition, and an episode that was forgotten here is known to the
-//!   store, whose answer is taken over with [`Episodes::adopt`].
+//! Observers report facts in event time: a stretch from `since` had lasted long enough at `at`, or
+//! it ended at `at`. A fact changes the ledger only if it adds something. The merge has these
+//! properties:
+//! - Total: every fact in every state gives a valid ledger and at most one transition of one
+//!   episode.
+//! - Idempotent: a known fact gives nothing.
+//! - Independent of order: two histories of the same stretches give the same rows, however they are
+//!   mixed. A stretch is found by its beginning, also after its end, and the latest fact in event
+//!   time decides.
+//! - Each revision is issued once and rises by 1 with every transition. The store knows an episode
+//!   that was dropped here, and [`Episodes::adopt`] takes over its answer.
 //!
-//! Observers that disagree about the beginning still make one episode while their stretches overlap. The earliest beginning counts:
-//! the rules at the edge forget a stretch when the gateway restarts, and see it begin later. The id is that of the report that came
-//! first. The end that the edge reports counts unless a later reading has shown the condition to the core.
+//! Observers that disagree about the beginning still make one episode while their stretches
+//! overlap. The earliest beginning counts, because the rules at the edge restart a stretch with the
+//! gateway. The first report gives the id. The end that the edge reports counts, unless a later
+//! reading has shown the condition to the core.
 
 use std::collections::VecDeque;
 
@@ -23,26 +27,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::{Evidence, Origin, episode_id, exact};
 
-/// Ended episodes that one rule remembers; past it the oldest is forgotten. A late report of a forgotten one costs a question to the
-/// store.
+/// Ended episodes that one rule remembers. Beyond it the oldest is dropped, and its late report
+/// costs one query to the store.
 const ENDED_MAX: usize = 16;
-/// Event time for which an ended episode is remembered: reports of the two observers are seldom further apart.
+/// Event time for which an ended episode is remembered. Reports of the two observers rarely differ
+/// by more.
 const ENDED_FOR_US: i64 = 600_000_000;
-/// Open episodes of one rule; past it a report of another one counts for the newest of them.
+/// Open episodes of one rule. Beyond it another report counts for the newest of them.
 const OPEN_MAX: usize = 16;
-/// Two observers whose stretches begin so close to each other have seen the same one.
+/// Two stretches that begin within this time are the same one.
 const SINCE_SLACK_US: i64 = 2_000_000;
 
-/// Who reports a fact.
+/// The reporter of a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The engine that keeps the ledger.
     Own,
-    /// The rules at the edge, to an engine in the core.
+    /// The rules at the edge, reporting to an engine in the core.
     Edge,
 }
 
-/// What an episode needs to name its alerts.
+/// Fields that an episode needs for its alerts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     pub patient: &'a str,
@@ -50,7 +55,7 @@ pub(crate) struct Subject<'a> {
     pub rule_version: u32,
     pub metric: i32,
     pub priority: Priority,
-    /// Where the engine runs. Only the core waits for people: at the edge nobody acknowledges.
+    /// Where the engine runs. Only the core waits for acknowledgements.
     pub origin: Origin,
 }
 
@@ -60,7 +65,7 @@ impl Subject<'_> {
     }
 }
 
-/// The newest transition of one episode, and what later facts are compared with.
+/// The newest transition of one episode, and the fields that later facts are compared with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Episode {
     pub id: String,
@@ -78,7 +83,7 @@ pub(crate) struct Episode {
     pub from_edge: bool,
     pub from_core: bool,
     pub state: i32,
-    /// Raised from a backfill, and no live reading has confirmed it.
+    /// Raised from a backfill and not confirmed by a live reading.
     #[serde(default)]
     pub backfill: bool,
     /// Event time of the newest fact that began or ended a stretch.
@@ -92,7 +97,7 @@ pub(crate) struct Episode {
     pub own_seen_us: i64,
 }
 
-/// Of one rule, in order of beginning.
+/// Episodes of one rule, in order of beginning.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Episodes(VecDeque<Episode>);
 
@@ -101,7 +106,7 @@ impl Episode {
         AlertState::try_from(self.state).unwrap_or(AlertState::Active)
     }
 
-    /// The condition lasts, as far as is known.
+    /// Whether the condition still holds, as far as known.
     pub(crate) fn is_active(&self) -> bool {
         matches!(self.state(), AlertState::Active | AlertState::Acknowledged)
     }
@@ -110,7 +115,7 @@ impl Episode {
         self.state() == AlertState::Resolved
     }
 
-    /// Whether a stretch that lasted until `at_us` outlives what is known to be over.
+    /// Whether a stretch that lasted until `at_us` outlasts the known end of the episode.
     fn is_outlived(&self, at_us: i64) -> bool {
         self.is_resolved() && at_us > self.until_us
     }
@@ -131,7 +136,7 @@ impl Episode {
         self.traceparent.clone_from(&evidence.traceparent);
     }
 
-    fn say(&mut self, subject: Subject<'_>) -> Alert {
+    fn next_revision(&mut self, subject: Subject<'_>) -> Alert {
         self.revision = self.revision.saturating_add(1);
         Alert {
             id: self.id.clone(),
@@ -167,12 +172,12 @@ impl Episode {
         self.state = state.into();
         self.until_us = self.until_us.max(at_us);
         self.changed_us = at_us.max(self.since_us);
-        self.say(subject)
+        self.next_revision(subject)
     }
 }
 
 impl Episodes {
-    /// A stretch that began at `since_us` lasted long enough at the time of the evidence.
+    /// A stretch that began at `since_us` had lasted long enough at the time of the evidence.
     pub(crate) fn began(
         &mut self,
         subject: Subject<'_>,
@@ -205,13 +210,14 @@ impl Episodes {
         if !episode.is_resolved() {
             episode.until_us = episode.until_us.max(at_us);
         }
-        let said = (is_news || is_earlier || is_confirmed || is_back).then(|| episode.say(subject));
+        let alert = (is_news || is_earlier || is_confirmed || is_back)
+            .then(|| episode.next_revision(subject));
         self.0.make_contiguous().sort_by_key(|it| it.since_us);
-        said
+        alert
     }
 
-    /// A reading of the engine's own shows the condition, and the delay of the rule has not ended.
-    /// A latched episode is active again at once: it still waits for a person, who must not read
+    /// A reading of the engine itself shows the condition, but the delay of the rule has not ended.
+    /// A latched episode is active again at once. It still waits for a person, who must not read
     /// that the condition is over. Normal readings latch it again.
     pub(crate) fn returns(&mut self, subject: Subject<'_>, evidence: &Evidence) -> Option<Alert> {
         let at_us = evidence.time_us;
@@ -226,10 +232,10 @@ impl Episodes {
         episode.own_seen_us = episode.own_seen_us.max(at_us);
         episode.backfill &= evidence.backfill;
         episode.show(evidence);
-        Some(episode.say(subject))
+        Some(episode.next_revision(subject))
     }
 
-    /// A reading of the engine's own shows that the stretch lasts.
+    /// A reading of the engine itself shows that the stretch continues.
     pub(crate) fn lasts(
         &mut self,
         subject: Subject<'_>,
@@ -248,13 +254,13 @@ impl Episodes {
                 }
                 episode.backfill = false;
                 episode.changed_us = evidence.time_us;
-                Some(episode.say(subject))
+                Some(episode.next_revision(subject))
             }
             None => self.began(subject, Source::Own, since_us, evidence),
         }
     }
 
-    /// A stretch ended. `since_us` 0: the observer does not say which.
+    /// A stretch ended. `since_us` 0: the observer does not report which.
     pub(crate) fn ended(
         &mut self,
         subject: Subject<'_>,
@@ -264,7 +270,7 @@ impl Episodes {
     ) -> Vec<Alert> {
         match source {
             Source::Own => {
-                // A stretch that the edge saw begin at this very time is another one.
+                // A stretch that the edge saw begin at this very time is a different one.
                 let over = self.0.iter_mut().filter(|it| {
                     it.is_active() && (it.until_us < at_us || (it.own_open && it.until_us == at_us))
                 });
@@ -288,7 +294,7 @@ impl Episodes {
         }
     }
 
-    /// Since when the engine's own readings may contradict an episode that only the edge has seen.
+    /// Time from which the engine's own readings may end an episode that only the edge has seen.
     pub(crate) fn unseen_until_us(&self) -> Option<i64> {
         let unseen = self
             .0
@@ -297,16 +303,17 @@ impl Episodes {
         unseen.map(|episode| episode.until_us).max()
     }
 
-    /// An episode from a backfill that waits for a person is news: said again, once, so that somebody is called.
+    /// A live reading confirms an episode from a backfill that waits for an acknowledgement. It is
+    /// published once more, so that people are notified.
     pub(crate) fn confirm_latched(&mut self, subject: Subject<'_>, at_us: i64) -> Option<Alert> {
         let latched = |it: &&mut Episode| it.backfill && it.state() == AlertState::Latched;
         let episode = self.0.iter_mut().rfind(latched)?;
         episode.backfill = false;
         episode.changed_us = at_us;
-        Some(episode.say(subject))
+        Some(episode.next_revision(subject))
     }
 
-    /// Somebody has seen it. `None` when there is nothing to acknowledge (any more).
+    /// A person acknowledged the episode. `None`: it is already acknowledged or resolved.
     pub(crate) fn acknowledge(
         &mut self,
         subject: Subject<'_>,
@@ -328,10 +335,10 @@ impl Episodes {
         note.clone_into(&mut episode.note);
         episode.state = state.into();
         episode.changed_us = now_us.max(episode.since_us);
-        Some(episode.say(subject))
+        Some(episode.next_revision(subject))
     }
 
-    /// Takes over the last revision that the store has of an episode.
+    /// Adopts the last stored revision of an episode.
     pub(crate) fn adopt(&mut self, stored: &Alert) {
         if let Some(known) = self.0.iter_mut().find(|it| it.id == stored.id) {
             known.revision = stored.revision;
@@ -365,22 +372,23 @@ impl Episodes {
         });
     }
 
-    /// The store has other rows of this episode, up to this revision, and cannot read them: what is said of it next comes after them.
-    pub(crate) fn pass_over(&mut self, said: &Alert, revision: u32) {
-        if !self.0.iter().any(|it| it.id == said.id) {
-            // Nobody has seen it yet, so it is said anew.
+    /// The store has different rows of this episode up to this revision, which cannot be read. The
+    /// next transition follows them.
+    pub(crate) fn pass_over(&mut self, unwritten: &Alert, revision: u32) {
+        if !self.0.iter().any(|it| it.id == unwritten.id) {
+            // No observer has seen the episode yet, so it starts fresh.
             self.adopt(&Alert {
                 from_edge: false,
                 from_core: false,
-                ..said.clone()
+                ..unwritten.clone()
             });
         }
-        for known in self.0.iter_mut().filter(|it| it.id == said.id) {
+        for known in self.0.iter_mut().filter(|it| it.id == unwritten.id) {
             known.revision = known.revision.max(revision);
         }
     }
 
-    /// The rule exists no more: open episodes end, whatever their priority.
+    /// The rule was removed: open episodes end, whatever their priority.
     pub(crate) fn retire(&mut self, subject: Subject<'_>, now_us: i64) -> Vec<Alert> {
         let open = self.0.iter_mut().filter(|it| !it.is_resolved());
         open.map(|episode| {
@@ -388,7 +396,7 @@ impl Episodes {
             episode.own_open = false;
             episode.changed_us = now_us.max(episode.since_us);
             episode.until_us = episode.until_us.max(now_us);
-            episode.say(subject)
+            episode.next_revision(subject)
         })
         .collect()
     }
@@ -406,7 +414,8 @@ impl Episodes {
         self.0.back().map_or(0, |episode| episode.until_us)
     }
 
-    /// Forgets ended episodes above the bounds. Never between the facts of one batch: a forgotten episode must be in the store.
+    /// Drops ended episodes above the bounds. Not between the facts of one batch, because a dropped
+    /// episode must be stored.
     pub(crate) fn trim(&mut self, now_us: i64) {
         let ended = self.0.iter().filter(|it| it.is_resolved()).count();
         let mut surplus = ended.saturating_sub(ENDED_MAX);
@@ -424,14 +433,14 @@ impl Episodes {
         trimmed
     }
 
-    /// What version 1 of the stored state remembered: one episode, without `until_us`.
+    /// The episode of version 1 of the stored state, which had no `until_us`.
     pub(crate) fn of_version_1(mut episode: Episode, is_active: bool) -> Episodes {
         episode.until_us = episode.changed_us.max(episode.since_us);
         episode.own_open = is_active && episode.from_core;
         Episodes([episode].into())
     }
 
-    /// The episode that a stretch belongs to; none: it is a new one.
+    /// Index of the episode that a stretch belongs to. `None`: it starts a new one.
     fn place(&self, since_us: i64, at_us: i64) -> Option<usize> {
         let lives = |place: &usize| !self.0[*place].is_outlived(at_us);
         let named = self.0.iter().position(|it| it.since_us == since_us);
@@ -462,9 +471,10 @@ impl Episodes {
             let newest = self.0.iter_mut().rfind(|it| is_open(it))?;
             newest.own_open |= source == Source::Own;
             let is_news = newest.see(source, subject.origin);
-            return is_news.then(|| newest.say(subject));
+            return is_news.then(|| newest.next_revision(subject));
         }
-        // A stretch that outlives the end that another observer has reported begins anew there: an ended episode stays ended.
+        // A stretch that outlasts the end reported by another observer restarts there, because an
+        // ended episode stays ended.
         let is_taken = |it: &Episode| {
             it.since_us == since_us || (it.since_us..it.until_us).contains(&since_us)
         };
@@ -474,10 +484,10 @@ impl Episodes {
             since_us
         };
         let id = episode_id(subject.patient, subject.rule, since_us);
-        // An id is given once: another beginning may have been counted for its episode since.
+        // An id is issued once. The beginning of its episode may have moved since.
         if let Some(known) = self.0.iter_mut().find(|it| it.id == id) {
             let is_news = known.see(source, subject.origin);
-            return is_news.then(|| known.say(subject));
+            return is_news.then(|| known.next_revision(subject));
         }
         let mut episode = Episode {
             id,
@@ -501,7 +511,7 @@ impl Episodes {
         };
         episode.see(source, subject.origin);
         episode.show(evidence);
-        let alert = episode.say(subject);
+        let alert = episode.next_revision(subject);
         self.insert(episode);
         Some(alert)
     }

@@ -1,9 +1,9 @@
-//! What Braid knows about vital signs: which metrics there are, which readings can be true, how sick
-//! they make a person look (NEWS2), and when somebody must be told (rules).
+//! Knowledge about vital signs: the metrics, the plausible readings, the NEWS2 score, and the rules
+//! that raise alerts.
 //!
-//! Pure: no clock, no socket, no random number. The gateway runs this code at the edge and alerting
-//! runs it in the core, so the two reach the same conclusion from the same samples. Every time is an
-//! event time in microseconds since the Unix epoch, handed in by the caller.
+//! Pure: no clock, no socket, no random number. The gateway runs this code at the edge, and
+//! alerting runs it in the core. So both reach the same conclusion from the same samples. Every
+//! time is an event time in microseconds since the Unix epoch, passed in by the caller.
 
 pub mod attribution;
 pub mod canary;
@@ -24,7 +24,8 @@ pub mod silence;
 mod validate;
 mod verdict;
 
-/// A patient who has been silent for so long has no present: time passes without readings only up to here.
+/// Time after which a silent patient no longer counts as present. Time passes without readings only
+/// up to here.
 pub const PRESENT_US: i64 = 120_000_000;
 
 pub use catalogue::{ENTRIES, Entry, Reading, by_name, entry, name};

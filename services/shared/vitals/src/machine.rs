@@ -1,38 +1,39 @@
-//! Finds the stretches in which the condition of one rule lasts, for one patient: normal -> pending -> active -> normal.
+//! Finds the stretches in which the condition of one rule holds, for one patient: normal -> pending
+//! -> active -> normal.
 //!
 //! Invariants:
-//! - A machine sees its own engine's readings only, so what it finds depends on them alone and not on what other observers report.
-//!   [`crate::episodes`] merges the two.
-//! - A delay ends at the event time that the rule names, never at the time of whatever let time pass: a stretch that began at
-//!   `since` is reported at `since + for`, its end at the first normal reading `+ clear_for`.
+//! - A machine sees only the readings of its own engine, so its result does not depend on other
+//!   observers. [`crate::episodes`] merges the observers.
+//! - A delay ends at the event time that the rule gives, never at the time of the call. A stretch
+//!   from `since` is reported at `since + for`. Its end is the first normal reading `+ clear_for`.
 //! - A reading at the very end of a delay is judged before the delay ends.
 
 use serde::{Deserialize, Serialize};
 
 use crate::rules::Rule;
 
-/// Far beyond the time after which a reading is a backfill.
+/// A step back by this much exceeds the age of any live reading.
 const SET_BACK_US: i64 = 1_800_000_000;
 
-/// Whether the core's clock was set back since `before_us`: live readings are not that much older. The edge does not know what is
-/// live, and counts the steps of its clock.
+/// Whether the core's clock was set back since `before_us`, because live readings are never that
+/// much older. The edge cannot tell live readings and counts its clock steps instead.
 pub(crate) fn is_set_back(before_us: i64, now_us: i64, origin: Origin, backfill: bool) -> bool {
     origin == Origin::Core && !backfill && before_us.saturating_sub(now_us) >= SET_BACK_US
 }
 
-/// What a condition says at one instant.
+/// State of a condition at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Holds,
     Ended,
-    /// Between the two limits, or the readings that decide it are stale: everything stays as it is.
+    /// Between the two limits, or decided by stale readings: the phase stays.
     Unknown,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// Version 1 of the stored state kept here that a person has to acknowledge.
+    /// Version 1 of the stored state kept here that an acknowledgement is pending.
     #[default]
     #[serde(alias = "latched")]
     Normal,
@@ -47,7 +48,7 @@ pub enum Origin {
     Core,
 }
 
-/// What goes into the alert beside the machine's own state.
+/// Fields of an alert that are not part of the machine's state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     pub time_us: i64,
@@ -57,44 +58,45 @@ pub struct Evidence {
     pub gateway: String,
     pub summary: String,
     pub traceparent: String,
-    /// The reading came long after its time.
+    /// The reading came long after its event time.
     pub backfill: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub phase: Phase,
-    /// Event time at which the stretch began; of the last one while there is none.
+    /// Event time at which the current or the last stretch began.
     pub since_us: i64,
-    /// Of the newest verdict.
+    /// Event time of the newest verdict.
     pub last_us: i64,
-    /// Since when readings have been normal in spite of an open episode.
+    /// Since when readings have been normal despite an open episode.
     pub ended_since_us: Option<i64>,
     /// The newest reading of a pending stretch, shown when the delay ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
 }
 
-/// What a machine needs to know of its rule and of the episodes.
+/// Input of a machine: its rule, and facts about its episodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     pub rule: &'a Rule,
     /// A longer silence breaks a pending stretch.
     pub hold_us: i64,
     pub origin: Origin,
-    /// Newest event time of an open episode that only somebody else has seen: normal readings after it end it.
+    /// Newest event time of an open episode that only another observer has seen. Normal readings
+    /// after it end it.
     pub unseen_until_us: Option<i64>,
 }
 
-/// What a machine has found.
+/// Result of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
-    /// A stretch has lasted for the delay; the time of the evidence is the end of the delay.
+    /// A stretch has lasted for the delay. The evidence carries the end of the delay.
     Began {
         since_us: i64,
         evidence: Evidence,
     },
-    /// A reading shows that the stretch lasts.
+    /// A reading shows that the stretch continues.
     Lasts {
         since_us: i64,
     },
@@ -104,7 +106,7 @@ pub enum Fact {
 }
 
 impl Machine {
-    /// Lets event time pass up to `before_us`: no reading from before it will come.
+    /// Advances event time to `before_us`: no reading from before will come.
     pub fn pass(&mut self, frame: Frame<'_>, before_us: i64) -> Option<Fact> {
         let deadline_us = self.deadline_us(frame)?;
         if deadline_us >= before_us {
@@ -116,7 +118,7 @@ impl Machine {
         }
     }
 
-    /// When a delay ends, if nothing comes before.
+    /// When a delay ends if no reading comes before.
     pub fn deadline_us(&self, frame: Frame<'_>) -> Option<i64> {
         if self.phase == Phase::Pending {
             let due_us = self.since_us.saturating_add(delay_us(frame.rule.for_ms));
@@ -130,7 +132,7 @@ impl Machine {
         self.phase == Phase::Pending || self.ended_since_us.is_some()
     }
 
-    /// Applies a verdict. [`Machine::pass`] goes before it, up to the time of the evidence.
+    /// Applies a verdict. Call [`Machine::pass`] first, up to the time of the evidence.
     pub fn step(
         &mut self,
         frame: Frame<'_>,
@@ -155,7 +157,7 @@ impl Machine {
                 self.hold(frame, evidence)
             }
             (Phase::Pending, Verdict::Holds) => {
-                // A clock that stepped back, or a silence in between: the stretch begins anew.
+                // After a clock step back or a silence the stretch restarts.
                 if t < self.since_us || t.saturating_sub(self.last_us) > frame.hold_us {
                     self.since_us = t;
                 }
@@ -167,7 +169,8 @@ impl Machine {
                     since_us: self.since_us,
                 })
             }
-            // A reading from before the stretch does not end it. But an episode must not stay open because the clock was set back.
+            // A reading from before the stretch does not end it. After a clock was set back the
+            // episode must still end.
             (Phase::Active, Verdict::Ended) => {
                 let is_of_now = t >= self.since_us
                     || is_set_back(self.since_us, t, frame.origin, evidence.backfill);
@@ -194,7 +197,8 @@ impl Machine {
             since_us: self.since_us,
             evidence: Evidence {
                 time_us: at_us,
-                // There is one since the stretch began, unless an older version stored the state.
+                // Evidence exists since the stretch began, except in a state stored by an older
+                // version.
                 ..self.evidence.take().unwrap_or_default()
             },
         })
@@ -220,14 +224,15 @@ impl Machine {
             Phase::Normal | Phase::Pending => frame.unseen_until_us.unwrap_or(due_us),
         };
         self.phase = Phase::Normal;
-        // After a step of the clock an end is not before its beginning.
+        // After a clock step, an end is not before its beginning.
         Some(Fact::Ended {
             at_us: due_us.max(began_us),
         })
     }
 }
 
-/// The same for every observer of the episode: 128-bit FNV-1a over patient, rule and beginning, in hexadecimal.
+/// The same id for every observer of the episode: FNV-1a of patient, rule and beginning, in
+/// hexadecimal.
 pub fn episode_id(patient: &str, rule: &str, since_us: i64) -> String {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -244,7 +249,7 @@ pub fn episode_id(patient: &str, rule: &str, since_us: i64) -> String {
     format!("{hash:032x}")
 }
 
-/// Numbers as their shortest exact text: reading JSON numbers back may be off by the last bit.
+/// Numbers as their shortest exact text, because JSON numbers may be read back wrong by one bit.
 pub(crate) mod exact {
     use serde::Deserialize;
 

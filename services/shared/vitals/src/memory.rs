@@ -1,8 +1,9 @@
-//! What rules about change remember of a metric, in bounded space.
+//! Memory of rules about change, in bounded space.
 //!
-//! A [`Window`] keeps a stretch of readings as the means of `SLOTS` equal slots: enough to say how far a reading is from a level
-//! that was held in the stretch, and how steeply the stretch rises. A [`Baseline`] keeps a smoothed mean and
-//! spread, which is what "usual for this person" means here. Both run on event time, and a reading older than the newest changes nothing.
+//! A [`Window`] keeps a stretch of readings as the means of `SLOTS` equal slots. It gives the
+//! distance from a level held in the stretch, and the slope of the stretch. A [`Baseline`] keeps a
+//! smoothed mean and spread of this patient. Both run on event time, and a reading older than the
+//! newest changes nothing.
 
 use std::collections::VecDeque;
 
@@ -13,19 +14,21 @@ use crate::{
     machine::{Verdict, delay_us, exact},
 };
 
-/// Parts of a window; the oldest is dropped when the window moves on, so a window reaches back between 15/16 and all of its length.
+/// Parts of a window. The oldest is dropped as the window moves, so a window covers 15/16 to all of
+/// its length.
 const SLOTS: i64 = 16;
-/// A level counts once it was held for so many slots, a quarter of the window: nobody changed who comes back from an artefact.
+/// Slots for which a level must be held before it counts. A return from an artefact is no change.
 const HELD_SLOTS: usize = 4;
-/// A slope over fewer slots, or over less than half the window, is not one.
+/// A slope over fewer slots, or over less than half the window, does not count.
 const TREND_SLOTS_MIN: usize = 6;
-/// A baseline of fewer readings, or of less than one half-life, does not know what is usual.
+/// A baseline of fewer readings, or of less than one half-life, is not used.
 const BASELINE_READINGS_MIN: u32 = 20;
-/// Half-lives without a reading after which a baseline begins anew: it weighs less than a thousandth by then.
+/// Half-lives without a reading after which a baseline restarts. Its weight is below a thousandth
+/// by then.
 const BASELINE_FORGOTTEN_AFTER: f64 = 10.0;
 const US_PER_HOUR: f64 = 3_600e6;
 
-/// Of one rule for one patient.
+/// Memory of one rule for one patient.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub(crate) enum Memory {
@@ -34,7 +37,7 @@ pub(crate) enum Memory {
 }
 
 impl Memory {
-    /// None for a condition that looks at one reading alone.
+    /// `None`: the condition needs the current reading only.
     pub(crate) fn of(condition: &Condition) -> Option<Memory> {
         match condition {
             Condition::Change {
@@ -49,7 +52,7 @@ impl Memory {
         }
     }
 
-    /// Whether it was made for this condition, and not for one of the same name with another length.
+    /// Whether the memory matches this condition, and not one of the same name with another length.
     pub(crate) fn fits(&self, condition: &Condition) -> bool {
         match (self, Memory::of(condition)) {
             (Memory::Window(own), Some(Memory::Window(new))) => own.slot_us == new.slot_us,
@@ -60,7 +63,7 @@ impl Memory {
         }
     }
 
-    /// Judges a reading by what was before it, then remembers it.
+    /// Judges a reading by the readings before it, then adds it.
     pub(crate) fn judge(&mut self, condition: &Condition, time_us: i64, value: f64) -> Verdict {
         match (self, condition) {
             (
@@ -89,7 +92,7 @@ impl Memory {
                 },
             ) => {
                 window.push(time_us, value);
-                // A falling trend is a rising one upside down.
+                // A falling trend is a rising one with the sign inverted.
                 let sign = per_hour.signum();
                 window.slope_per_hour().map_or(Verdict::Unknown, |slope| {
                     between(slope * sign, per_hour * sign, clear_per_hour * sign)
@@ -132,11 +135,11 @@ fn between(value: f64, limit: f64, clear: f64) -> Verdict {
     }
 }
 
-/// The readings of the last stretch, thinned.
+/// The readings of the last stretch, reduced to slots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Window {
     slot_us: i64,
-    /// Oldest first, at most `SLOTS`; slots without a reading are not kept.
+    /// Oldest first, at most `SLOTS`. Slots without a reading are not kept.
     slots: VecDeque<Slot>,
 }
 
@@ -164,7 +167,7 @@ impl Window {
 
     fn push(&mut self, time_us: i64, value: f64) {
         let number = time_us.div_euclid(self.slot_us);
-        // A clock that stepped back further than the window: what was remembered lies in a future that never came.
+        // The clock stepped back by more than the window, so the stored slots lie in the future.
         if self
             .slots
             .back()
@@ -187,12 +190,12 @@ impl Window {
         self.slots.retain(|slot| slot.number > newest - SLOTS);
     }
 
-    /// How far a reading is above the lowest level held.
+    /// Height of a reading above the lowest level held.
     fn rise(&self, value: f64) -> f64 {
         self.held(f64::total_cmp).map_or(0.0, |level| value - level)
     }
 
-    /// How far a reading is below the highest level held.
+    /// Depth of a reading below the highest level held.
     fn drop(&self, value: f64) -> f64 {
         let highest_first = |a: &f64, b: &f64| b.total_cmp(a);
         self.held(highest_first).map_or(0.0, |level| level - value)
@@ -205,7 +208,7 @@ impl Window {
         means.get(HELD_SLOTS - 1).copied()
     }
 
-    /// Least squares through the slots' means; none while there are too few of them.
+    /// Least squares through the means of the slots. `None`: too few slots.
     fn slope_per_hour(&self) -> Option<f64> {
         let (first, last) = (self.slots.front()?, self.slots.back()?);
         let spans_half = last.number - first.number >= SLOTS / 2;
@@ -227,7 +230,7 @@ impl Window {
     }
 }
 
-/// What is usual for this person: exponentially weighted mean and variance, by elapsed time and not by number of readings.
+/// Usual values of this patient: exponentially weighted mean and variance, by elapsed time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Baseline {
     half_life_us: i64,
@@ -268,13 +271,14 @@ impl Baseline {
         (time_us - self.time_us) as f64 / self.half_life_us as f64
     }
 
-    /// Also when the clock stepped back by more than a half-life.
+    /// True also when the clock stepped back by more than a half-life.
     fn is_forgotten(&self, time_us: i64) -> bool {
         !(-1.0..=BASELINE_FORGOTTEN_AFTER).contains(&self.half_lives_until(time_us))
     }
 
-    /// A reading further from the mean than `reach` moves the mean as one at `reach` would, and teaches nothing of the spread: an
-    /// episode does not soon become what is usual, and a new usual is still learnt within some half-lives.
+    /// A reading further from the mean than `reach` moves the mean as a reading at `reach` would,
+    /// and leaves the spread. So an episode does not soon become usual, but a new usual value is
+    /// learned within some half-lives.
     fn push(&mut self, time_us: i64, value: f64, reach: f64) {
         if self.readings == 0 || self.is_forgotten(time_us) {
             self.since_us = time_us;
@@ -292,7 +296,8 @@ impl Baseline {
         self.readings = self.readings.saturating_add(1);
         let off = value - self.mean;
         if self.readings <= BASELINE_READINGS_MIN {
-            // The first readings count alike: half a life after the first one, it would otherwise still be most of the mean.
+            // The first readings weigh the same. Otherwise the first reading would still dominate
+            // the mean after half a half-life.
             self.learn(1.0 / f64::from(self.readings), off);
             return;
         }

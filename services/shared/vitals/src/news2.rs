@@ -1,22 +1,22 @@
 //! The National Early Warning Score 2 (Royal College of Physicians, 2017).
 //!
-//! Seven parameters score 0 to 3 each (oxygen 0 or 2); their sum sorts a patient into a risk class, and
-//! a 3 in a single parameter ("red") lifts a low sum to low-medium.
+//! Seven parameters score 0 to 3 each (oxygen 0 or 2). Their sum gives the risk class, and a 3 in
+//! one parameter ("red") raises a low sum to low-medium.
 //!
-//! A parameter without a fresh reading is never counted as 0: the score is then partial, names what
-//! is missing (never seen) or stale (too old by event time), and is a lower bound, because no parameter
-//! scores below 0. An alert raised on a lower bound is therefore never wrong for lack of data.
+//! A parameter without a fresh reading does not count as 0. The score is then partial and names the
+//! missing (never seen) and stale (too old) parameters. A partial score is a lower bound, because
+//! no parameter scores below 0. So an alert on a partial score is never false for lack of data.
 
 use contracts::{query, vitals::Metric};
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::display;
 
-/// Which column of the chart scores oxygen saturation, chosen per patient by a clinician.
+/// Column of the chart that scores oxygen saturation. A clinician chooses it for each patient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spo2Scale {
-    /// Scale 1, for everybody without a prescription of scale 2.
+    /// Scale 1, for every patient without a prescription of scale 2.
     #[default]
     One,
     /// Scale 2, target 88-92 %, for confirmed hypercapnic respiratory failure.
@@ -32,7 +32,7 @@ impl Spo2Scale {
         }
     }
 
-    /// Every other number than 2 is scale 1, which holds without a prescription.
+    /// Any number other than 2 is scale 1, the default without a prescription.
     pub const fn of_number(number: i64) -> Spo2Scale {
         match number {
             2 => Spo2Scale::Two,
@@ -75,7 +75,7 @@ pub struct Observation {
 pub struct Score {
     /// Sum over the parameters with a fresh reading.
     pub aggregate: u32,
-    /// What the aggregate would be if stale readings still held.
+    /// The aggregate if stale readings still counted.
     pub with_stale: u32,
     pub missing: Vec<Metric>,
     pub stale: Vec<Metric>,
@@ -91,7 +91,7 @@ impl Score {
         !self.missing.is_empty() || !self.stale.is_empty()
     }
 
-    /// For people: "NEWS2 5 (without temperature, consciousness)".
+    /// Text for people: "NEWS2 5 (without temperature, consciousness)".
     pub fn describe(&self) -> String {
         if !self.is_partial() {
             return format!("NEWS2 {}", self.aggregate);
@@ -111,15 +111,16 @@ impl Score {
 }
 
 impl Score {
-    /// For the API. `silent`: why nothing arrives from the patient. The score is unknown then, and also when nothing was ever
-    /// measured or a parameter that was measured has become too old. What is unknown is absent and never 0.
+    /// Form for the API. `silent`: reason why no reading arrives. The score is unknown if the
+    /// patient is silent, was never measured, or a measured parameter is too old. An unknown score
+    /// is absent, never 0.
     pub fn to_wire(&self, silent: Option<query::Unknown>) -> query::News2 {
         let unknown = silent.or_else(|| self.unknown());
         let is_known = unknown.is_none();
         let is_certain = is_known && (!self.is_partial() || self.risk >= Risk::Medium);
         let codes = |metrics: &[Metric]| metrics.iter().map(|metric| *metric as i32).collect();
         query::News2 {
-            // A lower bound of 0 says nothing.
+            // A lower bound of 0 carries no information.
             score: (is_known && (!self.is_partial() || self.aggregate > 0))
                 .then_some(self.aggregate),
             partial: self.is_partial() || !is_known,
@@ -166,8 +167,9 @@ impl Risk {
     }
 }
 
-/// Scores the newest readings at `now_us`. `stale_after_us` gives, per metric, the age from which a reading
-/// counts no more; a reading from as far in the future (a clock that stepped back) counts no more either.
+/// Scores the newest readings at `now_us`. A reading older than `stale_after_us` of its metric does
+/// not count. A reading equally far in the future does not count either, because a clock stepped
+/// back.
 pub fn score(
     observations: impl IntoIterator<Item = Observation>,
     scale: Spo2Scale,
@@ -228,8 +230,8 @@ pub fn score(
     score
 }
 
-/// One row of the chart. Readings are first rounded to the chart's resolution: whole numbers, a tenth of a
-/// degree for temperature. Metrics that are no NEWS2 parameter score 0.
+/// One row of the chart. Readings are first rounded to the chart's resolution: integers, or a tenth
+/// of a degree. Metrics outside NEWS2 score 0.
 fn points(metric: Metric, value: f64, scale: Spo2Scale, on_oxygen: bool) -> u32 {
     let value = match metric {
         Metric::Temperature => (value * 10.0).round(),
@@ -321,7 +323,7 @@ mod tests {
         score(observations, scale, |_| 10, 1000)
     }
 
-    /// Every boundary of the RCP chart, from both sides.
+    /// Tests every boundary of the RCP chart from both sides.
     #[test]
     fn chart_boundaries() {
         let chart: [(Metric, &[(f64, u32)]); 7] = [

@@ -1,4 +1,4 @@
-//! A rule set tried on samples that were taken before: what it would have said, and what it would have kept silent about.
+//! Runs a rule set on recorded samples and returns the alerts that it would have raised.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,19 +19,19 @@ use crate::{
 
 const HOUR_US: i64 = 3_600_000_000;
 
-/// One alert from its beginning to its end.
+/// One alert from beginning to end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Raised {
     pub patient: String,
     pub rule: String,
     pub priority: Priority,
     pub summary: String,
-    /// Of the alert that edge and core make of the same readings.
+    /// Id of the alert that edge and core raise from the same readings.
     pub id: String,
     pub since_us: i64,
-    /// When somebody was told.
+    /// Time at which the alert was raised.
     pub raised_us: i64,
-    /// None: still open when the samples ended.
+    /// `None`: still open after the last sample.
     pub ended_us: Option<i64>,
 }
 
@@ -40,7 +40,7 @@ pub struct Raised {
 pub struct Rehearsal {
     engine: Engine,
     raised: Vec<Raised>,
-    /// Place in `raised` of what is open, by alert id.
+    /// Index in `raised` of each open alert, by alert id.
     open: BTreeMap<String, usize>,
     hours: BTreeSet<i64>,
 }
@@ -55,7 +55,8 @@ impl Rehearsal {
         }
     }
 
-    /// Other rules are in force from the next sample on, as when a document is put. The same set again changes nothing.
+    /// Changes the rules from the next sample on, as a new document does. An equal set changes
+    /// nothing.
     pub fn judge_by(&mut self, rules: &Arc<RuleSet>) {
         let present = self.engine.rules();
         if !Arc::ptr_eq(present, rules) && **present != **rules {
@@ -63,12 +64,12 @@ impl Rehearsal {
         }
     }
 
-    /// The profile that holds from the next sample on.
+    /// Changes the profile from the next sample on.
     pub fn set_profile(&mut self, profile: Profile) {
         self.engine.set_profile(profile);
     }
 
-    /// Samples in order of time.
+    /// Samples must come in order of time.
     pub fn feed(&mut self, sample: &Sample) {
         self.hours.insert(sample.device_time_us.div_euclid(HOUR_US));
         let alerts = self.engine.on_sample(sample);
@@ -76,8 +77,8 @@ impl Rehearsal {
         self.engine.trim();
     }
 
-    /// Every alert is acknowledged when it is raised, so that the next stretch of a rule that
-    /// latches is an episode of its own, as at the edge.
+    /// Acknowledges every alert when it is raised, so that the next stretch of a latching rule is a
+    /// new episode, as at the edge.
     fn note(&mut self, alerts: Vec<Alert>) {
         for alert in alerts {
             match alert.state() {
@@ -110,7 +111,7 @@ impl Rehearsal {
         }
     }
 
-    /// What was raised, and in how many hours there were samples.
+    /// The raised alerts, and the number of hours with samples.
     pub fn finish(mut self) -> (Vec<Raised>, u64) {
         let until_us = self.engine.clock_us().saturating_add(PRESENT_US);
         let alerts = self.engine.on_time(until_us);
@@ -119,8 +120,9 @@ impl Rehearsal {
     }
 }
 
-/// Alerts of the present rules that no alert of the proposed ones stands for: of the same patient, at least as urgent, and open or raised
-/// between `slack_us` before the present one was raised and its end.
+/// Alerts of the present rules without a counterpart among the proposed ones. A counterpart is of
+/// the same patient and at least as urgent. It is open or raised between `slack_us` before the
+/// present alert was raised and its end.
 pub fn missed<'a>(present: &'a [Raised], proposed: &[Raised], slack_us: i64) -> Vec<&'a Raised> {
     let stands_for = |old: &Raised, new: &Raised| {
         let ended_us = old

@@ -1,8 +1,9 @@
-//! Rules as data: what a rule set says and when it may be used.
+//! Rules as data: the contents of a rule set and its validation.
 //!
-//! A rule is a condition on event time with a delay before it alerts (`for_ms`) and before it clears
-//! (`clear_for_ms`), a limit at which it begins and one at which it ends (hysteresis), and a priority.
-//! Sets are versioned; every alert carries the version that raised it.
+//! A rule is a condition on event time with a priority. It has one delay before it alerts
+//! (`for_ms`) and another before it clears (`clear_for_ms`). The limit at which it begins differs
+//! from the limit at which it ends (hysteresis). Sets are versioned, and every alert carries the
+//! version that raised it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,17 +16,18 @@ use crate::{
     validate::{Invalid, validate_identifier},
 };
 
-/// Rules in one set; a larger set is refused.
+/// Rules in one set. A larger set is refused.
 pub const RULES_MAX: usize = 256;
-/// Longest delay of a rule, a day; a longer one is refused.
+/// Longest delay of a rule: one day. A longer one is refused.
 pub const DELAY_MS_MAX: u64 = 86_400_000;
-/// Age from which a reading says nothing about the present, for metrics that a set does not list.
+/// Age from which a reading is stale, for metrics that a set does not list.
 const STALE_AFTER_S_DEFAULT: u32 = 600;
 
-/// The subject of what holds for all of a tenant.
+/// Subject of the rules for all patients of a tenant.
 pub const DEFAULT_SUBJECT: &str = "default";
 
-/// Subjects of the sets that may hold for a patient, the narrowest first: the first of which there is a set holds, whole.
+/// Subjects of the rule sets for a patient, narrowest first. The first subject with a set applies,
+/// as a whole.
 pub fn subjects(patient: &str, group: Option<&str>) -> impl Iterator<Item = String> {
     [
         Some(format!("patient:{patient}")),
@@ -41,7 +43,7 @@ pub fn subjects(patient: &str, group: Option<&str>) -> impl Iterator<Item = Stri
 pub struct RuleSet {
     pub name: String,
     pub version: u32,
-    /// By metric's name.
+    /// By name of the metric.
     #[serde(default)]
     pub stale_after_s: BTreeMap<String, u32>,
     pub rules: Vec<Rule>,
@@ -54,10 +56,10 @@ pub struct Rule {
     #[serde(with = "priority_name")]
     pub priority: Priority,
     pub condition: Condition,
-    /// The condition must hold for so long before the rule alerts.
+    /// The condition must hold for this time before the rule alerts.
     #[serde(default)]
     pub for_ms: u64,
-    /// And must have ended for so long before the alert does.
+    /// The condition must have ended for this time before the alert ends.
     #[serde(default)]
     pub clear_for_ms: u64,
 }
@@ -143,7 +145,7 @@ impl Rule {
     }
 }
 
-/// A metric by its kebab-case name.
+/// Serialises a metric as its kebab-case name.
 pub mod metric_name {
     use super::*;
 
@@ -159,7 +161,7 @@ pub mod metric_name {
     }
 }
 
-/// `low`, `medium` or `high`.
+/// Serialises a priority as `low`, `medium` or `high`.
 pub mod priority_name {
     use super::*;
 

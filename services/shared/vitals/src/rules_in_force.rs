@@ -1,7 +1,8 @@
-//! Which rules hold for which patient: the contract between the service that checks teams and rule
-//! sets when a person puts them, and every service that judges by them. Pure.
+//! Rules in force for each patient: the contract between the service that validates teams and rule
+//! sets, and every service that applies them. Pure.
 //!
-//! A patient's own set comes before that of the patient's group, and this before the tenant's.
+//! A patient's own set comes before the set of the patient's group, which comes before the
+//! tenant's.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +11,7 @@ use serde::Deserialize;
 
 use crate::rules::subjects;
 
-/// What a team's document says about groups. The other fields are for notices.
+/// The groups in a team's document. The other fields concern notices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct TeamGroups {
     #[serde(default)]
@@ -32,7 +33,7 @@ impl TeamGroups {
     }
 }
 
-/// What is in force of the rules of all tenants. `R` is what the service makes of a rule set.
+/// Rules in force of all tenants. `R` is the service's own form of a rule set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RulesInForce<R> {
     /// By tenant.
@@ -51,7 +52,7 @@ impl<R> Default for RulesInForce<R> {
 }
 
 impl<R> RulesInForce<R> {
-    /// `None` in place of a rule set: it was taken back.
+    /// `None` in place of a rule set: it was withdrawn.
     pub fn new(
         teams: impl IntoIterator<Item = (Document, TeamGroups)>,
         rules: impl IntoIterator<Item = (Document, Option<R>)>,
@@ -66,7 +67,7 @@ impl<R> RulesInForce<R> {
         }
     }
 
-    /// `None`: the built-in or configured rules hold.
+    /// `None`: the built-in or configured rules apply.
     pub fn of(&self, tenant: &str, patient: &str) -> Option<&R> {
         let team = self.teams.get(tenant);
         let group = team.and_then(|team| team.group(patient));

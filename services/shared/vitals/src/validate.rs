@@ -1,19 +1,19 @@
-//! Whether a sample can be true. The gateway asks before it journals, ingest before it publishes.
+//! Plausibility of samples. The gateway checks before it journals, ingest before it publishes.
 //!
-//! A refusal names the field, the reason and a value that would have passed, because the reader is
-//! somebody with a sensor and `curl`.
+//! A refusal names the field, the reason and an accepted value, because the reader may be a person
+//! with a sensor and `curl`.
 
 use contracts::vitals::{Metric, Sample, sample};
 
 use crate::catalogue::{Entry, Reading, entry, name};
 
-/// Identifiers of devices, streams and patients; longer ones are refused.
+/// Bytes of an identifier of a device, stream or patient. Longer ones are refused.
 pub const IDENTIFIER_BYTES_MAX: usize = 128;
 /// Readings in one waveform chunk: 40 s of ECG at 250 Hz. Longer chunks are refused.
 pub const WAVEFORM_VALUES_MAX: usize = 10_000;
 /// Spacing of a waveform: 10 us (100 kHz) to 10 s.
 const WAVEFORM_PERIOD_US: (u32, u32) = (10, 10_000_000);
-/// A W3C traceparent is 55 bytes; later versions may append to it.
+/// Bytes of a traceparent. W3C defines 55, and later versions may append to it.
 pub const TRACEPARENT_BYTES_MAX: usize = 256;
 
 /// The store's integers are signed.
@@ -21,7 +21,7 @@ const SENSOR_SEQUENCE_MAX: u64 = i64::MAX as u64;
 
 const SECOND_US: i64 = 1_000_000;
 
-/// Refused sample: what is wrong, and a value that would have passed.
+/// Reason of a refusal, and an accepted value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}; for example {example}")]
 pub struct Invalid {
@@ -44,12 +44,12 @@ impl Invalid {
     }
 }
 
-/// How far a device's clock may be from the reader's.
+/// Tolerance for a device's clock against the reader's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockBounds {
-    /// Older samples are refused: nothing in the core keeps a slot for them.
+    /// Older samples are refused, because the core has no partition for them.
     pub past_us: i64,
-    /// Samples from further ahead are refused: one would make every later true sample look late.
+    /// Samples further ahead are refused. One of them would make every later true sample look late.
     pub future_us: i64,
 }
 
@@ -59,20 +59,21 @@ impl ClockBounds {
         past_us: 31 * 24 * 3600 * SECOND_US,
         future_us: 120 * SECOND_US,
     };
-    /// For a gateway that has not heard of the core since its start. Its clock may be an hour behind (a wrong zone, a battery that
-    /// failed), and then it must not refuse a sensor whose clock is right. Ingest puts right what is too far ahead.
+    /// For a gateway that has not synchronised with the core since its start. Its own clock may be
+    /// an hour behind, and it must not refuse a sensor whose clock is right. Ingest corrects times
+    /// that are too far ahead.
     pub const UNCHECKED_GATEWAY: ClockBounds = ClockBounds {
         future_us: 2 * 3600 * SECOND_US,
         ..ClockBounds::GATEWAY
     };
-    /// For ingest, after a time was put right: what a gateway accepted must not be lost.
+    /// For ingest, after a time was corrected. Samples that a gateway accepted must not be lost.
     pub const INGEST: ClockBounds = ClockBounds {
         past_us: 400 * 24 * 3600 * SECOND_US,
         future_us: 120 * SECOND_US,
     };
 }
 
-/// Names, metric, unit and reading: all that can be known without a clock.
+/// Checks names, metric, unit and reading, which need no clock.
 pub fn validate_reading(sample: &Sample) -> Result<(), Invalid> {
     validate_identifier("device", &sample.device, "chest-belt-7")?;
     validate_identifier("stream", &sample.stream, "heart-rate")?;
@@ -178,7 +179,8 @@ pub fn validate_time(sample: &Sample, now_us: i64, bounds: ClockBounds) -> Resul
     Err(Invalid::new("device_time_us", reason, now_us.to_string()))
 }
 
-/// Letters, digits and `. _ : -`, because identifiers end up in keys, labels and file names.
+/// Accepts letters, digits and `. _ : -`, because identifiers appear in keys, labels and file
+/// names.
 pub fn validate_identifier(
     field: &'static str,
     identifier: &str,
@@ -202,7 +204,7 @@ pub fn validate_identifier(
     Err(Invalid::new(field, reason, format!("{example:?}")))
 }
 
-/// Fills what a sensor may leave out: the unit, and the stream when the device has one of a kind.
+/// Fills fields that a sensor may omit: the unit, and the stream if the device has one per metric.
 pub fn fill_defaults(sample: &mut Sample) {
     if let Some(entry) = entry(sample.metric()) {
         if sample.unit.is_empty() {
@@ -229,7 +231,7 @@ fn known(sample: &Sample) -> Result<&'static Entry, Invalid> {
 
 fn in_range(entry: &Entry, value: f64) -> Result<(), Invalid> {
     let (low, high) = entry.range;
-    // NaN and the infinities fail the comparison, too.
+    // NaN and infinities fail the comparison too.
     if (low..=high).contains(&value) {
         return Ok(());
     }
@@ -243,7 +245,7 @@ fn in_range(entry: &Entry, value: f64) -> Result<(), Invalid> {
     ))
 }
 
-/// The head of a foreign text, for a message.
+/// The beginning of a foreign text, for a message.
 fn clip(text: &str) -> &str {
     let end = text
         .char_indices()

@@ -1,4 +1,4 @@
-//! What one condition says of one reading, and how that is put into words.
+//! Applies one condition to one reading, and describes the result in words.
 
 use crate::{
     catalogue::{Reading, display as display_of, entry},
@@ -8,7 +8,7 @@ use crate::{
     rules::Rule,
 };
 
-/// Of a threshold or a score; a fall also depends on what was before, see `fall`.
+/// Verdict of a threshold or a score. A fall also depends on earlier readings, see `fall`.
 pub(crate) fn of(condition: &Condition, value: f64, score: Option<&Score>) -> Verdict {
     match (condition, score) {
         (Condition::Above { limit, .. }, _) if value >= *limit => Verdict::Holds,
@@ -26,8 +26,8 @@ pub(crate) fn of(condition: &Condition, value: f64, score: Option<&Score>) -> Ve
     }
 }
 
-/// Of mean acceleration: at rest it is gravity alone. Stillness counts only after a blow, or once it has begun to count; the
-/// second of the blow itself is neither.
+/// Verdict on mean acceleration, which at rest is gravity alone. Stillness counts only after an
+/// impact, or once the stretch has begun. The second of the impact itself counts as neither.
 pub(crate) fn fall(value_g: f64, still_g: f64, counts: bool) -> Verdict {
     let off_g = (value_g - 1.0).abs();
     if off_g <= still_g {
@@ -37,7 +37,7 @@ pub(crate) fn fall(value_g: f64, still_g: f64, counts: bool) -> Verdict {
             Verdict::Ended
         };
     }
-    // Between still and moving: somebody who breathes hard is not up.
+    // Between still and moving: heavy breathing is not getting up.
     if off_g <= 2.5 * still_g {
         Verdict::Unknown
     } else {
@@ -45,7 +45,8 @@ pub(crate) fn fall(value_g: f64, still_g: f64, counts: bool) -> Verdict {
     }
 }
 
-/// Stale readings that would still satisfy the condition leave it unknown; missing ones never do.
+/// Stale readings that would still satisfy the condition leave it unknown. Missing readings never
+/// do.
 fn news2_verdict(score: &Score, satisfied: impl Fn(u32) -> bool) -> Verdict {
     if satisfied(score.aggregate) {
         Verdict::Holds

@@ -1,4 +1,4 @@
-//! Rules about change: sudden variation, distance from a person's own usual, and trends.
+//! Rules about change: sudden variation, deviation from a patient's own mean, and trends.
 
 #![allow(clippy::unwrap_used)]
 
@@ -77,7 +77,7 @@ fn a_jump_alerts_and_a_slow_climb_to_the_same_level_does_not() {
         .map(|s| (s, 70.0))
         .chain((60..200).map(|s| (s, 105.0)));
     let seen = transitions(&mut engine(change(Direction::Rise)), jump);
-    // It ends when less than a quarter of the window, 16 s, lies before the jump.
+    // The alert ends when less than a quarter of the window, 16 s, lies before the jump.
     assert_eq!(seen[0], (60, AlertState::Active));
     assert_eq!(seen[1].1, AlertState::Resolved);
     assert!((104..=112).contains(&seen[1].0), "{seen:?}");
@@ -120,7 +120,7 @@ fn coming_back_from_an_artefact_is_no_change() {
 fn a_clock_that_steps_back_an_hour_begins_a_new_window() {
     let mut engine = engine(change(Direction::Rise));
     assert_eq!(transitions(&mut engine, (0..60).map(|s| (s, 60.0))), []);
-    // A higher sequence at an earlier time; nothing of the hour ahead is compared with.
+    // A higher sequence at an earlier time. Readings of the hour ahead are not compared.
     let mut early = pulse(-3600, 100.0);
     early.sequence = 20_000_000;
     assert!(engine.on_sample(&early).is_empty());
@@ -139,7 +139,7 @@ fn deviation() -> Condition {
 
 #[test]
 fn what_is_unusual_depends_on_the_person() {
-    // Both rise by 15 /min: a steady person, and one whose pulse swings by 10.
+    // Both rise by 15 /min: a steady patient, and a patient whose pulse varies by 10.
     let of = |swing: f64| {
         let usual = move |s: i64| 70.0 + swing * (s as f64 / 7.0).sin();
         let pulses = (0..1800)
@@ -155,7 +155,7 @@ fn what_is_unusual_depends_on_the_person() {
 fn nothing_is_unusual_before_the_usual_is_known() {
     let early = (0..500).map(|s| (s, if s < 300 { 60.0 } else { 120.0 }));
     assert_eq!(transitions(&mut engine(deviation()), early), []);
-    // A silence of ten half-lives forgets.
+    // After a silence of ten half-lives the baseline restarts.
     let after_silence = (0..1800).map(|s| (s, 60.0)).chain([(8000, 120.0)]);
     assert_eq!(transitions(&mut engine(deviation()), after_silence), []);
 }
@@ -169,7 +169,7 @@ fn an_episode_does_not_soon_become_the_usual_but_a_new_life_does() {
     assert_eq!(seen[0], (1800, AlertState::Active));
     assert_eq!(seen.len(), 2, "{seen:?}");
     assert_eq!(seen[1].1, AlertState::Resolved);
-    // No sooner than a half-life, and within a day.
+    // Not before a half-life, but within a day.
     assert!((2400..88_200).contains(&seen[1].0), "{seen:?}");
 }
 
@@ -194,7 +194,7 @@ fn a_trend_is_seen_through_noise_and_not_in_noise() {
     let up = transitions(&mut engine(trend(10.0)), noisy(15.0));
     assert_eq!(up.len(), 1);
     assert_eq!(up[0].1, AlertState::Active);
-    // Half a window is the least that counts.
+    // Half a window is the shortest that counts.
     assert!((1800..5400).contains(&up[0].0), "{up:?}");
     assert_eq!(transitions(&mut engine(trend(10.0)), noisy(0.0)), []);
     assert_eq!(transitions(&mut engine(trend(10.0)), noisy(-15.0)), []);
@@ -237,7 +237,7 @@ fn senseless_conditions_are_refused() {
 }
 
 proptest! {
-    /// Stored and restored at any point, an engine goes on as if nothing had been.
+    /// An engine that is stored and restored at any point continues unchanged.
     #[test]
     fn memory_survives_being_stored(
         values in prop::collection::vec(40.0_f64..160.0, 30..120),

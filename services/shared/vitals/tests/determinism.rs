@@ -1,4 +1,5 @@
-//! Edge, core and replay find the same in the same readings, whenever time passes and however often they are restarted.
+//! Edge, core and replay raise the same alerts from the same readings, whatever the timing of ticks
+//! and restarts.
 
 #![allow(clippy::unwrap_used)]
 
@@ -93,7 +94,7 @@ fn readings(readings: &[(i64, bool, f64)]) -> Vec<Sample> {
     samples.collect()
 }
 
-/// Rule, when it was raised, when it ended.
+/// Rule, time of raising, time of ending.
 type Stretches = Vec<(String, i64, Option<i64>)>;
 
 fn stretches(alerts: &[Alert]) -> Stretches {
@@ -116,8 +117,8 @@ fn stretches(alerts: &[Alert]) -> Stretches {
     found
 }
 
-/// Acknowledges what the core raises. An alert that nobody acknowledged is active again with the
-/// first reading of the next stretch, and the edge does not know of acknowledgements.
+/// Acknowledges the alerts of the core. Without an acknowledgement an alert is active again with
+/// the first reading of the next stretch, and the edge does not know acknowledgements.
 fn answer(engine: &mut Engine, origin: Origin, raised: Vec<Alert>) -> Vec<Alert> {
     let active = raised.iter().filter(|it| it.state() == AlertState::Active);
     for alert in active.filter(|_| origin == Origin::Core) {
@@ -126,8 +127,8 @@ fn answer(engine: &mut Engine, origin: Origin, raised: Vec<Alert>) -> Vec<Alert>
     raised
 }
 
-/// Runs an engine over readings, with reports of the edge between them. Time passes up to the next
-/// reading as `ticks` say, and every third time the engine is stored and restored.
+/// Runs an engine over readings, with reports of the edge between them. Time advances up to the
+/// next reading as `ticks` say. Every third time the engine is stored and restored.
 fn run(
     origin: Origin,
     samples: &[Sample],
@@ -184,7 +185,7 @@ proptest! {
         prop_assert_eq!(&stretches(&alone), &expected);
         let merged = run(Origin::Core, &samples, &reported, &ticks, lead);
         prop_assert_eq!(&stretches(&merged), &expected);
-        // An alert that overtakes its readings has the id and the beginning that the core finds.
+        // An alert that overtakes its readings has the same id and beginning as in the core.
         let begun = |alerts: &[Alert]| -> BTreeMap<String, i64> {
             alerts.iter().map(|alert| (alert.id.clone(), alert.since_us)).collect()
         };

@@ -104,7 +104,7 @@ fn alerts_after_the_delay_and_resolves_after_the_other() {
     assert_eq!(alert.device, "belt-1");
     assert_eq!(alert.gateway, "gateway-1");
 
-    // Between the limits nothing changes; a relapse starts the clearing anew.
+    // Between the limits nothing changes, and a relapse restarts the clearing delay.
     assert!(
         feed(
             &mut engine,
@@ -127,7 +127,7 @@ fn an_interrupted_stretch_does_not_alert() {
     let later = feed(&mut engine, &[(100, 100.0), (110, 100.0)]);
     assert_eq!(states(&later), [AlertState::Active, AlertState::Resolved]);
     assert_eq!(later[0].changed_us, T0 + 20 * S);
-    // Silence for longer than a reading is good for breaks a stretch.
+    // A silence longer than the staleness limit breaks a stretch.
     let mut engine = self::engine(vec![rule("fast", Priority::Medium, 70)]);
     assert!(feed(&mut engine, &[(0, 140.0), (65, 140.0), (130, 140.0)]).is_empty());
     let raised = feed(&mut engine, &[(190, 140.0)]);
@@ -157,7 +157,7 @@ fn high_priority_latches_until_acknowledged() {
             .is_empty()
     );
 
-    // The next one is an episode of its own; acknowledged while it lasts, it ends without a latch.
+    // The next one is an episode of its own. Acknowledged while active, it ends without a latch.
     let next = feed(&mut engine, &[(10, 150.0)]);
     assert_ne!(next[0].id, alerts[0].id);
     assert_eq!(next[0].revision, 1);
@@ -172,7 +172,7 @@ fn high_priority_latches_until_acknowledged() {
 fn time_alone_activates_and_clears() {
     let mut engine = engine(vec![rule("fast", Priority::Medium, 10)]);
     feed(&mut engine, &[(0, 140.0)]);
-    // A reading of that very time may still come.
+    // A reading at that very time may still come.
     assert!(engine.on_time(T0 + 10 * S).is_empty());
     let raised = engine.on_time(T0 + 13 * S);
     assert_eq!(states(&raised), [AlertState::Active]);
@@ -253,7 +253,7 @@ fn the_edge_and_the_core_share_one_episode() {
     };
     let resolved = ended_at(40);
 
-    // The core has seen the samples first: same id, one more revision that names both.
+    // The core has seen the samples first: the same id, and one more revision that names both.
     let mut core = engine(rules());
     let in_core = feed(&mut core, &pulses);
     assert_eq!(in_core[0].id, at_edge[0].id);
@@ -270,7 +270,7 @@ fn the_edge_and_the_core_share_one_episode() {
     let ended = core.on_edge_alert(&resolved);
     assert_eq!(states(&ended), [AlertState::Resolved]);
 
-    // The alert overtakes its samples, among them healthy ones from before: one episode again.
+    // The alert overtakes its samples, with healthy ones from before: still one episode.
     let mut core = engine(rules());
     feed(&mut core, &[(-10, 80.0)]);
     let first = core.on_edge_alert(&raised);
@@ -284,14 +284,14 @@ fn the_edge_and_the_core_share_one_episode() {
     assert_eq!(later[0].id, first[0].id);
     assert!(later[0].from_edge && later[0].from_core);
 
-    // Its samples never arrive: the edge's word ends it.
+    // Its samples never arrive, so the report of the edge ends it.
     let mut core = engine(rules());
     let first = core.on_edge_alert(&raised);
     let last = core.on_edge_alert(&resolved);
     assert_eq!(states(&last), [AlertState::Resolved]);
     assert_eq!(last[0].id, first[0].id);
 
-    // It comes when the core's episode is over: recorded there, nothing new opened.
+    // The report comes after the core's episode has ended. It is recorded there and opens none.
     let mut core = engine(rules());
     let all = feed(
         &mut core,
@@ -384,7 +384,7 @@ fn news2_rises_from_medium_to_high_and_survives_staleness() {
     assert_eq!(resolved[0].0, "news2-medium");
     assert_eq!(resolved[0].1, AlertState::Resolved);
 
-    // The respiration and oxygen readings grow stale: their last values still make a 7, so the alert stays.
+    // Respiration and oxygen become stale. Their last values still give a 7, so the alert stays.
     assert!(at(&mut engine, Metric::HeartRate, 5000, 105.0).is_empty());
     assert!(at(&mut engine, Metric::HeartRate, 5100, 105.0).is_empty());
     assert!(engine.news2(T0 + 5100 * S).is_partial());
@@ -436,7 +436,8 @@ fn a_backfill_is_marked_until_a_live_reading_confirms_it() {
     assert_eq!(states(&live), [AlertState::Active, AlertState::Active]);
     assert!(live.iter().all(|alert| !alert.backfill));
 
-    // One that ended within the backfill but waits for a person is said again, too.
+    // An episode that ended within the backfill but waits for an acknowledgement is published again
+    // too.
     let mut engine = self::engine(vec![rule("high", Priority::High, 0)]);
     engine.set_backfill(true);
     feed(&mut engine, &[(0, 140.0), (1, 100.0)]);
@@ -507,7 +508,8 @@ fn a_fall_that_was_cancelled_at_the_edge_is_none_in_the_core() {
         ..EdgeAlert::default()
     };
     assert_eq!(feed(&mut fresh(), 0, 40), [AlertState::Active]);
-    // It comes while the core counts the stillness, or overtakes the blow itself; also over a restart.
+    // The cancellation comes during the stillness, or before the impact itself; also across a
+    // restart.
     for seen in [10, 0] {
         let mut engine = fresh();
         assert_eq!(feed(&mut engine, 0, seen), []);
@@ -518,12 +520,12 @@ fn a_fall_that_was_cancelled_at_the_edge_is_none_in_the_core() {
             Engine::restore("p", rules, Profile::default(), Origin::Core, &state).unwrap();
         assert_eq!(feed(&mut engine, seen, 40), []);
     }
-    // Somebody was told: that stays.
+    // An alert that has notified people stays.
     let mut engine = fresh();
     assert_eq!(feed(&mut engine, 0, 30), [AlertState::Active]);
     assert_eq!(engine.on_edge_alert(&cancelled), []);
     assert!(engine.has_open_alert());
-    // The core's clock was three hours ahead when somebody cancelled; then it was set back.
+    // The core's clock was three hours ahead at the cancellation and was then set back.
     let ahead = EdgeAlert {
         time_us: T0 + 3 * 3600 * S,
         ..cancelled.clone()
@@ -534,7 +536,7 @@ fn a_fall_that_was_cancelled_at_the_edge_is_none_in_the_core() {
         engine.set_backfill(backfill);
         assert_eq!(feed(&mut engine, 0, 40), falls);
     }
-    // A rule that nobody has is no alert.
+    // A rule that no set has raises no alert.
     let unknown = EdgeAlert {
         rule: "x".into(),
         ..cancelled
@@ -573,7 +575,8 @@ fn a_fall_is_a_blow_and_then_stillness() {
             .collect()
     };
     use AlertState::{Active, Latched};
-    // Walking, a blow, a few seconds of struggle, then nothing; later somebody helps the person up.
+    // Walking, an impact, a few seconds of struggle, then stillness. Later the patient is helped
+    // up.
     let fall = join(&[
         (30, 1.5),
         (1, 3.4),
@@ -585,7 +588,7 @@ fn a_fall_is_a_blow_and_then_stillness() {
     assert_eq!(run(&fall), [Active]);
     let helped = join(&[(5, 1.5), (1, 3.4), (20, 1.0), (40, 1.6)]);
     assert_eq!(run(&helped), [Active, Latched]);
-    // A stumble and on; a rest without a blow; a rest long after one.
+    // A stumble without stillness; a rest without an impact; a rest long after an impact.
     assert_eq!(run(&join(&[(5, 1.5), (1, 3.0), (90, 1.5), (90, 1.0)])), []);
     assert_eq!(run(&join(&[(5, 1.5), (200, 1.0)])), []);
     assert_eq!(
@@ -632,7 +635,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// Runs the steps; `interrupt` stores and restores the engine after every one of them.
+/// Runs the steps. `interrupt` stores and restores the engine after each step.
 fn run(steps: &[Step], interrupt: bool) -> (Vec<Alert>, Vec<u8>) {
     let rules = set(vec![
         rule("high", Priority::High, 10),
@@ -689,8 +692,9 @@ proptest! {
         prop_assert_eq!(run(&steps, false), run(&steps, true));
     }
 
-    /// Revisions of an episode rise by one; it starts active and never leaves resolved, its beginning is only moved to an earlier one,
-    /// and a high one is resolved only by a person.
+    /// Revisions of an episode rise by one. It starts active and never leaves resolved, and its
+    /// beginning only moves to an earlier time. An episode of high priority is resolved only by a
+    /// person.
     #[test]
     fn episodes_are_well_formed(steps in steps()) {
         let (alerts, _) = run(&steps, false);

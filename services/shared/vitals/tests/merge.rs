@@ -1,4 +1,5 @@
-//! The histories that edge and core report of the same readings, mixed in every way: one set of rows.
+//! The histories that edge and core report of the same readings, in any interleaving, give one set
+//! of rows.
 
 #![allow(clippy::unwrap_used)]
 
@@ -68,7 +69,7 @@ fn readings(readings: &[(i64, f64)]) -> Vec<Sample> {
     samples.collect()
 }
 
-/// What the gateway reports of the readings.
+/// Reports of the gateway about the readings.
 fn at_edge(samples: &[Sample]) -> Vec<EdgeAlert> {
     let mut edge = engine(Origin::Edge);
     let mut alerts: Vec<Alert> = samples.iter().flat_map(|it| edge.on_sample(it)).collect();
@@ -83,7 +84,8 @@ enum Event {
     Core(Sample),
 }
 
-/// Mixes the histories as the picks say; each keeps its order. Then every `again`th event comes once more, at the end.
+/// Interleaves the histories as the picks say, each in its own order. Then every `again`th event is
+/// repeated at the end.
 fn mixed(edge: &[EdgeAlert], core: &[Sample], picks: &[bool], again: usize) -> Vec<Event> {
     let (mut edge, mut core) = (edge.iter().cloned(), core.iter().cloned());
     let mut events: Vec<Event> = Vec::new();
@@ -101,7 +103,7 @@ fn mixed(edge: &[EdgeAlert], core: &[Sample], picks: &[bool], again: usize) -> V
     events
 }
 
-/// Rows by id and revision, and the state that goes with them: written together or not at all.
+/// Rows by id and revision with the state that belongs to them, written together or not at all.
 #[derive(Default)]
 struct Rows {
     rows: BTreeMap<(String, u32), Alert>,
@@ -116,7 +118,7 @@ impl Rows {
             .collect()
     }
 
-    /// The ids whose rows are there with other content; nothing is written then.
+    /// Ids of rows that exist with other content. Nothing is written then.
     fn write(&mut self, alerts: &[Alert], state: Vec<u8>) -> Result<(), Vec<String>> {
         let mut rows = self.rows.clone();
         let mut conflicts = Vec::new();
@@ -137,7 +139,7 @@ impl Rows {
         Ok(())
     }
 
-    /// What a nurse does: her row comes between those of the rules, which do not hear of it.
+    /// A nurse's acknowledgement: her row comes between those of the rules, which do not see it.
     fn acknowledge(&mut self) {
         let open = self.last().into_values().find(|alert| {
             alert.acknowledged_by.is_empty()
@@ -158,9 +160,9 @@ impl Rows {
     }
 }
 
-/// The last rows. A return of a latched alert that lasted shorter than the rule's delay is seen by
-/// the core alone, and is no news once a later stretch is known. So the number of revisions of such
-/// an alert depends on the order, and so do the reading and the time of the return.
+/// The last rows. Only the core sees a return of a latched alert that is shorter than the rule's
+/// delay. After a later stretch that return is no news. So the number of revisions depends on the
+/// order, as do the reading and the time of the return.
 fn comparable(rows: &Rows) -> BTreeMap<String, Alert> {
     let mut last = rows.last();
     for alert in last.values_mut().filter(|it| it.rule == "high-later") {
@@ -173,7 +175,7 @@ fn comparable(rows: &Rows) -> BTreeMap<String, Alert> {
     last
 }
 
-/// 0 where it depends on the order: see [`comparable`].
+/// 0 if it depends on the order: see [`comparable`].
 fn changed_us(alert: &Alert) -> i64 {
     let is_returned = alert.rule == "high-later" && alert.state() == AlertState::Active;
     if is_returned { 0 } else { alert.changed_us }
@@ -186,8 +188,9 @@ fn feed(engine: &mut Engine, event: &Event) -> Vec<Alert> {
     }
 }
 
-/// Runs the events in batches of these sizes, each written as a whole; after a batch of an odd number the process is killed. Before
-/// a batch of a size that `acknowledge_every` divides somebody acknowledges.
+/// Runs the events in batches of these sizes, each written as a whole. After a batch of an odd
+/// number the process is killed. Before a batch whose size `acknowledge_every` divides, a person
+/// acknowledges.
 fn run(events: &[Event], batches: &[usize], acknowledge_every: Option<usize>) -> Rows {
     let mut rows = Rows::default();
     let mut engine = engine(Origin::Core);
@@ -233,7 +236,7 @@ fn run(events: &[Event], batches: &[usize], acknowledge_every: Option<usize>) ->
     rows
 }
 
-/// `gap_min` 0: two readings may have one time.
+/// `gap_min` 0: two readings may have the same time.
 fn a_day(gap_min: i64) -> impl Strategy<Value = Vec<(i64, f64)>> {
     let value = prop_oneof![Just(80.0), Just(125.0), Just(140.0)];
     let gap = prop_oneof![4 => gap_min..12, 1 => Just(16_i64), 1 => Just(29_i64)];
@@ -243,8 +246,8 @@ fn a_day(gap_min: i64) -> impl Strategy<Value = Vec<(i64, f64)>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// In one batch, in several, killed in between, with everything twice: the rows are those of the core's history followed by
-    /// the edge's, and the store never refuses one.
+    /// In one batch, in several, killed in between, and with all events twice. The rows equal the
+    /// core's history followed by the edge's, and the store refuses none.
     #[test]
     fn mixed_in_any_way_the_rows_are_the_same(
         day in a_day(1),
@@ -256,7 +259,7 @@ proptest! {
         let edge = at_edge(&core);
         let all = core.len() + edge.len();
         let expected = run(&mixed(&edge, &core, &vec![false; all], all), &[all + 1], None);
-        // Within the bounds of what an engine remembers the store never refuses a row.
+        // Within the bounds of the engine's memory the store never refuses a row.
         let lasted_us = core[core.len() - 1].device_time_us - T0;
         let is_remembered = expected.last().len() <= 16 && lasted_us <= 600 * S;
         for (batches, picks) in [(&batches[..], &picks[..]), (&[1000], &picks), (&[1], &picks), (&[1000], &vec![true; all])] {
@@ -266,7 +269,7 @@ proptest! {
         }
     }
 
-    /// Without the edge the same episodes begin and end at the same times.
+    /// Without the edge, the same episodes begin and end at the same times.
     #[test]
     fn the_edge_adds_nothing_but_its_name(day in a_day(1)) {
         let core = readings(&day);
@@ -282,8 +285,8 @@ proptest! {
         prop_assert!(both.last().values().all(|alert| alert.from_edge && alert.from_core));
     }
 
-    /// People acknowledge in between, gateways report other beginnings or lose reports: the merge still ends, each revision is
-    /// given once, and an ended episode stays ended.
+    /// With acknowledgements in between, other beginnings and lost reports, the merge still ends.
+    /// Each revision is issued once, and an ended episode stays ended.
     #[test]
     fn no_history_is_too_strange(
         day in a_day(0),
@@ -311,7 +314,7 @@ proptest! {
             }
             before = Some(alert);
         }
-        // Normal readings end whatever a report left open.
+        // Normal readings end any episode that a report left open.
         let normal = readings(&[day, vec![(100, 80.0), (100, 80.0), (100, 80.0)]].concat());
         let events: Vec<Event> = mixed(&edge, &core, &picks, again)
             .into_iter()
@@ -325,7 +328,8 @@ proptest! {
     }
 }
 
-/// More episodes than the engine remembers, all reported by the edge before the first reading comes.
+/// More episodes than the engine remembers, all reported by the edge before the first reading
+/// comes.
 #[test]
 fn episodes_that_were_forgotten_are_asked_for_once() {
     let day: Vec<(i64, f64)> = (0..80)
@@ -342,8 +346,8 @@ fn episodes_that_were_forgotten_are_asked_for_once() {
     assert_eq!(rows.last(), expected.last());
 }
 
-/// Without its state, the edge sees the stretch begin later: the beginning that the core's readings
-/// show counts, as long as the delay has not ended before the restart.
+/// After losing its state, the edge sees the stretch begin later. The beginning in the core's
+/// readings counts if the delay had not ended before the restart.
 #[test]
 fn a_restart_of_the_gateway_within_a_delay_moves_no_beginning() {
     let core = readings(&one_stretch());
@@ -396,7 +400,7 @@ fn check_one_stretch(core: &[Sample], edge: &[EdgeAlert]) {
 }
 
 /// A latched alert still calls a person. When its condition returns, it is active with the first
-/// reading; the delay of the rule is for alerts that are new.
+/// reading, because the rule's delay is for new alerts only.
 #[test]
 fn a_latched_alert_that_returns_is_active_at_once() {
     let day: Vec<(i64, f64)> = (0..80)
@@ -416,7 +420,7 @@ fn a_latched_alert_that_returns_is_active_at_once() {
         assert!(revisions.iter().all(|it| *it > 0), "{alerts:?}");
     }
     use AlertState::{Active, Latched};
-    // The second stretch is shorter than the delay of 7 s, and still ends as the first one did.
+    // The second stretch is shorter than the delay of 7 s and still ends as the first one did.
     let expected = [
         (17, Active),
         (37, Latched),
@@ -425,7 +429,7 @@ fn a_latched_alert_that_returns_is_active_at_once() {
         (65, Active),
     ];
     assert_eq!(states, expected);
-    // An acknowledged alert is over: the next stretch waits for the delay and is a new episode.
+    // An acknowledged alert is over. The next stretch waits for the delay and is a new episode.
     let mut engine = self::engine(Origin::Core);
     let mut raised = Vec::new();
     for (second, sample) in (0_i64..).zip(&core) {

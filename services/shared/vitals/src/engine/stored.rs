@@ -12,7 +12,8 @@ use crate::{
     rules::{Rule, RuleSet},
 };
 
-/// The serialised state. Machines go by rule id, so that a new version of a set takes over those it still has.
+/// The serialised state. Machines are keyed by rule id, so a new version of a set keeps those of
+/// its rules.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     version: u32,
@@ -40,7 +41,8 @@ struct StoredMachine {
 
 const STORED_VERSION: u32 = 2;
 
-/// Version 1 kept one episode in each machine, and a phase for one that a person had to acknowledge.
+/// Version 1 kept one episode in each machine, and a phase for an episode that waits for an
+/// acknowledgement.
 #[derive(Deserialize)]
 struct StoredBefore {
     machines: Vec<MachineBefore>,
@@ -65,8 +67,8 @@ pub enum RestoreError {
 }
 
 impl Engine {
-    /// An engine that goes on where `state` left off. What it remembers for rules that the set does not have is kept until it is
-    /// settled: whoever takes a patient over may learn only afterwards which rules hold.
+    /// An engine that continues from `state`. Memory of rules outside the set is kept until
+    /// [`Engine::settle`], because a member that takes over may learn the rules in force later.
     pub fn restore(
         patient: impl Into<String>,
         rules: Arc<RuleSet>,
@@ -123,7 +125,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// These are the rules: what is remembered for others, or for one of the same name and another length, is forgotten.
+    /// The rules are final: memory of other rules is dropped, also of a rule with the same name and
+    /// another length.
     pub fn settle(&mut self) {
         let rules = &self.rules.rules;
         let has = |id: &str| rules.iter().any(|own| own.id == id);
@@ -135,7 +138,8 @@ impl Engine {
         });
     }
 
-    /// The same patient under other rules: what both have goes on, open episodes of what is gone end with the next event.
+    /// The same patient under other rules. Common rules continue; open episodes of removed rules
+    /// end with the next event.
     pub fn with_rules(&self, rules: Arc<RuleSet>) -> Engine {
         let restored = Engine::restore(
             self.patient.clone(),
@@ -144,7 +148,7 @@ impl Engine {
             self.origin,
             &self.state(),
         );
-        // What was just written can be read.
+        // The state was just written, so it can be read.
         let mut engine = restored.unwrap_or_else(|_| {
             Engine::new(self.patient.clone(), rules, self.profile, self.origin)
         });
@@ -155,7 +159,7 @@ impl Engine {
         engine
     }
 
-    /// The state to store together with the transitions that led to it, trimmed as by [`Engine::trim`].
+    /// The state to store together with its transitions, trimmed as by [`Engine::trim`].
     pub fn state(&self) -> Vec<u8> {
         let stored = Stored {
             version: STORED_VERSION,
@@ -180,7 +184,7 @@ impl Engine {
             memories: self.memories.clone(),
             foreign: self.foreign.clone(),
         };
-        // Maps with string or integer keys and finite numbers: serialisation has no way to fail.
+        // Maps with string or integer keys and finite numbers: serialisation cannot fail.
         serde_json::to_vec(&stored).unwrap_or_default()
     }
 }

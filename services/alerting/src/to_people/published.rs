@@ -4,23 +4,25 @@ use std::collections::{HashMap, VecDeque};
 
 use contracts::alerts::{Alert, AlertState};
 
-/// Episodes whose last news is remembered; of an older one a repetition may be told again.
-const TOLD_MAX: usize = 10_000;
+/// Episodes whose last published state is remembered. A repetition of an older one may notify
+/// again.
+const PUBLISHED_MAX: usize = 10_000;
 
-/// What people heard last of each episode, so that a revision that only names a second observer is no news.
+/// The last state that people know of each episode. A revision that only adds a second observer is
+/// no news.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct Published {
     last: HashMap<String, (u32, AlertState, bool)>,
     order: VecDeque<String>,
 }
 
-impl Told {
+impl Published {
     pub(super) fn is_news(&mut self, alert: &Alert) -> bool {
         let now = (alert.revision, alert.state(), alert.backfill);
         match self.last.insert(alert.id.clone(), now) {
             None => {
                 self.order.push_back(alert.id.clone());
-                if self.order.len() > TOLD_MAX
+                if self.order.len() > PUBLISHED_MAX
                     && let Some(oldest) = self.order.pop_front()
                 {
                     self.last.remove(&oldest);
@@ -45,9 +47,9 @@ mod tests {
 
     #[test]
     fn news_is_a_state_that_people_have_not_heard() {
-        let mut told = Told::default();
+        let mut published = Published::default();
         let mut say = |revision, state: AlertState, backfill| {
-            told.is_news(&Alert {
+            published.is_news(&Alert {
                 id: "a".into(),
                 revision,
                 state: state.into(),
@@ -69,14 +71,14 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut told = Told::default();
-        for number in 0..TOLD_MAX + 10 {
-            told.is_news(&Alert {
+        let mut published = Published::default();
+        for number in 0..PUBLISHED_MAX + 10 {
+            published.is_news(&Alert {
                 id: number.to_string(),
                 ..Alert::default()
             });
         }
-        assert_eq!(told.last.len(), TOLD_MAX);
-        assert_eq!(told.order.len(), TOLD_MAX);
+        assert_eq!(published.last.len(), PUBLISHED_MAX);
+        assert_eq!(published.order.len(), PUBLISHED_MAX);
     }
 }

@@ -1,0 +1,50 @@
+//! Parts that the calls of the page share: the audit entry, checks, and the answer for the store.
+
+use store::{QueryError, WriteError};
+use tonic::{Request, Status};
+
+use super::App;
+use crate::sessions::Person;
+
+/// Bytes of an identifier that a browser sends.
+const ID_BYTES_MAX: usize = 256;
+
+/// Nothing is answered or done without an entry in the log.
+pub(crate) async fn audited(
+    app: &App,
+    person: &Person,
+    action: &str,
+    patient: &str,
+    detail: String,
+) -> Result<(), Status> {
+    identifier("patient", patient)?;
+    app.audit(person, action, patient, detail)
+        .await
+        .map_err(|error: WriteError| {
+            tracing::warn!(%error, action, "the audit log could not be written, so the request was refused");
+            Status::unavailable("the audit log cannot be written; try again")
+        })
+}
+
+pub(crate) fn store_status(error: &QueryError) -> Status {
+    tracing::warn!(%error, "a query of the store failed");
+    Status::unavailable("the store does not answer; try again")
+}
+
+pub(crate) fn identifier(field: &'static str, value: &str) -> Result<(), Status> {
+    if value.len() > ID_BYTES_MAX {
+        return Err(Status::invalid_argument(format!(
+            "{field}: longer than {ID_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(())
+}
+
+/// The caller; the layer in front refuses everybody else.
+pub(crate) fn person<T>(request: &Request<T>) -> Result<Person, Status> {
+    request
+        .extensions()
+        .get::<Person>()
+        .cloned()
+        .ok_or_else(|| Status::unauthenticated("not signed in"))
+}
