@@ -16,6 +16,8 @@ use crate::{page, studies};
 
 /// Files of finished experiments below the output folder.
 const KEPT: &str = "finished";
+/// Weight of the listed costs against those that were measured, in seconds.
+const LISTED_WEIGHT_S: f64 = 20.0;
 
 /// Flags of `all`.
 #[derive(Debug, Clone, clap::Args)]
@@ -31,7 +33,7 @@ pub struct ReportOptions {
     #[arg(long, env = "BRAID_LAB_OUT", default_value = "target/lab")]
     pub out: PathBuf,
     /// Only experiments whose id begins with this: a section (pals, lte, keepalive, fluid,
-    /// applications, yardstick) or one experiment, such as pals.loss.
+    /// applications, yardstick, steering) or one experiment, such as pals.loss.
     #[arg(long, env = "BRAID_LAB_ONLY")]
     pub only: Option<String>,
     /// Mahimahi traces of recorded drives: files, or folders of files named *.down. May be
@@ -214,12 +216,11 @@ fn read_kept(file: &Path) -> Option<Exhibit> {
     serde_json::from_str(&text).ok()
 }
 
-/// The time left, once an experiment has shown how fast this machine is.
+/// The time left, by how long the experiments took so far. At first the listed cost counts too, so
+/// that one cheap experiment does not stand for all.
 fn left(elapsed: Duration, run: f64, rest: f64) -> String {
-    if run <= 0.0 {
-        return String::new();
-    }
-    let seconds = elapsed.as_secs_f64() / run * rest;
+    let slowness = (elapsed.as_secs_f64() + LISTED_WEIGHT_S) / (run + LISTED_WEIGHT_S);
+    let seconds = slowness * rest;
     if seconds >= 90.0 {
         format!(", about {:.0} min left", seconds / 60.0)
     } else {
