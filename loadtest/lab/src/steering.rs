@@ -313,8 +313,10 @@ fn profile_figures(case: &Case, name: &str, report: &RunReport) -> Vec<Figure> {
 
 /// Mbit/s of each path over time.
 fn chart(name: &str, report: &RunReport) -> Drawn {
-    let time = Axis::new("time", "s");
-    let mut lines = Lines::new(name, time, Axis::new("rate", "Mbit/s").from_zero());
+    let time = Axis::new("time", "s").range(0.0, END_S);
+    // Room for the names of moments above the fastest link.
+    let rate = Axis::new("rate", "Mbit/s").range(0.0, 1.25 * WIFI_MBIT);
+    let mut lines = Lines::new(name, time, rate);
     for link in &report.links {
         let bins = link.bins.iter().enumerate();
         let points: Vec<(f64, f64)> = bins
