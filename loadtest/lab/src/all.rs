@@ -1,11 +1,14 @@
 //! `braid lab all`: every experiment of the papers, as one HTML report with its data beside it.
 //!
 //! An experiment that is done is kept in the output folder, by seed, program and parameters, so a
-//! run that was interrupted goes on where it stopped. Inside an experiment runs share all cores.
+//! run that was interrupted goes on where it stopped; long ones are kept by parts. Inside an experiment runs share all cores.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::command::LabError;
 use crate::exhibit::{Exhibit, Section};
@@ -16,6 +19,8 @@ use crate::{page, studies};
 
 /// Files of finished experiments below the output folder.
 const KEPT: &str = "finished";
+/// Weight of the listed costs against those that were measured, in seconds.
+const LISTED_WEIGHT_S: f64 = 20.0;
 
 /// Flags of `all`.
 #[derive(Debug, Clone, clap::Args)]
@@ -31,7 +36,7 @@ pub struct ReportOptions {
     #[arg(long, env = "BRAID_LAB_OUT", default_value = "target/lab")]
     pub out: PathBuf,
     /// Only experiments whose id begins with this: a section (pals, lte, keepalive, fluid,
-    /// applications, yardstick) or one experiment, such as pals.loss.
+    /// applications, yardstick, steering) or one experiment, such as pals.loss.
     #[arg(long, env = "BRAID_LAB_ONLY")]
     pub only: Option<String>,
     /// Mahimahi traces of recorded drives: files, or folders of files named *.down. May be
@@ -60,12 +65,48 @@ pub struct Task<'a> {
     pub quick: bool,
     /// Files of recorded drives.
     pub traces: &'a [PathBuf],
+    /// Where parts of a long experiment are kept; none where nothing is.
+    pub keeps: Option<Keeps>,
+}
+
+/// Files of finished experiments and of their parts.
+#[derive(Debug, Clone)]
+pub struct Keeps {
+    folder: PathBuf,
+    /// All that results depend on besides the id.
+    parameters: String,
+    again: bool,
+}
+
+impl Keeps {
+    fn file(&self, id: &str) -> PathBuf {
+        let own = fingerprint(&format!("{id} {}", self.parameters));
+        self.folder.join(format!("{id}-{own:016x}.json"))
+    }
 }
 
 impl Task<'_> {
     /// The number for a quick report, or for the whole one.
     pub fn pick(&self, quick: u32, whole: u32) -> u32 {
         if self.quick { quick } else { whole }
+    }
+
+    /// A part of an experiment, from an earlier run that was interrupted or made now.
+    pub fn part<T: Serialize + DeserializeOwned>(
+        &self,
+        id: &str,
+        make: impl FnOnce() -> Result<T, LabError>,
+    ) -> Result<T, LabError> {
+        let Some(keeps) = &self.keeps else {
+            return make();
+        };
+        let file = keeps.file(id);
+        if let Some(part) = read_kept(&file).filter(|_| !keeps.again) {
+            return Ok(part);
+        }
+        let part = make()?;
+        page::write(&file, &serde_json::to_vec(&part)?)?;
+        Ok(part)
     }
 
     /// The command that repeats the experiment with this id.
@@ -123,6 +164,7 @@ impl ReportOptions {
             seed: self.seed,
             quick: self.quick,
             traces: &traces,
+            keeps: self.keeps(&traces),
         };
         let started = Instant::now();
         let cost = |experiment: &Experiment| {
@@ -135,7 +177,8 @@ impl ReportOptions {
         for (number, experiment) in chosen.iter().enumerate() {
             let left = left(started.elapsed(), run, whole - done);
             eprintln!("[{}/{}] {}{left}", number + 1, chosen.len(), experiment.id);
-            let kept = self.kept(experiment, &traces);
+            let keeps = task.keeps.as_ref();
+            let kept = keeps.map(|keeps| keeps.file(experiment.id));
             let exhibit = match kept.as_deref().and_then(read_kept).filter(|_| !self.again) {
                 Some(exhibit) => exhibit,
                 None => {
@@ -176,18 +219,18 @@ impl ReportOptions {
         Ok(chosen)
     }
 
-    /// File of the finished experiment; none where its parameters are not known.
-    fn kept(&self, experiment: &Experiment, traces: &[PathBuf]) -> Option<PathBuf> {
+    /// None where the program is not known.
+    fn keeps(&self, traces: &[PathBuf]) -> Option<Keeps> {
         let program = program()?;
-        let parameters = format!(
-            "{} {} {} {} {traces:?} {program}",
-            experiment.id,
-            self.seed,
-            self.quick,
-            env!("CARGO_PKG_VERSION")
-        );
-        let name = format!("{}-{:016x}.json", experiment.id, fingerprint(&parameters));
-        Some(self.out.join(KEPT).join(name))
+        let version = env!("CARGO_PKG_VERSION");
+        Some(Keeps {
+            folder: self.out.join(KEPT),
+            parameters: format!(
+                "{} {} {version} {traces:?} {program}",
+                self.seed, self.quick
+            ),
+            again: self.again,
+        })
     }
 }
 
@@ -209,17 +252,16 @@ fn fingerprint(text: &str) -> u64 {
     })
 }
 
-fn read_kept(file: &Path) -> Option<Exhibit> {
+fn read_kept<T: DeserializeOwned>(file: &Path) -> Option<T> {
     let text = std::fs::read_to_string(file).ok()?;
     serde_json::from_str(&text).ok()
 }
 
-/// The time left, once an experiment has shown how fast this machine is.
+/// The time left, by how long the experiments took so far. At first the listed cost counts too, so
+/// that one cheap experiment does not stand for all.
 fn left(elapsed: Duration, run: f64, rest: f64) -> String {
-    if run <= 0.0 {
-        return String::new();
-    }
-    let seconds = elapsed.as_secs_f64() / run * rest;
+    let slowness = (elapsed.as_secs_f64() + LISTED_WEIGHT_S) / (run + LISTED_WEIGHT_S);
+    let seconds = slowness * rest;
     if seconds >= 90.0 {
         format!(", about {:.0} min left", seconds / 60.0)
     } else {
@@ -253,4 +295,47 @@ pub fn trace_files(given: &[PathBuf]) -> Result<Vec<PathBuf>, ScenarioError> {
         files.extend(own);
     }
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_part_is_made_once_for_the_same_parameters() {
+        let folder = tempfile::tempdir().unwrap();
+        let runner = Runner::new(Identity::new().unwrap(), false);
+        let made = std::cell::Cell::new(0);
+        let make = |seed: u64, again: bool| {
+            let task = Task {
+                runner: &runner,
+                seed,
+                quick: true,
+                traces: &[],
+                keeps: Some(Keeps {
+                    folder: folder.path().to_owned(),
+                    parameters: format!("{seed}"),
+                    again,
+                }),
+            };
+            task.part("some.part", || {
+                made.set(made.get() + 1);
+                Ok(made.get())
+            })
+            .unwrap()
+        };
+        assert_eq!((make(1, false), make(1, false)), (1, 1));
+        assert_eq!(make(2, false), 2);
+        assert_eq!(make(1, true), 3);
+        assert_eq!(make(1, false), 3);
+    }
+
+    #[test]
+    fn the_time_left_follows_what_was_measured() {
+        let after = |elapsed_s, run| left(Duration::from_secs(elapsed_s), run, 600.0);
+        assert_eq!(after(0, 0.0), ", about 10 min left");
+        // Ten times slower than listed, after a while.
+        assert_eq!(after(10_000, 1000.0), ", about 98 min left");
+    }
 }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use crate::all::ReportOptions;
 use crate::compare::{CompareError, CompareOptions};
 use crate::experiments::{self, Findings};
+use crate::exports;
 use crate::figures::{Figure, table};
 use crate::fluids::FluidOptions;
 use crate::given;
@@ -219,7 +220,10 @@ impl LabCommand {
                 finish(&options, experiments::bottleneck(&runner, &options)?)
             }
             Self::Steering(SteeringOptions { options, out }) => {
-                let findings = experiments::steering(&runner, &options, out.as_deref())?;
+                let (findings, charts) = experiments::steering(&runner, &options)?;
+                if let Some(folder) = &out {
+                    exports::write_charts(folder, &charts)?;
+                }
                 finish(&options, findings)
             }
             Self::Robust(options) => finish(&options, experiments::robust(&runner, &options)?),

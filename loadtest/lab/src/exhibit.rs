@@ -18,18 +18,21 @@ pub enum Section {
     Applications,
     /// The closest open project, and its benchmark profiles.
     Yardstick,
+    /// Rules of this project's own; no paper has them.
+    Steering,
     /// A scenario that a user wrote.
     Given,
 }
 
 impl Section {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Pals,
         Self::Lte,
         Self::Keepalive,
         Self::Fluid,
         Self::Applications,
         Self::Yardstick,
+        Self::Steering,
         Self::Given,
     ];
 
@@ -42,6 +45,7 @@ impl Section {
             Self::Fluid => "fluid",
             Self::Applications => "applications",
             Self::Yardstick => "yardstick",
+            Self::Steering => "steering",
             Self::Given => "given",
         }
     }

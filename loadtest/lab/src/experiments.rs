@@ -1,9 +1,8 @@
 //! Which experiments answer which flags: directions, cases, and what `--only` leaves out.
 
-use std::path::Path;
-
 use crate::command::Options;
 use crate::drive::Environment;
+use crate::exhibit::Drawn;
 use crate::figures::Figure;
 use crate::host::Mechanisms;
 use crate::pals::{Case, Reading, Setting};
@@ -202,11 +201,22 @@ pub fn bottleneck(runner: &Runner, options: &Options) -> Outcome {
     Ok(findings)
 }
 
-/// `out`: a directory for plots.
-pub fn steering(runner: &Runner, options: &Options, out: Option<&Path>) -> Outcome {
-    each_direction(options, "steering", |prefix, direction| {
-        crate::steering::run(runner, prefix, options.seed, direction, out)
-    })
+/// With a chart of each mode.
+pub fn steering(
+    runner: &Runner,
+    options: &Options,
+) -> Result<(Findings, Vec<Drawn>), ScenarioError> {
+    let mut charts = Vec::new();
+    let mut findings = Findings::default();
+    for (direction, suffix) in options.selection.directions() {
+        let prefix = format!("steering{suffix}");
+        if options.selection.wants(&prefix) {
+            let outcome = crate::steering::run(runner, &prefix, options.seed, direction)?;
+            charts.extend(outcome.charts);
+            findings.add((outcome.figures, outcome.reports));
+        }
+    }
+    Ok((findings, charts))
 }
 
 pub fn robust(runner: &Runner, options: &Options) -> Outcome {

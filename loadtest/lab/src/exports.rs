@@ -7,11 +7,15 @@ use crate::exhibit::{Drawn, Exhibit};
 
 /// Writes each chart as SVG, CSV and JSON, and the rows as `figures.json`.
 pub(crate) fn write(folder: &Path, exhibit: &Exhibit) -> Result<(), LabError> {
-    for drawn in &exhibit.plots {
-        write_chart(folder, drawn)?;
-    }
+    write_charts(folder, &exhibit.plots)?;
     let rows = serde_json::to_string_pretty(&exhibit.figures)?;
     write_file(folder, "figures.json", &rows)
+}
+
+pub(crate) fn write_charts(folder: &Path, charts: &[Drawn]) -> Result<(), LabError> {
+    charts
+        .iter()
+        .try_for_each(|drawn| write_chart(folder, drawn))
 }
 
 fn write_chart(folder: &Path, drawn: &Drawn) -> Result<(), LabError> {

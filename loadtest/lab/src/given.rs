@@ -24,6 +24,7 @@ pub(crate) fn run(
     out: PathBuf,
 ) -> Result<ExitCode, LabError> {
     let task = Task {
+        keeps: None,
         runner,
         seed: scenario.seed,
         quick: false,

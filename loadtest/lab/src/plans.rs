@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::command::LabError;
+use crate::exhibit::{Exhibit, Table};
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
 use crate::runner::Runner;
@@ -17,6 +18,10 @@ use file::Plan;
 use model::Outcome;
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The plan that ships as an example.
+const EXAMPLE_FILE: &str = "loadtest/lab/scenarios/plan/three-networks.toml";
+const EXAMPLE: &str = include_str!("../scenarios/plan/three-networks.toml");
 
 /// Flags of `plan`.
 #[derive(Debug, Clone, clap::Args)]
@@ -100,9 +105,81 @@ impl PlanOptions {
     }
 }
 
-/// The comparison on three networks, for the report.
-pub fn comparison(runner: &Runner, seed: u64) -> Result<Vec<Figure>, LabError> {
-    check::rows(runner, seed)
+/// The plan that ships, and the model beside the packet simulator, for the report.
+pub fn study(runner: &Runner, seed: u64) -> Result<Exhibit, LabError> {
+    let command = format!("braid lab plan {EXAMPLE_FILE} --check --seed {seed}");
+    let mut exhibit = Exhibit::new("Plan of an operator's access networks", &command).note(
+        "The model's equilibrium gives each gateway its rate when all send as much as they can. \
+         The packet simulator runs the same accesses with the transport that ships.",
+    );
+    let outcome =
+        model::solve(&read(EXAMPLE_FILE, EXAMPLE)?).map_err(|error| fault(EXAMPLE_FILE, error))?;
+    exhibit.tables = tables(&outcome);
+    for warning in &outcome.warnings {
+        exhibit.notes.push(format!("warning: {warning}"));
+    }
+    exhibit.figures = check::rows(runner, seed)?;
+    Ok(exhibit)
+}
+
+/// What the outcome says of accesses and of groups, for the report.
+fn tables(outcome: &Outcome) -> Vec<Table> {
+    let money = &outcome.currency;
+    let price = format!("{money}/month");
+    let mut accesses = Table::new(
+        &format!("{}: accesses", outcome.plan),
+        &[
+            "access",
+            "patients in reach",
+            "usable [Mbit/s]",
+            "busy hours [Mbit/s]",
+            "used [%]",
+            "headroom [Mbit/s]",
+            "share [%]",
+            "GB/month",
+            &price,
+        ],
+    );
+    for it in &outcome.accesses {
+        accesses.row(vec![
+            it.name.clone(),
+            format!("{:.1}", it.patients),
+            format!("{:.2}", it.usable_mbit),
+            format!("{:.3}", it.busy_mbit),
+            format!("{:.2}", it.used_percent),
+            format!("{:.2}", it.headroom_mbit),
+            format!("{:.2}", it.share_percent),
+            format!("{:.1}", it.gb_per_month),
+            format!("{:.2}", it.price_per_month),
+        ]);
+    }
+    let price = format!("{money}/patient, month");
+    let mut groups = Table::new(
+        &format!("{}: patients", outcome.plan),
+        &[
+            "patients",
+            "count",
+            "uncovered [%]",
+            "busy hours [kbit/s]",
+            "equilibrium [Mbit/s]",
+            "alone [Mbit/s]",
+            "GB/patient, month",
+            &price,
+        ],
+    );
+    for it in &outcome.groups {
+        groups.row(vec![
+            it.name.clone(),
+            format!("{:.0}", it.patients),
+            format!("{:.2}", it.uncovered_percent),
+            format!("{:.1}", it.busy_kbit_per_patient),
+            format!("{:.2}", it.equilibrium_sum_mbit),
+            format!("{:.2}", it.alone_mbit),
+            format!("{:.3}", it.gb_per_patient_month),
+            format!("{:.2}", it.price_per_patient_month),
+        ]);
+    }
+    vec![accesses, groups]
 }
 
 fn read(name: &str, text: &str) -> Result<Plan, LabError> {
@@ -190,8 +267,6 @@ fn text_of(outcome: &Outcome) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-
-    const EXAMPLE: &str = include_str!("../scenarios/plan/three-networks.toml");
 
     fn solve(text: &str) -> Outcome {
         model::solve(&read("plan.toml", text).unwrap()).unwrap()

@@ -5,7 +5,6 @@
 //! sends all that it can without a cut: no mode ends below 0.98 of the best single path, unless its
 //! rule forbids that path.
 
-use std::path::Path;
 use std::time::Duration;
 
 use multipath::steering_rules::{AccessTerms, Document, Flow, Match, Mode, Rule, Urgency};
@@ -36,7 +35,20 @@ const SETTLE_S: f64 = 2.0;
 const FULL_S: f64 = 15.0;
 const BEST_SINGLE_MIN: f64 = 0.98;
 
-type Outcome = Result<(Vec<Figure>, Vec<RunReport>), ScenarioError>;
+/// What is run, for readers of the report.
+pub const NOTE: &str = "\
+     Wi-Fi of 50 Mbit/s and 20 ms, LTE of 30 Mbit/s and 50 ms. The application first sends 20 \
+     Mbit/s, from 8 s on 60 Mbit/s; Wi-Fi is cut from 16 s to 20 s. A second run without a cut \
+     sends all that it can: no mode ends below 0.98 of the best single path, unless its rule \
+     forbids that path. The first two seconds of a phase are left out.";
+
+/// Figures, runs, and a chart of each mode.
+#[derive(Debug)]
+pub struct Outcome {
+    pub figures: Vec<Figure>,
+    pub reports: Vec<RunReport>,
+    pub charts: Vec<Drawn>,
+}
 
 /// Least and largest part of the bytes over Wi-Fi, in percent.
 type Band = (f64, f64);
@@ -177,14 +189,13 @@ fn transfer(name: String, seed: u64, direction: Direction, end_s: f64) -> Scenar
     )
 }
 
-/// The figures of one direction, and with `out` a plot of each mode.
+/// One direction, every mode that is asked for.
 pub fn run(
     runner: &Runner,
     prefix: &str,
     seed: u64,
     direction: Direction,
-    out: Option<&Path>,
-) -> Outcome {
+) -> Result<Outcome, ScenarioError> {
     let cases: Vec<Case> = cases()
         .into_iter()
         .filter(|case| runner.wants(&format!("{prefix}.{}", case.name)))
@@ -208,7 +219,7 @@ pub fn run(
     single.interfaces.truncate(1);
     scenarios.push(single);
     let reports = runner.run(prefix, &scenarios, Mechanisms::default())?;
-    let mut figures = Vec::new();
+    let (mut figures, mut charts) = (Vec::new(), Vec::new());
     let best = reports
         .iter()
         .find(|report| report.name.ends_with(".single"));
@@ -218,12 +229,7 @@ pub fn run(
         let found = |name: &str| reports.iter().find(|report| report.name == name);
         if let Some(report) = found(&name) {
             figures.extend(profile_figures(case, &name, report));
-            if let Some(folder) = out {
-                draw(folder, &name, report).map_err(|source| ScenarioError::Read {
-                    file: folder.to_owned(),
-                    source,
-                })?;
-            }
+            charts.push(chart(&name, report));
         }
         if let Some(full) = found(&format!("{name}.full")) {
             let (id, ratio) = (format!("{name}.of_best_single"), full_mbit(full) / best);
@@ -234,7 +240,11 @@ pub fn run(
             });
         }
     }
-    Ok((figures, reports))
+    Ok(Outcome {
+        figures,
+        reports,
+        charts,
+    })
 }
 
 fn full_mbit(report: &RunReport) -> f64 {
@@ -302,9 +312,11 @@ fn profile_figures(case: &Case, name: &str, report: &RunReport) -> Vec<Figure> {
 }
 
 /// Mbit/s of each path over time.
-fn draw(folder: &Path, name: &str, report: &RunReport) -> std::io::Result<()> {
-    let time = Axis::new("time", "s");
-    let mut lines = Lines::new(name, time, Axis::new("rate", "Mbit/s").from_zero());
+fn chart(name: &str, report: &RunReport) -> Drawn {
+    let time = Axis::new("time", "s").range(0.0, END_S);
+    // Room for the names of moments above the fastest link.
+    let rate = Axis::new("rate", "Mbit/s").range(0.0, 1.25 * WIFI_MBIT);
+    let mut lines = Lines::new(name, time, rate);
     for link in &report.links {
         let bins = link.bins.iter().enumerate();
         let points: Vec<(f64, f64)> = bins
@@ -319,10 +331,7 @@ fn draw(folder: &Path, name: &str, report: &RunReport) -> std::io::Result<()> {
         .moment("60 Mbit/s are sent", HEAVY_S)
         .moment("wifi is cut", CUT_S)
         .moment("wifi returns", BACK_S);
-    let drawn = Drawn::new(name, lines);
-    std::fs::create_dir_all(folder)?;
-    std::fs::write(folder.join(format!("{name}.svg")), drawn.svg)?;
-    std::fs::write(folder.join(format!("{name}.csv")), drawn.csv)
+    Drawn::new(name, lines)
 }
 
 #[cfg(test)]
@@ -338,7 +347,8 @@ mod tests {
             (Direction::Upload, "steering"),
             (Direction::Download, "steering.download"),
         ] {
-            let (figures, reports) = run(&runner, prefix, 1, direction, None).unwrap();
+            let outcome = run(&runner, prefix, 1, direction).unwrap();
+            let (figures, reports) = (outcome.figures, outcome.reports);
             assert!(reports.len() > 10);
             let missed: Vec<&Figure> = figures.iter().filter(|figure| !figure.met).collect();
             assert!(missed.is_empty(), "{}", crate::figures::table(&figures));

@@ -1,8 +1,11 @@
 //! The experiments of the report, by paper.
 
 mod applications;
+mod fluid;
+mod keepalive;
 mod lte;
 mod pals;
+mod steering;
 pub(crate) mod versions;
 mod yardstick;
 
@@ -13,8 +16,11 @@ pub fn experiments() -> Vec<Experiment> {
     let mut all = Vec::new();
     all.extend(pals::experiments());
     all.extend(lte::experiments());
+    all.extend(keepalive::experiments());
+    all.extend(fluid::experiments());
     all.extend(applications::experiments());
     all.extend(yardstick::experiments());
+    all.extend(steering::experiments());
     all.extend(crate::kernel::exhibit::experiments());
     all
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use lab::all::ReportOptions;
+use lab::exhibit::Section;
 use lab::mix::{Background, Mix};
 use lab::references::{self, Standing};
 use lab::scenario::{Buffers, Controller, Direction, Half, Interface, Scenario, ScenarioError};
@@ -90,7 +91,35 @@ fn experiments_have_ids_of_their_sections_and_none_is_named_twice() {
         );
         assert!(ids.insert(experiment.id), "{}", experiment.id);
     }
-    assert!(ids.len() >= 15, "{ids:?}");
+    assert!(ids.len() >= 29, "{ids:?}");
+}
+
+#[test]
+fn every_section_of_the_report_has_an_experiment() {
+    let experiments = studies::experiments();
+    for section in Section::ALL {
+        let has_one = experiments.iter().any(|it| it.section == section);
+        // Scenarios of a user come from files.
+        assert_eq!(has_one, section != Section::Given, "{}", section.name());
+    }
+}
+
+#[test]
+fn the_fluid_model_is_in_the_report_with_its_slider_and_published_values() {
+    let folder = tempfile::tempdir().unwrap();
+    options(folder.path(), "fluid.s").run().unwrap();
+    options(folder.path(), "fluid.r").run().unwrap();
+    let html = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(html.contains("fluid.responsive.satellite.share"), "{html}");
+    let rows = std::fs::read_to_string(folder.path().join("figures.json")).unwrap();
+    assert!(
+        rows.contains("80.3") && !rows.contains("\"met\": false"),
+        "{rows}"
+    );
+    let convoy = lab::fluids::study("convoy").unwrap();
+    let fragment = convoy.fragment.unwrap();
+    assert!(fragment.contains("slider.type = \"range\""));
+    assert!(!fragment.contains("https://"));
 }
 
 /// Ids of figures that the experiments of this project make: each has a reference, or a reason.
@@ -116,6 +145,10 @@ fn every_family_of_figures_has_a_reference_or_says_why_there_is_none() {
         "kernel.report.pals.loss.ours_to_best",
         "applications.red_cells.p99",
         "yardstick.fiber_lte.ratio",
+        "keepalive.example.k",
+        "fluid.speed.nine_minutes",
+        "plan.shared.gateway1.error",
+        "steering.download.auto.heavy_rate",
         "lab.speed",
     ];
     for id in families {

@@ -83,7 +83,7 @@ fn times(run: &Run) -> (Vec<usize>, Axis) {
 
 /// An axis with room above the highest value for the names of moments.
 fn below_labels(label: &str, most: f64) -> Axis {
-    Axis::new(label, "").range(0.0, rounded(most * 1.1).max(1e-3))
+    Axis::new(label, "units").range(0.0, rounded(most * 1.1).max(1e-3))
 }
 
 /// No more digits than a reader of the data needs.

@@ -28,6 +28,7 @@ fn heading(section: Section) -> (&'static str, &'static str) {
         Section::Fluid => ("4. Fluid model of a convoy", "fluid"),
         Section::Applications => ("5. Latency-sensitive applications", "applications"),
         Section::Yardstick => ("6. The closest open project", "mqvpn"),
+        Section::Steering => ("7. Steering rules", "an experiment of this project"),
         Section::Given => ("A scenario of the user", "its own file"),
     }
 }
@@ -181,6 +182,7 @@ fn figures(body: &mut String, rows: &[Figure]) {
         let target = match (row.goal, row.target) {
             (Goal::AtLeast, Some(target)) => format!("≥ {}", number(target)),
             (Goal::AtMost, Some(target)) => format!("≤ {}", number(target)),
+            (Goal::Within, Some(target)) => format!("≈ {}", number(target)),
             _ => "-".to_owned(),
         };
         let (class, verdict) = match (row.goal, row.met) {

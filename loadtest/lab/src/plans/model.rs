@@ -408,7 +408,8 @@ fn warnings(accesses: &[AccessOutcome], groups: &[GroupOutcome]) -> Vec<String> 
         .filter(|it| it.uncovered_percent > 0.1)
         .map(|it| {
             format!(
-                "{:.1} % of {} are out of reach of every access; their gateways journal until then",
+                "{:.1} % of the patients \"{}\" are out of reach of every access; their gateways \
+                 journal until then",
                 it.uncovered_percent, it.name
             )
         });

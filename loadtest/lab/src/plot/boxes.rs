@@ -10,6 +10,8 @@ use super::svg::{self, Area, Canvas, INK, WIDTH};
 
 const HEIGHT: f64 = 340.0;
 const BOX_MAX: f64 = 34.0;
+/// Names below the boxes need so much width each, even turned; otherwise a legend has them.
+const NAME_SLOT_MIN: f64 = 20.0;
 
 /// A sample by its order statistics.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -149,19 +151,28 @@ impl Boxes {
         let count: usize = self.groups.iter().map(|group| group.boxes.len() + 1).sum();
         let left = svg::left_of(&y);
         let slot = (WIDTH - 16.0 - left) / count.max(1) as f64;
-        let turned = longest > slot;
+        let crowded = longest > slot && slot < NAME_SLOT_MIN;
+        let turned = longest > slot && !crowded;
         let below = if turned {
             longest.min(110.0) * 0.75 + 34.0
         } else {
             46.0
         };
-        let mut canvas = Canvas::new(HEIGHT + below - 46.0, &self.title);
+        let legend = svg::legend(if crowded { &names } else { &[] });
+        let above = if crowded { legend.height - 34.0 } else { 0.0 };
+        let mut canvas = Canvas::new(HEIGHT + above + below - 46.0, &self.title);
         let area = Area {
             left,
             right: WIDTH - 16.0,
-            top: 38.0,
-            bottom: HEIGHT - 46.0,
+            top: 38.0 + above,
+            bottom: HEIGHT + above - 46.0,
         };
+        for (index, (name, at)) in names.iter().zip(&legend.places).enumerate() {
+            let colour = svg::colour(index);
+            let style = format!("fill=\"{colour}\" fill-opacity=\"0.35\" stroke=\"{colour}\"");
+            canvas.rect(at.0, at.1 - 10.0, 18.0, 11.0, &style);
+            canvas.words(at.0 + 26.0, at.1, 12.0, "start", name);
+        }
         svg::vertical(&mut canvas, area, &y, &self.y.text());
         let mut x = area.left + slot / 2.0;
         for group in &self.groups {
@@ -179,7 +190,7 @@ impl Boxes {
                 }
                 if turned {
                     canvas.turned(middle + 4.0, area.bottom + 12.0, -40.0, "end", name);
-                } else {
+                } else if !crowded {
                     canvas.words(middle, area.bottom + 15.0, 11.0, "middle", name);
                 }
                 x += slot;

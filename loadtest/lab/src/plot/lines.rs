@@ -174,10 +174,14 @@ impl Lines {
         for (name, value) in &self.levels {
             if let Some(at) = y.share(*value).map(|share| area.y(share)) {
                 canvas.line((area.left, at), (area.right, at), style);
-                canvas.words(area.right - 2.0, at - 4.0, 11.0, "end", name);
+                canvas.haloed(area.right - 2.0, at - 4.0, 11.0, "end", name);
             }
         }
         svg::moments(&mut canvas, area, &x, &self.moments);
+        if all().next().is_none() {
+            let (x, y) = (area.x(0.5), area.y(0.5));
+            canvas.words(x, y, 13.0, "middle", "no run has a value");
+        }
         canvas.done()
     }
 }

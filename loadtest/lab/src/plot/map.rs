@@ -187,8 +187,12 @@ impl Map {
                 points.iter().step_by(every).map(|at| place(*at)).collect();
             polyline(&mut canvas, &drawn, index);
         }
-        for mark in &self.marks {
-            draw(&mut canvas, mark, place(mark.at));
+        let places: Vec<(f64, f64)> = self.marks.iter().map(|mark| place(mark.at)).collect();
+        for (mark, at) in self.marks.iter().zip(&places) {
+            draw(&mut canvas, mark, *at);
+        }
+        for label in labels(&self.marks, &places, area) {
+            canvas.haloed(label.x, label.y, label.size, "start", label.text);
         }
         canvas.done()
     }
@@ -208,7 +212,6 @@ fn polyline(canvas: &mut Canvas, points: &[(f64, f64)], index: usize) {
 }
 
 fn draw(canvas: &mut Canvas, mark: &Mark, at: (f64, f64)) {
-    let (size, shift) = if mark.cross { (13.0, 9.0) } else { (11.0, 6.0) };
     let halo = "stroke=\"#ffffff\" stroke-width=\"6\"";
     let style = format!("stroke=\"{INK}\" stroke-width=\"2.5\"");
     if mark.cross {
@@ -222,7 +225,67 @@ fn draw(canvas: &mut Canvas, mark: &Mark, at: (f64, f64)) {
             at.0, at.1
         ));
     }
-    canvas.haloed(at.0 + shift, at.1 - 5.0, size, &mark.name);
+}
+
+/// The name of a mark, by the left end of its base line.
+struct Label<'a> {
+    x: f64,
+    y: f64,
+    size: f64,
+    text: &'a str,
+}
+
+/// The names beside their marks, each at the corner where it hides least of marks and of names
+/// before it. Names of crosses come first.
+fn labels<'a>(marks: &'a [Mark], places: &[(f64, f64)], area: Area) -> Vec<Label<'a>> {
+    let mut taken: Vec<[f64; 4]> = places
+        .iter()
+        .zip(marks)
+        .map(|(at, mark)| {
+            let half = if mark.cross { 7.0 } else { 4.0 };
+            [at.0 - half, at.1 - half, at.0 + half, at.1 + half]
+        })
+        .collect();
+    let mut order: Vec<usize> = (0..marks.len()).collect();
+    order.sort_by_key(|&index| !marks[index].cross);
+    let mut placed = Vec::with_capacity(marks.len());
+    for index in order {
+        let (mark, at) = (&marks[index], places[index]);
+        let (size, shift) = if mark.cross { (13.0, 9.0) } else { (11.0, 6.0) };
+        let width = svg::width_of(&mark.name, size);
+        let corners = [
+            (shift, -5.0),
+            (shift, size + 2.0),
+            (-shift - width, -5.0),
+            (-shift - width, size + 2.0),
+        ];
+        let hidden = |corner: &(f64, f64)| -> f64 {
+            let (x, y) = (at.0 + corner.0, at.1 + corner.1);
+            let own = [x, y - size * 0.8, x + width, y + 2.0];
+            let beyond = (area.left - own[0]).max(own[2] - WIDTH).max(0.0) * size;
+            beyond + taken.iter().map(|other| common(own, *other)).sum::<f64>()
+        };
+        let best = corners
+            .into_iter()
+            .min_by(|one, two| hidden(one).total_cmp(&hidden(two)));
+        let Some((dx, dy)) = best else { continue };
+        let (x, y) = (at.0 + dx, at.1 + dy);
+        taken.push([x, y - size * 0.8, x + width, y + 2.0]);
+        placed.push(Label {
+            x,
+            y,
+            size,
+            text: &mark.name,
+        });
+    }
+    placed
+}
+
+/// Area that two boxes share; left, top, right, bottom.
+fn common(one: [f64; 4], two: [f64; 4]) -> f64 {
+    let wide = one[2].min(two[2]) - one[0].max(two[0]);
+    let high = one[3].min(two[3]) - one[1].max(two[1]);
+    wide.max(0.0) * high.max(0.0)
 }
 
 /// Cells of one shade that stand together are one rectangle; dark is much.

@@ -94,13 +94,13 @@ impl Canvas {
         );
     }
 
-    /// On a white edge, for text over a shaded background.
-    pub(crate) fn haloed(&mut self, x: f64, y: f64, size: f64, text: &str) {
+    /// On a white edge, for text over shades or curves.
+    pub(crate) fn haloed(&mut self, x: f64, y: f64, size: f64, anchor: &str, text: &str) {
         let text = escape(text);
         let _ = writeln!(
             self.text,
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{INK}\" \
-             stroke=\"#ffffff\" stroke-width=\"3\" paint-order=\"stroke\">{text}</text>"
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" text-anchor=\"{anchor}\" \
+             fill=\"{INK}\" stroke=\"#ffffff\" stroke-width=\"3\" paint-order=\"stroke\">{text}</text>"
         );
     }
 
@@ -190,7 +190,7 @@ pub(crate) fn moments(canvas: &mut Canvas, area: Area, axis: &Fitted, moments: &
             } else {
                 ("start", 3.0)
             };
-            canvas.words(at + shift, area.top + 10.0, 11.0, anchor, name);
+            canvas.haloed(at + shift, area.top + 10.0, 11.0, anchor, name);
         }
     }
 }

@@ -98,7 +98,7 @@ fn run(task: &Task<'_>) -> Result<Exhibit, LabError> {
     exhibit.figures.extend(limits(&all));
     for quantile in [Quantile::P50, Quantile::P99] {
         let own = [(Transport::Braid, "Braid")];
-        let others = others(task).into_iter().map(|other| (other, other.id()));
+        let others = others(task).into_iter().map(|other| (other, other.title()));
         for (transport, name) in own.into_iter().chain(others) {
             let chart = heat(&all, transport, name, quantile);
             let id = format!("applications.fig19_{}_{}", transport.id(), quantile.name());
@@ -252,19 +252,19 @@ fn paper(protocol: &str, title: &str) -> Heat {
 }
 
 fn table(all: &[CellRuns]) -> Table {
-    let columns = [
-        "application",
-        "networks",
-        "unit",
-        "QUIC cubic, best path, p50",
-        "MPQUIC cubic, p50",
-        "Braid, best path, p50",
-        "Braid, p50",
-        "QUIC cubic, best path, p99",
-        "MPQUIC cubic, p99",
-        "Braid, best path, p99",
-        "Braid, p99",
-    ];
+    let has_cubic = all.iter().any(|cell| cell.has(Transport::Cubic));
+    let mut columns = vec!["application", "networks", "unit"];
+    for quantile in [Quantile::P50, Quantile::P99] {
+        columns.extend(match (has_cubic, quantile) {
+            (true, Quantile::P50) => &["QUIC cubic, best path, p50", "MPQUIC cubic, p50"][..],
+            (true, Quantile::P99) => &["QUIC cubic, best path, p99", "MPQUIC cubic, p99"],
+            (false, _) => &[],
+        });
+        columns.extend(match quantile {
+            Quantile::P50 => ["Braid, best path, p50", "Braid, p50"],
+            Quantile::P99 => ["Braid, best path, p99", "Braid, p99"],
+        });
+    }
     let mut table = Table::new("Delay of messages, and time of pages", &columns);
     for cell in all {
         let mut row = vec![
@@ -273,7 +273,8 @@ fn table(all: &[CellRuns]) -> Table {
             cell.application.unit().to_owned(),
         ];
         for quantile in [Quantile::P50, Quantile::P99] {
-            for transport in [Transport::Cubic, Transport::Braid] {
+            let cubic = has_cubic.then_some(Transport::Cubic);
+            for transport in cubic.into_iter().chain([Transport::Braid]) {
                 let both = cell.both(transport, quantile);
                 row.push(two(both.map(|both| both.1)));
                 row.push(two(both.map(|both| both.0)));
@@ -286,14 +287,15 @@ fn table(all: &[CellRuns]) -> Table {
 
 /// Tables 4 to 12: the share of each path, beside the paper's where it has one.
 fn shares(all: &[CellRuns]) -> Table {
-    let columns = [
+    let has_cubic = all.iter().any(|cell| cell.has(Transport::Cubic));
+    let mut columns = vec![
         "application",
         "networks",
         "paper: CMT-SCTP, path 1 [%]",
         "paper: MPTCP, path 1 [%]",
-        "MPQUIC cubic, path 1 [%]",
-        "Braid, path 1 [%]",
     ];
+    columns.extend(has_cubic.then_some("MPQUIC cubic, path 1 [%]"));
+    columns.push("Braid, path 1 [%]");
     let mut table = Table::new("Tables 4 to 12: share of the first path", &columns);
     for cell in all {
         let paper = |protocol: &str| {
@@ -303,14 +305,15 @@ fn shares(all: &[CellRuns]) -> Table {
             let id = format!("applications.shares.{table}_{protocol}.{row}.{column}_1");
             two(references::value(&id))
         };
-        table.row(vec![
+        let mut row = vec![
             row_name(cell.application, cell.background),
             cell.pair.title().to_owned(),
             paper("cmt_sctp"),
             paper("mptcp"),
-            two(cell.share_of_first(Transport::Cubic)),
-            two(cell.share_of_first(Transport::Braid)),
-        ]);
+        ];
+        row.extend(has_cubic.then(|| two(cell.share_of_first(Transport::Cubic))));
+        row.push(two(cell.share_of_first(Transport::Braid)));
+        table.row(row);
     }
     table
 }

@@ -1,6 +1,7 @@
 //! A cell of figure 19: an application over a pair of networks, by single paths and by both.
 
 use multipath::steering_rules::{Document, Mode, Rule};
+use serde::{Deserialize, Serialize};
 
 use super::traffic::{self, Application, Pair};
 use crate::all::Task;
@@ -17,7 +18,7 @@ const SECONDS: (f64, f64) = (8.0, 60.0);
 const BETTER_PERCENT: f64 = 10.0;
 const SLIGHTLY_PERCENT: f64 = 2.0;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Transport {
     /// The library's Cubic on every path.
     Cubic,
@@ -35,6 +36,14 @@ impl Transport {
             Self::Steered(Mode::ActiveStandby) => "active_standby",
             Self::Steered(Mode::Priority) => "priority",
             Self::Steered(mode) => mode.name(),
+        }
+    }
+
+    /// For readers.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Steered(mode) => mode.name(),
+            Self::Cubic | Self::Braid => self.id(),
         }
     }
 
@@ -68,13 +77,30 @@ impl Quantile {
     }
 }
 
-/// The runs of one transport: over each path alone, and over both.
-struct Runs {
-    transport: Transport,
-    single: [Vec<RunReport>; 2],
-    multi: Vec<RunReport>,
+/// What is kept of a run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Measured {
+    /// A page that did not arrive counts with the whole length of the run.
+    page_s: f64,
+    /// Delays of messages; a run that delivered none counts with its length.
+    p50_ms: f64,
+    p99_ms: f64,
+    mean_ms: f64,
+    /// Differences of successive delays at p99, likewise.
+    jitter_ms: f64,
+    /// By path.
+    carried_bytes: Vec<u64>,
 }
 
+/// The runs of one transport: over each path alone, and over both.
+#[derive(Debug, Serialize, Deserialize)]
+struct Runs {
+    transport: Transport,
+    single: [Vec<Measured>; 2],
+    multi: Vec<Measured>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CellRuns {
     pub(crate) application: Application,
     pub(crate) background: bool,
@@ -89,7 +115,14 @@ pub(crate) fn run(
     pair: Pair,
     repetitions: u32,
 ) -> Result<CellRuns, LabError> {
-    run_with(task, application, background, pair, repetitions, None)
+    let id = format!(
+        "applications.cell.{}.{}",
+        application.key(background),
+        pair.key()
+    );
+    task.part(&id, || {
+        run_with(task, application, background, pair, repetitions, None)
+    })
 }
 
 pub(crate) fn run_with(
@@ -127,7 +160,7 @@ pub(crate) fn run_with(
         };
         let all = [Paths::One(0), Paths::One(1), Paths::All].map(version);
         let ran = versions::run(task, &what, &all, &scenarios)?;
-        let mut reports = ran.into_iter().map(|ran| ran.reports);
+        let mut reports = ran.iter().map(|ran| measured(&ran.reports));
         if let (Some(first), Some(second), Some(multi)) =
             (reports.next(), reports.next(), reports.next())
         {
@@ -150,7 +183,7 @@ pub(crate) fn run_with(
         let braid = runs.iter().find(|runs| runs.transport == Transport::Braid);
         let single = braid.map(|braid| braid.single.clone());
         if let (Some(ran), Some(single)) = (ran.into_iter().next(), single) {
-            let (transport, multi) = (Transport::Steered(mode), ran.reports);
+            let (transport, multi) = (Transport::Steered(mode), measured(&ran.reports));
             runs.push(Runs {
                 transport,
                 single,
@@ -197,6 +230,10 @@ impl CellRuns {
         self.application == application && self.background == background && self.pair == pair
     }
 
+    pub(crate) fn has(&self, transport: Transport) -> bool {
+        self.of(transport).is_some()
+    }
+
     fn of(&self, transport: Transport) -> Option<&Runs> {
         self.runs.iter().find(|runs| runs.transport == transport)
     }
@@ -204,43 +241,22 @@ impl CellRuns {
     /// The quantile over both paths, and over the better one alone.
     pub(crate) fn both(&self, transport: Transport, quantile: Quantile) -> Option<(f64, f64)> {
         let runs = self.of(transport)?;
-        let share = quantile.share();
-        let [first, second] = &runs.single;
         if self.application.is_page() {
             // One value a run: the better path in each, then the quantile over all.
-            let times = |reports: &[RunReport]| reports.iter().map(page_s).collect::<Vec<f64>>();
-            let best = times(first)
-                .into_iter()
-                .zip(times(second))
-                .map(|(a, b)| a.min(b));
-            let multi = percentile(&sorted(times(&runs.multi)), share)?;
-            return Some((multi, percentile(&sorted(best), share)?));
+            let share = quantile.share();
+            let best = sorted(runs.best(|it| it.page_s));
+            let multi = sorted(runs.multi.iter().map(|it| it.page_s));
+            return Some((percentile(&multi, share)?, percentile(&best, share)?));
         }
-        let each = |reports: &[RunReport]| -> Vec<f64> {
-            reports
-                .iter()
-                .map(|report| delay_ms(report, share))
-                .collect()
-        };
-        let best: Vec<f64> = each(first)
-            .into_iter()
-            .zip(each(second))
-            .map(|(a, b)| a.min(b))
-            .collect();
-        Some((mean(&each(&runs.multi)), mean(&best)))
+        Some(runs.means(match quantile {
+            Quantile::P50 => |it| it.p50_ms,
+            Quantile::P99 => |it| it.p99_ms,
+        }))
     }
 
     /// Differences of successive delays at p99, likewise.
     pub(crate) fn jitter_both(&self, transport: Transport) -> Option<(f64, f64)> {
-        let runs = self.of(transport)?;
-        let [first, second] = &runs.single;
-        let each = |reports: &[RunReport]| reports.iter().map(jitter_ms).collect::<Vec<f64>>();
-        let best: Vec<f64> = each(first)
-            .into_iter()
-            .zip(each(second))
-            .map(|(a, b)| a.min(b))
-            .collect();
-        Some((mean(&each(&runs.multi)), mean(&best)))
+        Some(self.of(transport)?.means(|it| it.jitter_ms))
     }
 
     /// By how much multipath is worse, in percent; negative where it is better.
@@ -255,7 +271,7 @@ impl CellRuns {
         let sum = |index: usize| -> u64 {
             runs.multi
                 .iter()
-                .filter_map(|report| report.carried_bytes.get(index))
+                .filter_map(|it| it.carried_bytes.get(index))
                 .sum()
         };
         let (first, second) = (sum(0), sum(1));
@@ -264,15 +280,10 @@ impl CellRuns {
 
     /// Values for box plots: both single paths and multipath of either transport.
     pub(crate) fn samples(&self) -> Vec<(&'static str, Vec<f64>)> {
-        let values = |reports: &[RunReport]| -> Vec<f64> {
-            if self.application.is_page() {
-                reports.iter().map(page_s).collect()
-            } else {
-                reports
-                    .iter()
-                    .map(|report| mean(&report.messages_ms))
-                    .collect()
-            }
+        let is_page = self.application.is_page();
+        let values = |all: &[Measured]| -> Vec<f64> {
+            let value = |it: &Measured| if is_page { it.page_s } else { it.mean_ms };
+            all.iter().map(value).collect()
         };
         let mut samples = Vec::new();
         for runs in &self.runs {
@@ -292,21 +303,39 @@ impl CellRuns {
     }
 }
 
-/// A page that did not arrive counts with the whole length of the run.
-fn page_s(report: &RunReport) -> f64 {
-    report.page_s.unwrap_or(report.from_connect_s)
+impl Runs {
+    /// The value over the better path alone, in each run.
+    fn best(&self, value: impl Fn(&Measured) -> f64) -> impl Iterator<Item = f64> {
+        let [first, second] = &self.single;
+        let pairs = first.iter().zip(second);
+        pairs.map(move |(one, two)| value(one).min(value(two)))
+    }
+
+    /// The mean over both paths, and over the better one alone.
+    fn means(&self, value: fn(&Measured) -> f64) -> (f64, f64) {
+        let multi: Vec<f64> = self.multi.iter().map(value).collect();
+        let best: Vec<f64> = self.best(value).collect();
+        (mean(&multi), mean(&best))
+    }
 }
 
-fn delay_ms(report: &RunReport, share: f64) -> f64 {
-    let delays = sorted(report.messages_ms.iter().copied());
-    // A run that delivered nothing counts with its length.
-    percentile(&delays, share).unwrap_or(report.from_connect_s * 1e3)
-}
-
-fn jitter_ms(report: &RunReport) -> f64 {
-    let pairs = report.messages_ms.windows(2);
-    let differences = sorted(pairs.map(|pair| (pair[1] - pair[0]).abs()));
-    percentile(&differences, 0.99).unwrap_or(report.from_connect_s * 1e3)
+fn measured(reports: &[RunReport]) -> Vec<Measured> {
+    let each = |report: &RunReport| {
+        let length_s = report.from_connect_s;
+        let delays = sorted(report.messages_ms.iter().copied());
+        let delay = |share| percentile(&delays, share).unwrap_or(length_s * 1e3);
+        let pairs = report.messages_ms.windows(2);
+        let differences = sorted(pairs.map(|pair| (pair[1] - pair[0]).abs()));
+        Measured {
+            page_s: report.page_s.unwrap_or(length_s),
+            p50_ms: delay(0.5),
+            p99_ms: delay(0.99),
+            mean_ms: mean(&report.messages_ms),
+            jitter_ms: percentile(&differences, 0.99).unwrap_or(length_s * 1e3),
+            carried_bytes: report.carried_bytes.clone(),
+        }
+    };
+    reports.iter().map(each).collect()
 }
 
 /// A coloured cell for a change in percent.

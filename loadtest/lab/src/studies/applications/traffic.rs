@@ -2,13 +2,14 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 
 use crate::mix::{Background, Mix};
 use crate::scenario::{Buffers, Controller, Direction, Half, Interface, LossSpec, Scenario};
 use crate::world::derive_seed;
 
 /// Parts of an application with several kinds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Application {
     Video,
     /// The three games together.
@@ -19,7 +20,7 @@ pub(crate) enum Application {
 }
 
 /// The pair of networks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Pair {
     WlanWlan,
     ThreeThree,

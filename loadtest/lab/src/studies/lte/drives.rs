@@ -31,11 +31,11 @@ pub(super) fn run(task: &Task<'_>, environment: Environment) -> Result<Exhibit, 
     let name = environment.name();
     let id = format!("lte.{name}");
     let table = if environment == Environment::Residential {
-        "table 4"
+        "Table 4"
     } else {
-        "table 5"
+        "Table 5"
     };
-    let title = format!("40 MB downloads, {name}: {table}");
+    let title = format!("40 MB downloads, {name}: {}", table.to_lowercase());
     let points = task.pick(3, 18);
     let mut exhibit = Exhibit::new(&title, &task.command(&id)).note(super::DRIVES).note(
         "sp: one link that always has the best cell's capacity. Case N: the N best cells of each \
