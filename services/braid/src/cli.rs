@@ -26,6 +26,7 @@ use crate::health::HealthCommand;
 use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
 use crate::migrate::MigrateCommand;
+use crate::paths::PathsCommand;
 use crate::process::{self, Failure};
 use crate::quarantine::QuarantineCommand;
 use crate::register::RegisterCommand;
@@ -127,6 +128,9 @@ enum Braid {
     Secrets(SecretsCommand),
     /// Report whether a service is ready, and which checks fail; exit status 1 if it is not.
     Health(HealthCommand),
+    /// Show the paths of a gateway or a proxy: rate, round trip, loss, share, bytes of the month and
+    /// steering rules.
+    Paths(PathsCommand),
     /// Check an installation (certificates, engines, clocks, topics, services) and advise what to
     /// do.
     Doctor(Box<DoctorCommand>),
@@ -205,6 +209,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Tun(tun) => tun.run()?,
         Braid::Secrets(secrets) => secrets.run()?,
         Braid::Health(health) => return health.run(),
+        Braid::Paths(paths) => paths.run()?,
         Braid::Doctor(doctor) => return doctor.run(),
         Braid::DeadLetters(letters) => letters.run()?,
         Braid::Identity(identity) => identity.run()?,

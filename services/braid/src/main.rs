@@ -31,6 +31,7 @@ mod links;
 mod migrate;
 mod moment;
 mod password;
+mod paths;
 mod process;
 mod quarantine;
 mod register;

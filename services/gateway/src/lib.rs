@@ -135,6 +135,14 @@ pub async fn run(
     context
         .tasks()
         .spawn(steering.run(context.shutdown().clone()));
+    let shown = (gateway.clone(), tunnel.clone(), flows.clone());
+    context.show_paths(Arc::new(move |only| {
+        let (gateway, tunnel, flows) = &shown;
+        match only.is_none_or(|only| only == gateway) {
+            true => flows.rows(gateway, &tunnel.paths()),
+            false => Vec::new(),
+        }
+    }));
     let telemetry = (!config.path_telemetry.is_empty()).then(|| Telemetry {
         journals: journals.clone(),
         gateway: gateway.clone(),

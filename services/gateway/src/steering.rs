@@ -9,6 +9,7 @@
 //! its bytes would take an access that stands by for alerts.
 
 mod document;
+mod table;
 mod usage;
 
 use std::{
@@ -62,6 +63,8 @@ struct Table {
     in_force: Arc<InForce>,
     states: Vec<AccessState>,
     measurements: Measurements,
+    /// Of the session, by the last decision.
+    schedule: Schedule,
     /// Bounded by the bounds on connections of applications.
     open: BTreeMap<u64, OpenFlow>,
     next: u64,
@@ -124,14 +127,11 @@ impl Flows {
         let mut table = self.0.lock();
         table.states = states;
         table.measurements = measurements;
+        table.schedule = Schedule::default();
         if table.in_force.is_empty() {
             return Schedule::default();
         }
-        let own = [
-            Flow::new("alerts", Urgency::Alert),
-            Flow::new("vitals", Urgency::Prompt),
-        ];
-        let mut decisions: Vec<Decision> = own
+        let mut decisions: Vec<Decision> = own_flows()
             .iter()
             .map(|flow| table.decide(flow).at_rest())
             .collect();
@@ -155,8 +155,17 @@ impl Flows {
                 open.cut.cancel();
             }
         }
-        schedule(&decisions)
+        table.schedule = schedule(&decisions);
+        table.schedule.clone()
     }
+}
+
+/// The flows of the gateway's own readings, which are always open.
+fn own_flows() -> [Flow; 2] {
+    [
+        Flow::new("alerts", Urgency::Alert),
+        Flow::new("vitals", Urgency::Prompt),
+    ]
 }
 
 impl Table {
