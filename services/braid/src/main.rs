@@ -32,6 +32,7 @@ mod migrate;
 mod moment;
 mod password;
 mod paths;
+mod probe;
 mod process;
 mod quarantine;
 mod register;
