@@ -8,6 +8,7 @@
 //! from_applications (HTTP CONNECT, SOCKS5, TUN) == to_proxy ==> TCP, UDP or IP destinations
 //! ```
 
+pub mod alarms;
 pub mod clock;
 pub mod config;
 pub mod edge_rules;
@@ -44,6 +45,7 @@ use tunnel::{Interface, StartError, TunError, Tunnel, Urgency, steering_rules::D
 pub use config::{Config, TunTcp};
 
 use crate::{
+    alarms::Alarms,
     clock::{CoreClock, Moment},
     edge_rules::at_start::{self, AtStart},
     from_applications::{Applications, Packets, Redirected},
@@ -125,12 +127,14 @@ pub async fn run(
     let journals = JournalsWaiting::default();
     let (in_force, kept) = open_steering(&config)?;
     let flows = Flows::default();
+    let alarms = Alarms::default();
     let steering = Steering {
         tunnel: tunnel.clone(),
         flows: flows.clone(),
         in_force: in_force.subscribe(),
         data_dir: config.data_dir.clone(),
         clock: Moment::now,
+        alarms: alarms.clone(),
     };
     context
         .tasks()
@@ -186,7 +190,7 @@ pub async fn run(
     };
     let served = match config.ingest.is_empty() {
         true => carry_only(&tunnel, &context).await,
-        false => serve_with(config, gateway, uplink, &journals, &context).await,
+        false => serve_with(config, gateway, uplink, &journals, alarms, &context).await,
     };
     context.shutdown().request();
     if let Some(packets) = packets {
@@ -294,6 +298,7 @@ pub async fn serve(
         gateway,
         uplink,
         &JournalsWaiting::default(),
+        Alarms::default(),
         context,
     )
     .await
@@ -304,6 +309,7 @@ async fn serve_with(
     gateway: String,
     uplink: Arc<dyn Uplink>,
     journals: &JournalsWaiting,
+    alarms: Alarms,
     context: &Context,
 ) -> Result<(), RunError> {
     keep_private(&config)?;
@@ -345,6 +351,7 @@ async fn serve_with(
             clock: Moment::now,
             core: Arc::clone(&core),
             rules,
+            alarmed: alarms.watch(),
         };
         context
             .tasks()
@@ -367,6 +374,7 @@ async fn serve_with(
     ];
     let intake = Intake::new(gateway, vitals.clone(), alerts.clone(), rules);
     let intake = intake.with_core(core).while_following(following);
+    let intake = intake.with_alarms(alarms.clone());
     let intake = Arc::new(intake.with_states(states));
     let from_memory = FromMemory {
         intake: Arc::clone(&intake),

@@ -33,7 +33,7 @@ impl Handle for SessionHandle {
 const KEPT_PART: usize = 8;
 
 /// Divisor of a gateway's plain tunnels: this part of them is not for bulk. A gateway has up to
-/// nine plain tunnels to ingest in each session, and those of a dead session remain for two
+/// ten plain tunnels to ingest in each session, and those of a dead session remain for two
 /// minutes.
 const PLAIN_KEPT_PART: usize = 3;
 

@@ -12,7 +12,7 @@ impl Flows {
     /// A row for each open path.
     pub fn rows(&self, gateway: &str, paths: &[PathSnapshot]) -> Vec<PathRow> {
         let table = self.0.lock();
-        let own = own_flows();
+        let own = own_flows(table.alarmed);
         let mut rules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         if !table.in_force.is_empty() {
             let open = table.open.values().map(|open| &open.flow);
