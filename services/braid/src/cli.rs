@@ -26,6 +26,8 @@ use crate::health::HealthCommand;
 use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
 use crate::migrate::MigrateCommand;
+use crate::paths::PathsCommand;
+use crate::probe::ProbeCommand;
 use crate::process::{self, Failure};
 use crate::quarantine::QuarantineCommand;
 use crate::register::RegisterCommand;
@@ -127,6 +129,13 @@ enum Braid {
     Secrets(SecretsCommand),
     /// Report whether a service is ready, and which checks fail; exit status 1 if it is not.
     Health(HealthCommand),
+    /// Show the paths of a gateway or a proxy: rate, round trip, loss, share, bytes of the month and
+    /// steering rules.
+    Paths(PathsCommand),
+    /// Measure a path between two machines: round trip at both ends, loss of each direction, and the
+    /// keepalive that suits it.
+    #[command(subcommand)]
+    Probe(ProbeCommand),
     /// Check an installation (certificates, engines, clocks, topics, services) and advise what to
     /// do.
     Doctor(Box<DoctorCommand>),
@@ -205,6 +214,8 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Tun(tun) => tun.run()?,
         Braid::Secrets(secrets) => secrets.run()?,
         Braid::Health(health) => return health.run(),
+        Braid::Paths(paths) => paths.run()?,
+        Braid::Probe(probe) => return probe.run(),
         Braid::Doctor(doctor) => return doctor.run(),
         Braid::DeadLetters(letters) => letters.run()?,
         Braid::Identity(identity) => identity.run()?,

@@ -34,15 +34,21 @@ impl HealthCommand {
 
 /// Whether the service at this admin address is ready, and the text of its checks.
 pub fn readiness(address: SocketAddr) -> io::Result<(bool, String)> {
+    let (status, body) = get(address, "/readyz", ANSWER_BYTES_MAX)?;
+    Ok((status == 200, body))
+}
+
+/// The status and body of a page of an admin listener.
+pub fn get(address: SocketAddr, page: &str, bytes_max: u64) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     write!(
         stream,
-        "GET /readyz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"
+        "GET {page} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"
     )?;
     let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
+    stream.take(bytes_max).read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let ready = head.split(' ').nth(1) == Some("200");
-    Ok((ready, body.to_owned()))
+    let status = head.split(' ').nth(1).and_then(|it| it.parse().ok());
+    Ok((status.unwrap_or(0), body.to_owned()))
 }

@@ -31,6 +31,8 @@ mod links;
 mod migrate;
 mod moment;
 mod password;
+mod paths;
+mod probe;
 mod process;
 mod quarantine;
 mod register;

@@ -22,7 +22,7 @@ const EXIT_IMPATIENT: i32 = 130;
 /// Flags that every service has.
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct ProcessConfig {
-    /// Address of /healthz, /readyz and /metrics.
+    /// Address of /healthz, /readyz, /metrics and /paths.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9100")]
     pub admin: SocketAddr,
     #[command(flatten)]

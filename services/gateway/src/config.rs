@@ -108,7 +108,8 @@ pub struct Config {
     /// no loopback address.
     #[arg(long)]
     pub applications_token: Option<Secret>,
-    /// Connections and UDP associations of applications; at the bound new ones are refused (503).
+    /// Connections and UDP associations of applications. Further ones wait up to 5 s, then they are
+    /// refused (503).
     #[arg(long, value_name = "COUNT", default_value_t = 128)]
     pub applications_connections_max: usize,
     /// Seconds without traffic after which an application's connection is closed.

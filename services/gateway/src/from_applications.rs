@@ -10,8 +10,9 @@
 //!
 //! A negotiating connection holds one of `NEGOTIATIONS_MAX` places, and an established one holds
 //! one of `connections_max`. So a slow or silent application takes no place of working ones, and
-//! the longest negotiation gives way to a new connection. An application's stream never goes before
-//! alerts, whatever priority it asks for.
+//! the longest negotiation gives way to a new connection. A request beyond `connections_max` waits
+//! for its turn, at most `WAIT_MAX`. An application's stream never goes before alerts, whatever
+//! priority it asks for.
 
 mod association;
 mod conversation;
@@ -38,7 +39,7 @@ use service_kit::{Context, DRAIN_LIMIT, Secret, guesses::Guesses};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub use tun::Packets;
@@ -53,8 +54,16 @@ use crate::steering::Flows;
 pub const LISTENER: &str = "applications";
 pub const LISTENER_PROMPT: &str = "applications-prompt";
 
-/// Negotiating connections of one listener; for a further connection the oldest is closed.
+/// Negotiating connections of one listener; for a further connection the oldest is closed once it
+/// has had `NEGOTIATION_GRACE`.
 const NEGOTIATIONS_MAX: usize = 64;
+/// A burst of connections closes none of its own: honest negotiations end within this time. Silent
+/// connections hold a newcomer up for no longer.
+const NEGOTIATION_GRACE: Duration = Duration::from_millis(250);
+/// Requests that wait for the end of another application's connection; further ones are refused.
+const WAITING_MAX: usize = 512;
+/// Longest wait of a request beyond `connections_max`; then it is refused.
+const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Longest negotiation; then the connection is refused.
 const NEGOTIATION_MAX: Duration = Duration::from_secs(10);
 /// Pause after `accept` failed, which means that file descriptors have run out.
@@ -70,7 +79,7 @@ const REFUSAL_LINGER: Duration = Duration::from_millis(500);
 pub struct Options {
     /// The token of applications; `None` on loopback.
     pub token: Option<Secret>,
-    /// Concurrent tunnels of applications; at the bound requests are refused with 503.
+    /// Concurrent tunnels of applications; at the bound requests wait for `WAIT_MAX`.
     pub connections_max: usize,
     /// Time without traffic after which a tunnel is closed.
     pub idle_max: Duration,
@@ -89,6 +98,8 @@ struct Shared {
     steered: Flows,
     options: Options,
     places: Arc<Semaphore>,
+    /// Places of requests that wait for one of `places`.
+    waiting: Arc<Semaphore>,
     /// Places for the flows of all associations.
     flows: Arc<Semaphore>,
     /// Wrong tokens, by the address that sent them.
@@ -100,6 +111,7 @@ impl Applications {
     pub async fn run(self, listeners: Vec<(TcpListener, Urgency)>, context: Context) {
         let shared = Arc::new(Shared {
             places: Arc::new(Semaphore::new(self.options.connections_max)),
+            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
             flows: Arc::new(Semaphore::new(association::FLOWS_MAX)),
             guesses: Mutex::default(),
             tunnel: self.tunnel,
@@ -142,7 +154,7 @@ async fn accept_all(
     connections: TaskTracker,
     cut: CancellationToken,
 ) {
-    let mut negotiations = Places::new(NEGOTIATIONS_MAX);
+    let mut negotiations = Places::with_grace(NEGOTIATIONS_MAX, NEGOTIATION_GRACE);
     loop {
         let (stream, address) = match listener.accept().await {
             Ok((stream, address)) => (stream, address.ip()),
@@ -218,6 +230,32 @@ impl Shared {
         }
     }
 
+    /// A place for an application's connection, at once or in the order of arrival.
+    async fn turn(&self, negotiating: Place) -> Result<OwnedSemaphorePermit, Refusal> {
+        if let Ok(place) = self.places.clone().try_acquire_owned() {
+            return Ok(place);
+        }
+        let refusal = match self.waiting.clone().try_acquire_owned() {
+            Ok(_waiting) => {
+                // A request that waits keeps no newcomer from negotiating.
+                drop(negotiating);
+                let place = tokio::time::timeout(WAIT_MAX, self.places.clone().acquire_owned());
+                match place.await {
+                    Ok(Ok(place)) => {
+                        metrics::counter!("braid_gateway_applications_waited_total").increment(1);
+                        return Ok(place);
+                    }
+                    // The semaphore is never closed.
+                    Ok(Err(_)) | Err(_) => Refusal::Full(self.options.connections_max),
+                }
+            }
+            Err(_) => Refusal::Crowded(WAITING_MAX),
+        };
+        // Written once in 10 s, however many are refused.
+        tracing::warn!(limit = "--applications-connections-max", %refusal, "requests of applications are refused");
+        Err(refusal)
+    }
+
     async fn serve(
         &self,
         mut stream: TcpStream,
@@ -240,8 +278,13 @@ impl Shared {
         let wanted = match negotiated {
             Negotiated::Wanted(wanted) => wanted,
             Negotiated::Associate { port } => {
-                drop(negotiating);
-                return self.associate(stream, dialect, port, urgency).await;
+                let place = match self.turn(negotiating).await {
+                    Ok(place) => place,
+                    Err(refusal) => return refuse(stream, dialect, refusal).await,
+                };
+                let associated = self.associate(stream, dialect, port, urgency).await;
+                drop(place);
+                return associated;
             }
             Negotiated::Refused(refusal) => {
                 let telling = refuse(stream, dialect, refusal);
@@ -250,10 +293,10 @@ impl Shared {
             }
             Negotiated::Gone => return Ok(()),
         };
-        let Ok(_place) = self.places.clone().try_acquire_owned() else {
-            return refuse(stream, dialect, Refusal::Full(self.options.connections_max)).await;
+        let _place = match self.turn(negotiating).await {
+            Ok(place) => place,
+            Err(refusal) => return refuse(stream, dialect, refusal).await,
         };
-        drop(negotiating);
         let prompt = urgency == Urgency::Prompt;
         let urgency = admitted(wanted.urgency.unwrap_or(urgency));
         let flow = flow_of(urgency, prompt, wanted.user.as_deref());
@@ -302,9 +345,6 @@ impl Shared {
         port: u16,
         urgency: Urgency,
     ) -> Result<(), ServeError> {
-        let Ok(_place) = self.places.clone().try_acquire_owned() else {
-            return refuse(stream, dialect, Refusal::Full(self.options.connections_max)).await;
-        };
         let association = match Association::bind(&stream, port).await {
             Ok(association) => association,
             Err(error) => return refuse(stream, dialect, Refusal::NoSocket(error)).await,

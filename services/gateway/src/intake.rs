@@ -21,6 +21,7 @@ use tracing::{Instrument, Span};
 use vitals::{ClockBounds, Invalid};
 
 use crate::{
+    alarms::Alarms,
     clock::{CoreClock, Moment},
     edge_rules::EdgeRules,
     from_ingest::Following,
@@ -105,6 +106,7 @@ pub struct Intake<D: Disk> {
     /// `None`: states are not kept.
     states: Option<Arc<tokio::sync::Mutex<StateLog<D>>>>,
     core: Arc<CoreClock>,
+    alarms: Alarms,
     /// While the core reports the gateway's devices, other devices are refused. Otherwise the core
     /// attributes their readings later.
     following: Following,
@@ -130,6 +132,7 @@ impl<D: Disk> Intake<D> {
             settled: tokio::sync::RwLock::default(),
             states: None,
             core: Arc::default(),
+            alarms: Alarms::default(),
             following: Following::default(),
             books: watch::Sender::new(0),
             waited_for: Mutex::default(),
@@ -143,6 +146,12 @@ impl<D: Disk> Intake<D> {
     #[must_use]
     pub fn with_core(self, core: Arc<CoreClock>) -> Self {
         Self { core, ..self }
+    }
+
+    /// Open alerts are noted here.
+    #[must_use]
+    pub fn with_alarms(self, alarms: Alarms) -> Self {
+        Self { alarms, ..self }
     }
 
     /// Puts the core's rules in force, from the next sample on.
@@ -310,13 +319,14 @@ impl<D: Disk> Intake<D> {
             }
         }
         let _unsettled = self.settled.read().await;
-        let raised = {
+        let raised: Vec<EdgeAlert> = {
             let mut rules = self.rules.lock();
             samples
                 .iter()
                 .flat_map(|sample| rules.on_sample(sample))
                 .collect()
         };
+        self.alarms.note(&raised, std::time::Instant::now());
         self.keep(raised).await
     }
 
@@ -328,6 +338,7 @@ impl<D: Disk> Intake<D> {
         for alert in &mut alerts {
             alert.gateway.clone_from(&self.gateway);
         }
+        self.alarms.note(&alerts, std::time::Instant::now());
         let is_cancelled = !alerts.is_empty();
         self.keep(alerts).await?;
         drop(unsettled);

@@ -8,6 +8,7 @@
 //! from_applications (HTTP CONNECT, SOCKS5, TUN) == to_proxy ==> TCP, UDP or IP destinations
 //! ```
 
+pub mod alarms;
 pub mod clock;
 pub mod config;
 pub mod edge_rules;
@@ -44,6 +45,7 @@ use tunnel::{Interface, StartError, TunError, Tunnel, Urgency, steering_rules::D
 pub use config::{Config, TunTcp};
 
 use crate::{
+    alarms::Alarms,
     clock::{CoreClock, Moment},
     edge_rules::at_start::{self, AtStart},
     from_applications::{Applications, Packets, Redirected},
@@ -125,16 +127,26 @@ pub async fn run(
     let journals = JournalsWaiting::default();
     let (in_force, kept) = open_steering(&config)?;
     let flows = Flows::default();
+    let alarms = Alarms::default();
     let steering = Steering {
         tunnel: tunnel.clone(),
         flows: flows.clone(),
         in_force: in_force.subscribe(),
         data_dir: config.data_dir.clone(),
         clock: Moment::now,
+        alarms: alarms.clone(),
     };
     context
         .tasks()
         .spawn(steering.run(context.shutdown().clone()));
+    let shown = (gateway.clone(), tunnel.clone(), flows.clone());
+    context.show_paths(Arc::new(move |only| {
+        let (gateway, tunnel, flows) = &shown;
+        match only.is_none_or(|only| only == gateway) {
+            true => flows.rows(gateway, &tunnel.paths()),
+            false => Vec::new(),
+        }
+    }));
     let telemetry = (!config.path_telemetry.is_empty()).then(|| Telemetry {
         journals: journals.clone(),
         gateway: gateway.clone(),
@@ -178,7 +190,7 @@ pub async fn run(
     };
     let served = match config.ingest.is_empty() {
         true => carry_only(&tunnel, &context).await,
-        false => serve_with(config, gateway, uplink, &journals, &context).await,
+        false => serve_with(config, gateway, uplink, &journals, alarms, &context).await,
     };
     context.shutdown().request();
     if let Some(packets) = packets {
@@ -286,6 +298,7 @@ pub async fn serve(
         gateway,
         uplink,
         &JournalsWaiting::default(),
+        Alarms::default(),
         context,
     )
     .await
@@ -296,6 +309,7 @@ async fn serve_with(
     gateway: String,
     uplink: Arc<dyn Uplink>,
     journals: &JournalsWaiting,
+    alarms: Alarms,
     context: &Context,
 ) -> Result<(), RunError> {
     keep_private(&config)?;
@@ -337,6 +351,7 @@ async fn serve_with(
             clock: Moment::now,
             core: Arc::clone(&core),
             rules,
+            alarmed: alarms.watch(),
         };
         context
             .tasks()
@@ -359,6 +374,7 @@ async fn serve_with(
     ];
     let intake = Intake::new(gateway, vitals.clone(), alerts.clone(), rules);
     let intake = intake.with_core(core).while_following(following);
+    let intake = intake.with_alarms(alarms.clone());
     let intake = Arc::new(intake.with_states(states));
     let from_memory = FromMemory {
         intake: Arc::clone(&intake),

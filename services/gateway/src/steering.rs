@@ -9,6 +9,7 @@
 //! its bytes would take an access that stands by for alerts.
 
 mod document;
+mod table;
 mod usage;
 
 use std::{
@@ -32,12 +33,15 @@ use tunnel::{
 pub use document::{InForce, Kept};
 use usage::Usage;
 
-use crate::clock::Clock;
+use crate::{alarms::Alarms, clock::Clock};
 
 /// How often measurements are looked at while there are rules.
 const DECIDE_EVERY: Duration = Duration::from_millis(250);
 /// How often the bytes of the month are written down. A crash forgets less than this.
 const KEEP_EVERY: Duration = Duration::from_secs(60);
+/// Copies of a packet that a schedule without rules plans for while an alert is open. They take
+/// other paths than their originals.
+const COPIES_ALARMED: u8 = 2;
 /// An open flow that may use no living access is closed after so long.
 const BLOCKED_MAX: Duration = Duration::from_secs(5);
 /// Weight of a new interval in the loss of a path, which falls slowly and rises at once.
@@ -62,6 +66,10 @@ struct Table {
     in_force: Arc<InForce>,
     states: Vec<AccessState>,
     measurements: Measurements,
+    /// A high alert is open.
+    alarmed: bool,
+    /// Of the session, by the last decision.
+    schedule: Schedule,
     /// Bounded by the bounds on connections of applications.
     open: BTreeMap<u64, OpenFlow>,
     next: u64,
@@ -124,16 +132,22 @@ impl Flows {
         let mut table = self.0.lock();
         table.states = states;
         table.measurements = measurements;
+        table.schedule = Schedule::default();
         if table.in_force.is_empty() {
-            return Schedule::default();
+            if table.alarmed {
+                table.schedule.copies = COPIES_ALARMED;
+            }
+            return table.schedule.clone();
         }
-        let own = [
-            Flow::new("alerts", Urgency::Alert),
-            Flow::new("vitals", Urgency::Prompt),
-        ];
-        let mut decisions: Vec<Decision> = own
+        let alarmed = table.alarmed;
+        let mut decisions: Vec<Decision> = own_flows(alarmed)
             .iter()
-            .map(|flow| table.decide(flow).at_rest())
+            .map(|flow| table.decide(flow))
+            // Without an alert nothing is copied, and other flows stay as they are.
+            .map(|decision| match alarmed {
+                true => decision,
+                false => decision.at_rest(),
+            })
             .collect();
         let mut decided: BTreeMap<u64, Option<Blocked>> = BTreeMap::new();
         for (number, open) in &table.open {
@@ -155,8 +169,16 @@ impl Flows {
                 open.cut.cancel();
             }
         }
-        schedule(&decisions)
+        table.schedule = schedule(&decisions);
+        table.schedule.clone()
     }
+}
+
+/// The flows of the gateway's own readings, which are always open.
+fn own_flows(alarmed: bool) -> [Flow; 2] {
+    let mut vitals = Flow::new("vitals", Urgency::Prompt);
+    vitals.raised = alarmed;
+    [Flow::new("alerts", Urgency::Alert), vitals]
 }
 
 impl Table {
@@ -198,6 +220,7 @@ pub struct Steering {
     pub in_force: watch::Receiver<Arc<InForce>>,
     pub data_dir: PathBuf,
     pub clock: Clock,
+    pub alarms: Alarms,
 }
 
 impl Steering {
@@ -206,11 +229,14 @@ impl Steering {
         let mut usage = Usage::read(file);
         let mut losses = Losses::default();
         let mut kept_at = Instant::now();
+        let mut alarmed = self.alarms.watch();
         let mut ticks = tokio::time::interval(DECIDE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = ticks.tick() => {}
+                _ = ticks.tick() => self.alarms.expire(Instant::now()),
+                // At once: the alert itself is about to be sent.
+                Ok(()) = alarmed.changed() => {}
                 () = shutdown.requested() => break,
             }
             let in_force = self.in_force.borrow_and_update().clone();
@@ -226,7 +252,11 @@ impl Steering {
                 .map(|it| it.0)
                 .collect();
             let (states, measurements) = measure(names, &paths, &losses, &usage);
-            self.flows.0.lock().in_force = in_force;
+            {
+                let mut table = self.flows.0.lock();
+                table.in_force = in_force;
+                table.alarmed = *alarmed.borrow_and_update();
+            }
             let schedule = self.flows.decide_all(now, states, measurements);
             self.tunnel.set_schedule(schedule);
             if now >= kept_at + KEEP_EVERY {
@@ -371,6 +401,20 @@ mod tests {
                 .enter(Flow::new("applications", Urgency::Bulk))
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn while_an_alert_is_open_packets_change_their_path_with_rules_and_without() {
+        for text in ["format = 1\n", BULK_BY_WIFI] {
+            let flows = flows(text);
+            let decide =
+                || flows.decide_all(Instant::now(), states([true, true]), Measurements::new());
+            assert_eq!(decide().copies, 1, "{text}");
+            flows.0.lock().alarmed = true;
+            assert_eq!(decide().copies, 2, "{text}");
+            flows.0.lock().alarmed = false;
+            assert_eq!(decide().copies, 1, "{text}");
+        }
     }
 
     #[test]

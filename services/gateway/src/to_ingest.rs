@@ -8,6 +8,7 @@ mod courier;
 mod dead_letters;
 mod from_memory;
 mod link;
+mod race;
 mod sender;
 mod trims;
 

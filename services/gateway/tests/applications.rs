@@ -262,12 +262,18 @@ async fn a_full_gateway_refuses_and_a_closed_connection_frees_its_place() {
     )
     .await;
     let first = stage.tunnel(echo).await;
-    let answer = ask_http(&mut stage.connect().await, &echo.to_string()).await;
+    // Both wait for their turn, and no connection ends.
+    let (mut by_http, mut by_socks) = (stage.connect().await, stage.connect().await);
+    let target = echo.to_string();
+    let (answer, code) = tokio::join!(
+        ask_http(&mut by_http, &target),
+        ask_socks(&mut by_socks, echo)
+    );
     assert!(
         answer.starts_with("HTTP/1.1 503 ") && answer.contains("retry-after"),
         "{answer}"
     );
-    assert_eq!(ask_socks(&mut stage.connect().await, echo).await, 1);
+    assert_eq!(code, 1);
     drop(first);
     let again = async {
         while !ask_http(&mut stage.connect().await, &echo.to_string())
@@ -278,6 +284,26 @@ async fn a_full_gateway_refuses_and_a_closed_connection_frees_its_place() {
         }
     };
     within(again).await;
+    stage.stop().await;
+}
+
+/// More at once than negotiate together, and more than may be open: each waits for its turn.
+#[tokio::test]
+async fn two_hundred_connections_at_once_all_succeed() {
+    let echo = echo().await;
+    let stage = Stage::start(&[echo.to_string()], &[]).await;
+    let each = (0..200).map(async |_| {
+        let mut stream = stage.connect().await;
+        assert_eq!(ask_socks(&mut stream, echo).await, 0);
+        // Held until others wait.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        within(stream.write_all(b"heard")).await.unwrap();
+        within(stream.shutdown()).await.unwrap();
+        let mut back = Vec::new();
+        within(stream.read_to_end(&mut back)).await.unwrap();
+        assert_eq!(back, b"heard");
+    });
+    futures::future::join_all(each).await;
     stage.stop().await;
 }
 

@@ -199,16 +199,18 @@ async fn serve(
         let gateway = entered.gateway().clone();
         tasks.spawn(async move {
             let place = match quotas.tunnel(urgency, is_plain, Instant::now()) {
-                Ok(place) => Some(place),
+                Ok(place) => Ok(place),
                 Err(NoPlace::Later(_)) => quotas.turn(urgency, is_plain).await,
-                Err(NoPlace::Full) => None,
+                Err(NoPlace::Full(limit)) => Err(limit),
             };
             match place {
-                Some(_place) => upstream.serve(&gateway, request).await,
-                None => {
+                Ok(_place) => upstream.serve(&gateway, request).await,
+                Err(limit) => {
                     let gateway = &gateway.id;
+                    // Written once in 10 s for each gateway and limit.
                     tracing::warn!(
                         gateway,
+                        limit,
                         "requests refused: the quota of the gateway is spent"
                     );
                     metrics::counter!("braid_proxy_connects_total", "result" => "limited")

@@ -80,6 +80,8 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         plain_per_gateway_max: config.plain_tunnels_per_device_max,
         requests_per_second_max: config.requests_per_second_max,
     });
+    let shown = sessions.clone();
+    context.show_paths(Arc::new(move |gateway| shown.rows(gateway)));
     let ip = match config.ip()? {
         Some(settings) => Some(IpUpstream::open(settings).await?),
         None => None,

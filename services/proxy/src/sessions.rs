@@ -7,9 +7,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use service_kit::tls::GatewayId;
+use service_kit::{path_table::PathRow, tls::GatewayId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tunnel::{PathSnapshot, SessionHandle, Urgency};
+use tunnel::{PathSnapshot, PathState, SessionHandle, Urgency};
 
 use crate::budget::{Budget, FULL_AFTER};
 
@@ -33,7 +33,7 @@ impl Handle for SessionHandle {
 const KEPT_PART: usize = 8;
 
 /// Divisor of a gateway's plain tunnels: this part of them is not for bulk. A gateway has up to
-/// nine plain tunnels to ingest in each session, and those of a dead session remain for two
+/// ten plain tunnels to ingest in each session, and those of a dead session remain for two
 /// minutes.
 const PLAIN_KEPT_PART: usize = 3;
 
@@ -186,6 +186,19 @@ impl<H: Handle> Sessions<H> {
             .collect()
     }
 
+    /// The rows of `/paths`, of one gateway or of all.
+    pub(crate) fn rows(&self, only: Option<&str>) -> Vec<PathRow> {
+        let sessions = self.paths();
+        let wanted = sessions
+            .iter()
+            .filter(|(gateway, _)| only.is_none_or(|only| only == gateway.id));
+        let paths = wanted.flat_map(|(gateway, paths)| {
+            let open = paths.iter().filter(|path| path.state != PathState::Closed);
+            open.map(|path| path.row(&gateway.id))
+        });
+        paths.collect()
+    }
+
     /// The paths of every session with the gateway they belong to.
     pub(crate) fn paths(&self) -> Vec<(GatewayId, Vec<PathSnapshot>)> {
         let handles: Vec<(GatewayId, H)> = {
@@ -227,9 +240,15 @@ impl<H: Handle> Entered<H> {
 pub(crate) enum NoPlace {
     /// The gateway asks too often; there is room after this time.
     Later(Duration),
-    /// The gateway has its maximum of tunnels.
-    Full,
+    /// The gateway has all that this limit permits.
+    Full(Limit),
 }
+
+/// The flag that sets a limit, for the log.
+pub(crate) type Limit = &'static str;
+const TUNNELS: Limit = "--tunnels-per-device-max";
+const PLAIN_TUNNELS: Limit = "--plain-tunnels-per-device-max";
+const REQUESTS: Limit = "--requests-per-second-max";
 
 /// The quotas of one gateway, shared by all its sessions.
 #[derive(Clone)]
@@ -257,12 +276,16 @@ impl Quotas {
         }
     }
 
-    /// Waits for the turn of a request beyond the gateway's rate, at most [`WAIT_MAX`]. `None` if
-    /// the time is over, if [`WAITING_MAX`] others wait, or if all places are taken.
-    pub(crate) async fn turn(&self, urgency: Urgency, is_plain: bool) -> Option<TunnelPlace> {
+    /// Waits for the turn of a request beyond the gateway's rate, at most [`WAIT_MAX`]. Fails if the
+    /// time is over, if [`WAITING_MAX`] others wait, or if all places are taken.
+    pub(crate) async fn turn(
+        &self,
+        urgency: Urgency,
+        is_plain: bool,
+    ) -> Result<TunnelPlace, Limit> {
         let is_bulk = urgency == Urgency::Bulk;
         let waiting = &self.waiting[usize::from(!is_bulk)];
-        let _waiting = waiting.clone().try_acquire_owned().ok()?;
+        let _waiting = waiting.clone().try_acquire_owned().map_err(|_| REQUESTS)?;
         let waits = async {
             let _turn = match is_bulk {
                 true => Some(self.bulk_turn.lock().await),
@@ -271,13 +294,15 @@ impl Quotas {
             loop {
                 let now = Instant::now();
                 match self.tunnel(urgency, is_plain, now) {
-                    Ok(place) => return Some(place),
+                    Ok(place) => return Ok(place),
                     Err(NoPlace::Later(after)) => tokio::time::sleep(after).await,
-                    Err(NoPlace::Full) => return None,
+                    Err(NoPlace::Full(limit)) => return Err(limit),
                 }
             }
         };
-        tokio::time::timeout(WAIT_MAX, waits).await.ok()?
+        tokio::time::timeout(WAIT_MAX, waits)
+            .await
+            .unwrap_or(Err(REQUESTS))
     }
 
     /// A place for one more tunnel. Bulk leaves some places free; concurrent sessions may each take
@@ -297,7 +322,7 @@ impl Quotas {
         };
         let plain = if is_plain {
             let kept = kept(limits.plain_per_gateway_max, PLAIN_KEPT_PART);
-            Some(place(&self.plain, kept).ok_or(NoPlace::Full)?)
+            Some(place(&self.plain, kept).ok_or(NoPlace::Full(PLAIN_TUNNELS))?)
         } else {
             None
         };
@@ -305,7 +330,7 @@ impl Quotas {
             &self.tunnels,
             kept(limits.tunnels_per_gateway_max, KEPT_PART),
         )
-        .ok_or(NoPlace::Full)?;
+        .ok_or(NoPlace::Full(TUNNELS))?;
         Ok(TunnelPlace {
             _any: any,
             _plain: plain,
@@ -511,8 +536,8 @@ mod tests {
             futures::future::join_all(bulk),
             quotas.turn(Urgency::Urgent, false)
         );
-        assert!(urgent.is_some(), "bulk takes no place of an alert");
-        let refused = bulk.iter().filter(|place| place.is_none()).count();
+        assert!(urgent.is_ok(), "bulk takes no place of an alert");
+        let refused = bulk.iter().filter(|place| place.is_err()).count();
         assert_eq!(refused, 8, "no more wait than the bound");
     }
 }

@@ -33,6 +33,8 @@ export interface PathTrack {
   readonly name: string;
   readonly points: PathPoint[];
   state: PathState;
+  // Steering document in force at the gateway; 0: none, or a file of its own.
+  steeringVersion: number;
   // By this page's clock, so that no other clock decides whether a path still reports.
   heardAtMs: number;
 }
@@ -216,7 +218,7 @@ export class Model {
       const key = `${report.gateway}/${report.path}`;
       let track = this.paths.get(key);
       if (!track) {
-        track = { gateway: report.gateway, name: report.path, points: [], state: report.state, heardAtMs: 0 };
+        track = { gateway: report.gateway, name: report.path, points: [], state: report.state, steeringVersion: 0, heardAtMs: 0 };
         this.paths.set(key, track);
       }
       const timeS = seconds(report.timeUs);
@@ -230,6 +232,7 @@ export class Model {
       });
       if (track.points.length > PATH_POINTS_MAX) track.points.shift();
       track.state = report.state;
+      track.steeringVersion = report.steeringVersion;
       track.heardAtMs = performance.now();
     }
     this.changed("paths");

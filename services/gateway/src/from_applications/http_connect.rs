@@ -113,7 +113,9 @@ pub(super) fn refused(refusal: &Refusal) -> Vec<u8> {
     let more = match refusal {
         Refusal::Unauthorized => "proxy-authenticate: Basic realm=\"braid\"\r\n",
         Refusal::NotConnect => "allow: CONNECT\r\n",
-        Refusal::Full(_) | Refusal::NotOpened(OpenError::NoSession(_)) => "retry-after: 5\r\n",
+        Refusal::Full(_) | Refusal::Crowded(_) | Refusal::NotOpened(OpenError::NoSession(_)) => {
+            "retry-after: 5\r\n"
+        }
         _ => "",
     };
     let body = format!("{refusal}\n");
@@ -131,7 +133,7 @@ fn status(refusal: &Refusal) -> StatusCode {
         Refusal::TooSlow => StatusCode::REQUEST_TIMEOUT,
         Refusal::NotConnect => StatusCode::METHOD_NOT_ALLOWED,
         Refusal::Unauthorized => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
-        Refusal::Full(_) | Refusal::NoSocket(_) | Refusal::Steered(_) => {
+        Refusal::Full(_) | Refusal::Crowded(_) | Refusal::NoSocket(_) | Refusal::Steered(_) => {
             StatusCode::SERVICE_UNAVAILABLE
         }
         Refusal::NotOpened(error) => match error {

@@ -22,8 +22,10 @@ pub(super) enum Refusal {
     AddressKind,
     #[error("the token is missing or wrong")]
     Unauthorized,
-    #[error("{0} connections are open, the largest permitted number")]
+    #[error("{0} connections are open, the largest permitted number, and none ended in time")]
     Full(usize),
+    #[error("{0} requests wait for a connection to end, the largest permitted number")]
+    Crowded(usize),
     #[error(transparent)]
     Steered(Blocked),
     #[error(transparent)]
@@ -41,6 +43,7 @@ impl Refusal {
             Self::TooSlow => "slow",
             Self::Unauthorized => "unauthorized",
             Self::Full(_) => "full",
+            Self::Crowded(_) => "crowded",
             Self::Steered(_) => "steered",
             Self::NotOpened(OpenError::Refused(status)) => match *status {
                 StatusCode::FORBIDDEN => "forbidden",

@@ -267,7 +267,8 @@ fn code(refusal: &Refusal) -> u8 {
         | Refusal::TooSlow
         | Refusal::Unauthorized
         | Refusal::NoSocket(_)
-        | Refusal::Full(_) => GENERAL_FAILURE,
+        | Refusal::Full(_)
+        | Refusal::Crowded(_) => GENERAL_FAILURE,
         Refusal::Steered(_) => NOT_ALLOWED,
         Refusal::NotOpened(error) => match error {
             OpenError::Refused(StatusCode::FORBIDDEN) => NOT_ALLOWED,

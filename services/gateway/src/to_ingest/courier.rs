@@ -8,14 +8,16 @@ use std::{
 };
 
 use contracts::vitals::{Sample, UploadRequest, UploadResponse};
+use prost::Message;
 use service_kit::{CheckHandle, Shutdown};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, watch};
 use tracing::Instrument;
 use tunnel::{TunnelEvent, Urgency};
 
 use super::{
     dead_letters::DeadLetters,
     link::{Link, LinkEvent},
+    race::Race,
     sender::{BATCH_ENTRIES_MAX, Command, Event, Generation, Limits, Sender},
     trims::Trims,
 };
@@ -54,7 +56,8 @@ impl Options {
         limits: Limits {
             in_flight_max: 16,
             acknowledge_limit: Duration::from_secs(10),
-            copies: true,
+            copies: 1,
+            redundant: false,
             gather: Duration::from_millis(500),
         },
     };
@@ -64,7 +67,10 @@ impl Options {
         limits: Limits {
             in_flight_max: 4,
             acknowledge_limit: Duration::from_secs(3),
-            copies: true,
+            // One goes on the path of the original and one on another path: the loss of one packet costs
+            // nothing, and neither does the loss of a path.
+            copies: 2,
+            redundant: true,
             gather: Duration::ZERO,
         },
     };
@@ -84,6 +90,8 @@ pub struct Courier<D> {
     pub core: Arc<CoreClock>,
     /// Follows the core's rules over the same links.
     pub rules: Option<Follower>,
+    /// Whether a high alert is open; then uploads go redundantly.
+    pub alarmed: watch::Receiver<bool>,
 }
 
 impl<D: Disk> Courier<D> {
@@ -107,6 +115,9 @@ impl<D: Disk> Courier<D> {
         let mut cuts = Cuts::default();
         let mut silent: Option<(String, Instant)> = None;
         let mut trims = Trims::new(sender.acknowledged());
+        let mut race = Race::default();
+        let mut alarmed = self.alarmed.clone();
+        alarmed.mark_changed();
         loop {
             while let Some(command) = sender.poll(Instant::now()) {
                 match command {
@@ -122,6 +133,7 @@ impl<D: Disk> Courier<D> {
                         let link = links.iter().find(|link| link.generation == generation);
                         let end = self.send(link, from).await;
                         cuts.note(generation, from, end);
+                        race.on_original(generation, end);
                         sender.on_event(Instant::now(), Event::Sent { generation, end });
                         if end == from {
                             break;
@@ -135,6 +147,7 @@ impl<D: Disk> Courier<D> {
                         let link = links.iter().find(|link| link.generation == generation);
                         let end = self.copy(link, from, until).await;
                         cuts.note(generation, from, end);
+                        race.on_copy(end);
                         sender.on_event(Instant::now(), Event::Sent { generation, end });
                     }
                 }
@@ -168,6 +181,10 @@ impl<D: Disk> Courier<D> {
                         }
                         LinkEvent::Answer(generation, answer) => {
                             let known = sender.acknowledged();
+                            let now = Instant::now();
+                            for won in race.on_answer(now, generation, answer.position) {
+                                self.count_win(won);
+                            }
                             self.on_answer(generation, answer, &cuts, known).await
                         }
                     };
@@ -176,6 +193,10 @@ impl<D: Disk> Courier<D> {
                 Ok(()) = durable.changed() => {
                     let position = *durable.borrow_and_update();
                     sender.on_event(Instant::now(), Event::Durable(position));
+                }
+                Ok(()) = alarmed.changed() => {
+                    let redundant = *alarmed.borrow_and_update();
+                    sender.on_event(Instant::now(), Event::Redundant(redundant));
                 }
                 event = paths.recv(), if paths_open => match event {
                     Err(broadcast::error::RecvError::Closed) => paths_open = false,
@@ -277,11 +298,23 @@ impl<D: Disk> Courier<D> {
             return from;
         };
         let end = chunk.next;
-        if link.requests.try_send(upload_request(chunk)).is_err() {
+        let request = upload_request(chunk);
+        let bytes = request.encoded_len() as u64;
+        if link.requests.try_send(request).is_err() {
             return from;
         }
-        metrics::counter!("braid_gateway_copies_total", "class" => self.options.class).increment(1);
+        let class = self.options.class;
+        metrics::counter!("braid_gateway_copies_total", "class" => class).increment(1);
+        metrics::counter!("braid_gateway_redundant_bytes_total", "class" => class).increment(bytes);
         end
+    }
+
+    /// A copy was acknowledged before its original, by this time.
+    fn count_win(&self, won: Duration) {
+        let class = self.options.class;
+        metrics::counter!("braid_gateway_redundant_wins_total", "class" => class).increment(1);
+        metrics::counter!("braid_gateway_redundant_won_milliseconds_total", "class" => class)
+            .increment(won.as_millis() as u64);
     }
 
     async fn read(&self, from: u64, entries_max: usize) -> Option<Chunk> {

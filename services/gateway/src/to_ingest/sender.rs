@@ -1,16 +1,17 @@
 //! What to send next, without a socket or a clock.
 //!
-//! State is three positions of the journal, `acknowledged <= next <= durable`, and up to four links to ingest: the current one, a
-//! spare that stands idle, one for copies, and one that is being opened. Invariants:
+//! State is three positions of the journal, `acknowledged <= next <= durable`, and up to five links to ingest: the current one, a
+//! spare that stands idle, one or two for copies, and one that is being opened. Invariants:
 //! 1. Whatever link becomes current starts at `acknowledged`: everything sent on an earlier one and not acknowledged is sent again.
 //!    Ingest discards what it has.
 //! 2. An acknowledgement counts whichever link it came over.
 //! 3. When a path dies or falls silent, or acknowledgements stay away, the spare takes over at once. It has nothing in flight, so the dead path
 //!    holds nothing of it back, and the round trips of CONNECT, TLS and gRPC are behind it.
 //! 4. Without a spare a link is opened at once, and the old one stays in use until the new one stands.
-//! 5. What is few entries and has no acknowledgement a moment later goes out once more on the link for copies: in other packets, so that the loss
-//!    of one costs no round trip. That link never skips an entry, so that its acknowledgements count like any other. It may hold bytes on a
-//!    dead path, so it never becomes current: with each takeover it is closed and opened anew.
+//! 5. What is few entries and has no acknowledgement a moment later goes out once more on the links for copies: in other packets, so that the loss
+//!    of one costs no round trip. While the sender is redundant, copies go at once, whether or not an acknowledgement is missing. Such a link
+//!    never skips an entry, so that its acknowledgements count like any other. It may hold bytes on a dead path, so it never becomes current:
+//!    with each takeover it is closed and opened anew.
 //! 6. While a batch waits for its acknowledgement, what comes is gathered into the next one, for a bounded time. A link delivers in order, so
 //!    an upload sent earlier would have waited behind the lost packet of the one before it; and a core that answers late gets fewer uploads.
 //! 7. A core that reads slowly, because a quota is used up, is told from a dead path by its answers: as long as they come late, each has the time
@@ -50,8 +51,10 @@ pub struct Limits {
     pub in_flight_max: usize,
     /// After so long without an acknowledgement of the oldest batch the link counts as dead, whatever was usual before.
     pub acknowledge_limit: Duration,
-    /// Whether there is a link for copies.
-    pub copies: bool,
+    /// Links for copies.
+    pub copies: usize,
+    /// Copies go at once, from the beginning (see [`Event::Redundant`]).
+    pub redundant: bool,
     /// The longest that an entry waits for the acknowledgement of the batch before it, so as to share an upload with what comes meanwhile.
     pub gather: Duration,
 }
@@ -74,6 +77,8 @@ pub enum Event {
         end: u64,
     },
     Acknowledged(u64),
+    /// Whether each batch is copied at once, or only if its acknowledgement is late.
+    Redundant(bool),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +106,7 @@ struct InFlight {
     sent: Instant,
 }
 
-/// The link of copies, and where they have come to.
+/// A link of copies, and where they have come to.
 #[derive(Clone, Copy, Debug)]
 struct Copier {
     generation: Generation,
@@ -141,7 +146,9 @@ pub struct Sender {
     unanswered: u32,
     current: Option<Generation>,
     spare: Option<Generation>,
-    copier: Option<Copier>,
+    /// At most as many as the limit of links for copies.
+    copiers: Vec<Copier>,
+    redundant: bool,
     opening: Option<Opening>,
     /// Openings that were given up since one came up.
     given_up: u32,
@@ -173,7 +180,8 @@ impl Sender {
             unanswered: 0,
             current: None,
             spare: None,
-            copier: None,
+            copiers: Vec::new(),
+            redundant: limits.redundant,
             opening: None,
             given_up: 0,
             closing: VecDeque::new(),
@@ -211,18 +219,20 @@ impl Sender {
             Event::Up(generation) => self.on_up(generation),
             Event::Lost(generation, random) => self.on_lost(now, generation, random),
             Event::PathDown => self.want_another(),
+            Event::Redundant(redundant) => self.redundant = redundant || self.limits.redundant,
             Event::Sent { generation, end } => {
                 self.sending = false;
                 self.waiting_since = now;
-                if let Some(mut copier) = self
-                    .copier
-                    .take_if(|copier| copier.generation == generation)
-                {
-                    if end > copier.from {
-                        copier.copied = end;
-                        self.copier = Some(copier);
+                let copier = self
+                    .copiers
+                    .iter()
+                    .position(|it| it.generation == generation);
+                if let Some(index) = copier {
+                    if end > self.copiers[index].from {
+                        self.copiers[index].copied = end;
                     } else {
                         // It takes no more.
+                        self.copiers.remove(index);
                         self.closing.push_back(generation);
                     }
                 }
@@ -303,10 +313,8 @@ impl Sender {
     }
 
     fn poll_copy(&mut self, now: Instant) -> Option<Command> {
-        if self.copy_at().is_none_or(|at| now < at) {
-            return None;
-        }
-        let copier = self.copier.as_mut()?;
+        let (index, _) = self.copy_at().filter(|(_, at)| now >= *at)?;
+        let copier = self.copiers.get_mut(index)?;
         copier.from = copier.copied.max(self.acknowledged);
         self.sending = true;
         Some(Command::Copy {
@@ -316,15 +324,25 @@ impl Sender {
         })
     }
 
-    /// When the oldest batch that was not copied yet is.
-    fn copy_at(&self) -> Option<Instant> {
-        let copier = self.copier?;
+    /// Which link of copies is next, and when: its oldest batch that was not copied yet counts.
+    fn copy_at(&self) -> Option<(usize, Instant)> {
         let few = self.durable.saturating_sub(self.acknowledged) <= COPIED_ENTRIES_MAX;
-        let batch = self
-            .in_flight
-            .iter()
-            .find(|batch| batch.end > copier.copied)?;
-        (few && !self.sending).then_some(batch.sent + self.usual.copy_after())
+        if !few || self.sending {
+            return None;
+        }
+        let after = match self.redundant {
+            true => Duration::ZERO,
+            false => self.usual.copy_after(),
+        };
+        let due = |copier: &Copier| {
+            let mut batches = self.in_flight.iter();
+            batches
+                .find(|batch| batch.end > copier.copied)
+                .map(|batch| batch.sent + after)
+        };
+        let each = self.copiers.iter().enumerate();
+        let each = each.filter_map(|(index, copier)| Some((index, due(copier)?)));
+        each.min_by_key(|(_, at)| *at)
     }
 
     fn poll_open(&mut self, now: Instant) -> Option<Command> {
@@ -362,7 +380,7 @@ impl Sender {
     /// When a link is to be opened, given that none is being opened: one to replace the current one at the pace of
     /// REOPEN_INTERVAL, a first one or a spare also not before the pause that follows a loss.
     fn open_at(&self) -> Option<Instant> {
-        if self.spare.is_some() && (!self.limits.copies || self.copier.is_some()) {
+        if self.spare.is_some() && self.copiers.len() >= self.limits.copies {
             return None;
         }
         let paced = self.opened_at.map(|at| at + REOPEN_INTERVAL);
@@ -385,7 +403,7 @@ impl Sender {
         // Without room an acknowledgement comes first.
         let sends = self.current.is_some() && !self.sending && self.has_room();
         let gathered = self.gathered_at().filter(|_| sends);
-        [open, overdue, gathered, self.copy_at()]
+        [open, overdue, gathered, self.copy_at().map(|(_, at)| at)]
             .into_iter()
             .flatten()
             .min()
@@ -446,7 +464,7 @@ impl Sender {
         } else if self.spare.is_none() {
             self.spare = Some(generation);
         } else {
-            self.copier = Some(Copier {
+            self.copiers.push(Copier {
                 generation,
                 copied: self.acknowledged,
                 from: self.acknowledged,
@@ -457,7 +475,7 @@ impl Sender {
     fn make_current(&mut self, generation: Generation) {
         self.closing.extend(self.current.replace(generation));
         self.closing
-            .extend(self.copier.take().map(|copier| copier.generation));
+            .extend(self.copiers.drain(..).map(|copier| copier.generation));
         self.replace = false;
         self.start_over();
     }
@@ -472,11 +490,12 @@ impl Sender {
             self.replace &= self.current.is_some();
         } else if self.spare == Some(generation) {
             self.spare = None;
-        } else if self
-            .copier
-            .is_some_and(|copier| copier.generation == generation)
+        } else if let Some(index) = self
+            .copiers
+            .iter()
+            .position(|copier| copier.generation == generation)
         {
-            self.copier = None;
+            self.copiers.remove(index);
         } else if self.current == Some(generation) {
             self.current = None;
             self.start_over();

@@ -103,8 +103,9 @@ struct State {
     single_path: bool,
     /// Packets change their path while another one has room.
     alternates: bool,
-    /// Slot of the last packet that took a turn.
+    /// Slot of the last packet that took a turn, and when, to the precision of `now`.
     sent_last: Option<usize>,
+    turn_at: Option<Instant>,
 }
 
 /// The scheduler's answer for the next packet of a path.

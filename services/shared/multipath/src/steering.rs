@@ -810,3 +810,5 @@ mod keepalive_tests;
 mod keepalive_world_tests;
 #[cfg(test)]
 mod rare_pings_tests;
+#[cfg(test)]
+mod zombie_tests;

@@ -1,4 +1,4 @@
-//! The listener for operators: `/healthz`, `/readyz`, `/metrics`.
+//! The listener for operators: `/healthz`, `/readyz`, `/metrics`, `/paths`.
 //!
 //! It runs on its own thread and event loop, so it still answers, and reports the stall, while the
 //! main event loop is stuck.
@@ -6,14 +6,16 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use serde::Deserialize;
 use serde_json::json;
 use tokio::net::TcpListener;
 
+use crate::path_table::AllPaths;
 use crate::{ConfigError, Context, Health, ProgressHandle};
 
 /// Interval of the main event loop's beats.
@@ -85,6 +87,7 @@ pub fn router(process: Health, contexts: Vec<Context>) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
+        .route("/paths", get(paths))
         .with_state(Observed { process, contexts })
 }
 
@@ -140,6 +143,24 @@ async fn metrics() -> Response {
     let exposition = "text/plain; version=0.0.4";
     let body = crate::telemetry::metrics_handle().render();
     ([(header::CONTENT_TYPE, exposition)], body).into_response()
+}
+
+#[derive(Deserialize)]
+struct WhosePaths {
+    gateway: Option<String>,
+}
+
+/// The paths of the process's gateways and proxies; 404 if it runs none.
+async fn paths(State(observed): State<Observed>, Query(whose): Query<WhosePaths>) -> Response {
+    let contexts = observed.contexts.iter();
+    let services: Vec<_> = contexts
+        .filter_map(|context| context.paths(whose.gateway.as_deref()))
+        .collect();
+    let status = match services.is_empty() {
+        true => StatusCode::NOT_FOUND,
+        false => StatusCode::OK,
+    };
+    (status, Json(AllPaths { services })).into_response()
 }
 
 fn status_of(good: bool) -> StatusCode {

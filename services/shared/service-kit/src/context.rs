@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clocks::CheckedClock;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Health;
+use crate::path_table::{PathTable, ServicePaths};
 
 /// Time for a service to finish after shutdown was requested; remaining tasks are then dropped.
 /// Nothing acknowledged lives in memory only, so no data is lost.
@@ -59,6 +61,7 @@ struct Inner {
     health: Health,
     listeners: watch::Sender<HashMap<&'static str, SocketAddr>>,
     tasks: TaskTracker,
+    paths: Mutex<Option<PathTable>>,
 }
 
 impl Context {
@@ -77,6 +80,7 @@ impl Context {
                 health: Health::new(),
                 listeners: watch::Sender::new(HashMap::new()),
                 tasks: TaskTracker::new(),
+                paths: Mutex::default(),
             }),
         }
     }
@@ -110,6 +114,16 @@ impl Context {
         self.inner.listeners.send_modify(|listeners| {
             listeners.insert(what, address);
         });
+    }
+
+    /// Serves this table at `/paths` of the admin listener.
+    pub fn show_paths(&self, table: PathTable) {
+        *self.inner.paths.lock() = Some(table);
+    }
+
+    pub(crate) fn paths(&self, gateway: Option<&str>) -> Option<ServicePaths> {
+        let table = self.inner.paths.lock().clone()?;
+        Some(ServicePaths::new(self.inner.noun, table(gateway)))
     }
 
     /// Waits until the listener is announced; `None` if the service ended before.

@@ -19,6 +19,7 @@ pub mod https;
 pub mod names;
 mod network;
 pub mod own_clock;
+pub mod path_table;
 pub mod quota;
 mod secret;
 pub mod telemetry;

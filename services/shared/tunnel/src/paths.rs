@@ -11,6 +11,7 @@ use std::{
 use multipath::{PathState, steering_rules::Schedule};
 use noq::{PathId, PathStats, WeakPathHandle};
 use parking_lot::Mutex;
+use service_kit::path_table::PathRow;
 use tokio::sync::watch;
 
 use crate::{names::is_name, slots::Slots, tcp::Counts};
@@ -45,6 +46,37 @@ pub struct PathSnapshot {
     pub congestion_window_bytes: u64,
     pub local_ip: Option<IpAddr>,
     pub remote_address: Option<SocketAddr>,
+}
+
+impl PathSnapshot {
+    /// The row of `/paths` as far as the transport knows it.
+    pub fn row(&self, gateway: &str) -> PathRow {
+        PathRow {
+            gateway: gateway.to_owned(),
+            path: match self.name.is_empty() {
+                true => format!("path-{}", self.path_id),
+                false => self.name.clone(),
+            },
+            session: self.session,
+            path_id: self.path_id,
+            state: format!("{:?}", self.state).to_lowercase(),
+            rtt_ms: self.rtt.as_secs_f64() * 1e3,
+            rtt_min_ms: self.rtt_min.as_secs_f64() * 1e3,
+            loss: None,
+            sent_bytes: self.sent_bytes,
+            received_bytes: self.received_bytes,
+            sent_packets: self.sent_packets,
+            lost_packets: self.lost_packets,
+            congestion_window_bytes: self.congestion_window_bytes,
+            month_bytes: None,
+            rank: String::new(),
+            rules: Vec::new(),
+            local_address: self.local_ip.map_or_else(String::new, |it| it.to_string()),
+            remote_address: self
+                .remote_address
+                .map_or_else(String::new, |it| it.to_string()),
+        }
+    }
 }
 
 #[derive(Debug)]

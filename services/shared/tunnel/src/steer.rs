@@ -340,10 +340,15 @@ impl Steered {
 
 /// Pending at the server.
 async fn ways_changed(ways: &mut Option<Ways>) {
-    if let Some(ways) = ways
-        && ways.changes.changed().await.is_ok()
-    {
-        return;
+    if let Some(ways) = ways {
+        // Also a schedule, which must hold for the data that is about to be sent.
+        let changed = tokio::select! {
+            changed = ways.changes.changed() => changed,
+            changed = ways.schedule.changed() => changed,
+        };
+        if changed.is_ok() {
+            return;
+        }
     }
     std::future::pending().await
 }

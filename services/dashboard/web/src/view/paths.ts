@@ -33,8 +33,9 @@ export function pathsView(model: Model, actions: LinkActions): { element: HTMLEl
   const list = h("div", { class: "paths" });
   const share = h("div", { class: "share", role: "img" });
   const gatewayName = h("span", { class: "dim" });
+  const steering = h("span", { class: "dim", "data-steering": "", title: "Version of the steering document that this gateway has acknowledged." });
   const empty = h("p", { class: "empty" }, "No path reports yet.");
-  const element = h("section", { class: "panel paths-panel", "aria-label": "Access paths" }, h("header", {}, h("h2", {}, "Paths"), gatewayName), share, list, empty);
+  const element = h("section", { class: "panel paths-panel", "aria-label": "Access paths" }, h("header", {}, h("h2", {}, "Paths"), gatewayName, steering), share, list, empty);
   const rows = new KeyedList<PathItem>(list, (item) => item.key, (item) => pathRow(item, actions));
   const shares = new KeyedList<PathItem>(share, (item) => item.key, (item) => {
     const bar = h("span", { class: "share-bar", "data-path": item.name });
@@ -45,6 +46,7 @@ export function pathsView(model: Model, actions: LinkActions): { element: HTMLEl
     const gateway = model.patient()?.gateway || model.links[0]?.gateway || model.paths.values().next().value?.gateway || "";
     const items = itemsOf(model, gateway);
     setText(gatewayName, gateway);
+    setText(steering, steeringText(model, gateway));
     empty.hidden = items.length > 0;
     rows.update(items);
     const carrying = items.filter((item) => item.share > 0);
@@ -73,6 +75,17 @@ function itemsOf(model: Model, gateway: string): PathItem[] {
       link: model.links.find((link) => link.name === name && (link.gateway === gateway || link.gateway === "")),
       share: total > 0 ? rate(name) / total : 0,
     }));
+}
+
+// steeringText names the document that the gateway obeys. Its newest report counts: a path that is
+// closed keeps the version of its last one.
+function steeringText(model: Model, gateway: string): string {
+  let newest: PathTrack | undefined;
+  for (const track of model.paths.values()) {
+    if (track.gateway === gateway && track.heardAtMs > (newest?.heardAtMs ?? -1)) newest = track;
+  }
+  if (!newest) return "";
+  return newest.steeringVersion > 0 ? `steering v${newest.steeringVersion}` : "no steering document";
 }
 
 function silent(track: PathTrack | undefined): boolean {

@@ -1,11 +1,13 @@
 use super::*;
 
 mod held_back;
+mod redundant;
 
 const LIMITS: Limits = Limits {
     in_flight_max: 2,
     acknowledge_limit: Duration::from_secs(5),
-    copies: false,
+    copies: 0,
+    redundant: false,
     gather: Duration::ZERO,
 };
 
@@ -30,7 +32,7 @@ impl Bench {
     /// With a link for copies, number 3.
     fn with_copies(durable: u64) -> Self {
         let copies = Limits {
-            copies: true,
+            copies: 1,
             ..LIMITS
         };
         let mut bench = Self::with(copies, durable);
@@ -370,8 +372,12 @@ fn any_mix_of_events_sends_everything_in_the_end() {
                 .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % bound
         };
-        let copies = seed % 2 == 1;
-        let mut bench = Bench::with(Limits { copies, ..LIMITS }, 0);
+        let limits = Limits {
+            copies: (seed % 3) as usize,
+            redundant: seed % 2 == 1,
+            ..LIMITS
+        };
+        let mut bench = Bench::with(limits, 0);
         let mut durable = 0;
         // Where each link has come to: none may skip an entry that was not acknowledged.
         let mut reached: std::collections::BTreeMap<u64, u64> = Default::default();
@@ -405,7 +411,7 @@ fn any_mix_of_events_sends_everything_in_the_end() {
                         from,
                         until,
                     } => {
-                        assert!(copies && from < until && until <= durable);
+                        assert!(limits.copies > 0 && from < until && until <= durable);
                         let end = (from + 1 + random(5)).min(until);
                         let before = reached.insert(generation, end).unwrap_or(0);
                         assert!(from <= before.max(bench.sender.acknowledged));

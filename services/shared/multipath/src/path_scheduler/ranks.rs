@@ -3,6 +3,8 @@
 //! Invariant: of the paths that are alive and not forbidden, the first of the order is always
 //! admitted, and so is the weighted path that sent the least for its weight.
 
+use std::time::Duration;
+
 use super::{PACKET_BYTES, PathScheduler, Slot, State};
 use crate::steering_rules::{PathSchedule, Rank};
 
@@ -10,6 +12,8 @@ use crate::steering_rules::{PathSchedule, Rank};
 const LEAD_BYTES: f64 = 45_000.0;
 /// A window before the first acknowledgement.
 const UNKNOWN_WINDOW_BYTES: u64 = 64 * 1_200;
+/// After this pause the next packet is the first of a message, and goes by the quickest path.
+const TURN_ENDS_AFTER: Duration = Duration::from_millis(20);
 /// Packets below are pings and acknowledgements, which take no turn.
 const TURN_BYTES_MIN: u64 = 200;
 
@@ -109,24 +113,42 @@ impl State {
 
     /// Packets change their path, so that each active one carries a part, and a copy takes another
     /// path than what it copies. A path with a full window gives up its turn, and one with a weight
-    /// follows that.
+    /// follows that. After a pause the quickest path begins: an odd number of copies would otherwise
+    /// give every other message to the slow path first.
     fn is_in_turn(&self, own: usize, slot: &Slot) -> bool {
         let takes_turns = self.alternates && slot.ranked.schedule.weight.is_none();
-        let waits = takes_turns && self.sent_last == Some(own);
+        if !takes_turns {
+            return true;
+        }
         let active = |other: &&Slot| other.ranked.schedule.rank == Some(Rank::Active);
-        !waits
-            || !self
-                .ranked_others(own)
-                .filter(active)
-                .any(|other| self.has_room(other))
+        let mut others = self
+            .ranked_others(own)
+            .filter(active)
+            .filter(|other| self.has_room(other));
+        let ends_at = self.turn_at.and_then(|at| at.checked_add(TURN_ENDS_AFTER));
+        let goes_on = ends_at.zip(self.now).is_some_and(|(ends, now)| now < ends);
+        match goes_on {
+            true => self.sent_last != Some(own) || others.next().is_none(),
+            false => !others.any(|other| is_quicker(other, slot)),
+        }
     }
 
     /// Notes whose turn it was.
     pub(super) fn took_turn(&mut self, slot: usize, bytes: u64) {
         if bytes >= TURN_BYTES_MIN {
             self.sent_last = Some(slot);
+            self.turn_at = self.now;
         }
     }
+}
+
+/// A path without a measured round trip is the slowest.
+fn is_quicker(slot: &Slot, than: &Slot) -> bool {
+    let rtt = |slot: &Slot| match slot.model.rtt_smoothed {
+        Duration::ZERO => Duration::MAX,
+        rtt => rtt,
+    };
+    rtt(slot) < rtt(than)
 }
 
 impl PathScheduler {
@@ -164,7 +186,7 @@ impl PathScheduler {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
     use crate::coupling::Coupling;
@@ -276,5 +298,25 @@ mod tests {
         scheduler.sent(1, 1_200, WINDOW);
         scheduler.sent(0, 1_200, 1_200);
         assert!(admits(&scheduler, 0), "the other one is full");
+    }
+
+    #[test]
+    fn after_a_pause_the_quickest_path_begins() {
+        let scheduler = scheduler(&[at(0, Rank::Active), at(1, Rank::Active)]);
+        scheduler.set_alternates(true);
+        let start = Instant::now();
+        let mut slow: PathModel = scheduler.models()[0];
+        slow.rtt_smoothed = Duration::from_millis(70);
+        scheduler.report(start, slow, false, Coupling::Off);
+        for message in 1..4u32 {
+            scheduler.tick(start + TURN_ENDS_AFTER * 2 * message);
+            let mut turns = Vec::new();
+            for _ in 0..3 {
+                let slot = (0..2).find(|slot| admits(&scheduler, *slot)).unwrap();
+                turns.push(slot);
+                scheduler.sent(slot, 600, 600);
+            }
+            assert_eq!(turns, [1, 0, 1]);
+        }
     }
 }

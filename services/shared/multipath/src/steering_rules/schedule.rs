@@ -28,6 +28,16 @@ impl PathSchedule {
         rank: None,
         weight: None,
     };
+
+    /// The rank as tables show it.
+    pub fn rank_name(&self) -> &'static str {
+        match self.rank {
+            Some(Rank::Active) => "active",
+            Some(Rank::Spill) => "spill",
+            Some(Rank::Standby) => "standby",
+            None => "forbidden",
+        }
+    }
 }
 
 /// The schedule of a session, by name of the access.

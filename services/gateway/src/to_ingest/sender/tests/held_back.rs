@@ -25,7 +25,8 @@ impl Held {
         let limits = Limits {
             in_flight_max: 16,
             acknowledge_limit: Duration::from_secs(10),
-            copies: true,
+            copies: 1,
+            redundant: false,
             gather: Duration::from_millis(500),
         };
         let bench = Bench::with(limits, backlog);

@@ -1,0 +1,161 @@
+//! Copies that go at once, and what they win where packets are lost; in virtual time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn while_redundant_each_batch_is_copied_at_once() {
+    let mut bench = Bench::with_copies(0);
+    let copy = |from, until| Command::Copy {
+        generation: 3,
+        from,
+        until,
+    };
+    bench.tell(Event::Redundant(true));
+    assert_eq!(bench.tell(Event::Durable(2)), [send(1, 0)]);
+    assert_eq!(bench.sent(1, 2), [copy(0, 2)]);
+    assert_eq!(bench.sent(3, 2), []);
+    bench.tell(Event::Acknowledged(2));
+    bench.tell(Event::Redundant(false));
+    assert_eq!(bench.tell(Event::Durable(3)), [send(1, 2)]);
+    assert_eq!(bench.sent(1, 3), []);
+    let after = bench.sender.usual.copy_after();
+    assert_eq!(bench.pass(after), [copy(2, 3)]);
+}
+
+#[test]
+fn alerts_have_two_links_of_copies_and_use_both_at_once() {
+    let limits = Limits {
+        copies: 2,
+        redundant: true,
+        ..LIMITS
+    };
+    let mut bench = Bench::with(limits, 0);
+    bench.commands();
+    for generation in 1..=4 {
+        bench.tell(Event::Up(generation));
+        let opened = bench.pass(REOPEN_INTERVAL);
+        let expected = (generation < 4).then_some(Command::Open(generation + 1));
+        assert_eq!(opened, Vec::from_iter(expected));
+    }
+    assert_eq!(bench.tell(Event::Durable(1)), [send(1, 0)]);
+    for (before, generation) in [(1, 3), (3, 4)] {
+        let copy = Command::Copy {
+            generation,
+            from: 0,
+            until: 1,
+        };
+        assert_eq!(bench.sent(before, 1), [copy]);
+    }
+    assert_eq!(bench.sent(4, 1), []);
+    // A link that takes no more is closed, and the other copies go on.
+    bench.tell(Event::Durable(2));
+    bench.sent(1, 2);
+    let commands = bench.sent(3, 1);
+    assert!(commands.contains(&Command::Close(3)), "{commands:?}");
+}
+
+/// One alert each second over two paths, 8 and 35 ms away, that lose 3 % of packets. With
+/// `redundant` packets change their path. A link delivers in order; a lost packet comes again after
+/// three round trips. While a path is cut the other one loses nothing. Returns the delays, sorted.
+fn delays(limits: Limits, cut_path: Option<usize>, alerts: u64) -> Vec<Duration> {
+    let mut bench = Bench::with(limits, 0);
+    bench.commands();
+    for generation in 1..=(2 + limits.copies as u64) {
+        bench.tell(Event::Up(generation));
+        bench.pass(REOPEN_INTERVAL);
+    }
+    let mut random = 77_u64;
+    let mut lost = move || {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % 1_000 < 30
+    };
+    let one_way = [MS * 8, MS * 35];
+    let mut free_at: std::collections::BTreeMap<u64, Instant> = Default::default();
+    // When a link's packet arrives, and when its answer does.
+    let mut all = Vec::new();
+    for alert in 1..=alerts {
+        let raised = bench.now;
+        // After a pause the quickest path begins.
+        let mut last_path = 1;
+        let mut first: Option<Instant> = None;
+        let mut answers = BinaryHeap::new();
+        let mut commands = bench.tell(Event::Durable(alert));
+        while first.is_none_or(|at| bench.now < at) || !answers.is_empty() {
+            for command in std::mem::take(&mut commands) {
+                let generation = match command {
+                    Command::Send { generation, .. } | Command::Copy { generation, .. } => {
+                        generation
+                    }
+                    _ => continue,
+                };
+                let path = match limits.redundant {
+                    true => 1 - last_path,
+                    false => 0,
+                };
+                last_path = path;
+                let mut at = bench.now + one_way[path];
+                // A silent path is noticed after 250 ms; then the other one carries.
+                if cut_path == Some(path) {
+                    at = bench.now + MS * 250 + one_way[1 - path];
+                } else {
+                    while cut_path.is_none() && lost() {
+                        at += one_way[path] * 6;
+                    }
+                }
+                let free = free_at.entry(generation).or_insert(at);
+                at = at.max(*free);
+                *free = at;
+                first = Some(first.map_or(at, |first| first.min(at)));
+                answers.push(Reverse((at + one_way[path], alert)));
+                commands.extend(bench.sent(generation, alert));
+            }
+            if !commands.is_empty() {
+                continue;
+            }
+            let answer = answers.peek().map(|it| it.0.0);
+            let deadline = bench.sender.deadline().filter(|at| *at > bench.now);
+            let next = answer.into_iter().chain(deadline).min();
+            bench.now = next.unwrap_or(bench.now + MS).max(bench.now);
+            while answers.peek().is_some_and(|it| it.0.0 <= bench.now) {
+                answers.pop();
+                commands.extend(bench.tell(Event::Acknowledged(alert)));
+            }
+            commands.extend(bench.commands());
+        }
+        all.push(first.unwrap_or(raised) - raised);
+        bench.now = bench.now.max(raised + MS * 1_000);
+    }
+    all.sort_unstable();
+    all
+}
+
+fn p99(delays: &[Duration]) -> Duration {
+    delays[delays.len() * 99 / 100]
+}
+
+#[test]
+fn copies_at_once_on_both_paths_cut_the_99th_percentile_under_loss_and_in_a_cut() {
+    let late = Limits {
+        copies: 1,
+        ..LIMITS
+    };
+    let at_once = Limits {
+        copies: 2,
+        redundant: true,
+        ..LIMITS
+    };
+    let (before, after) = (delays(late, None, 5_000), delays(at_once, None, 5_000));
+    // The copy that waits a moment, beside the one on the same path at once.
+    assert!(p99(&before) >= MS * 13, "{:?}", p99(&before));
+    assert_eq!(p99(&after), MS * 8);
+    let (before, after) = (delays(late, Some(0), 500), delays(at_once, Some(0), 500));
+    assert!(p99(&before) >= MS * 250, "{:?}", p99(&before));
+    assert!(p99(&after) <= MS * 35, "{:?}", p99(&after));
+}
