@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::all::ReportOptions;
+use crate::budget::BudgetOptions;
 use crate::compare::{CompareError, CompareOptions};
 use crate::experiments::{self, Findings};
 use crate::exports;
@@ -57,6 +58,8 @@ pub enum LabCommand {
     Fluid(FluidOptions),
     /// Keepalive measurements and the selection of an access by them.
     Keepalive(KeepaliveOptions),
+    /// Bytes of a gateway in a month, and the delay of its alerts over a silent cut.
+    Budget(BudgetOptions),
     /// What an operator's accesses give to its patients, and what that costs.
     Plan(PlanOptions),
     /// One scenario from a TOML file.
@@ -184,6 +187,7 @@ impl LabCommand {
             | Self::All(_)
             | Self::Fluid(_)
             | Self::Keepalive(_)
+            | Self::Budget(_)
             | Self::Plan(_) => None,
             Self::Steering(steering) => Some(&steering.options),
             Self::Pals(options)
@@ -241,6 +245,7 @@ impl LabCommand {
             Self::Kernel(options) => options.run(runner.identity()),
             Self::Fluid(options) => options.run(),
             Self::Keepalive(options) => options.run(),
+            Self::Budget(options) => options.run(runner.identity()),
             Self::Plan(options) => options.run(),
             Self::All(options) => options.run(),
             Self::Compare(options) => Ok(options.run()?),

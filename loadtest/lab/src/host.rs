@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use multipath::{
-    Command, ControllerConfig, Controllers, Coupling, InterfaceId, OpenFailure, PathScheduler,
-    PathState, Steering, SteeringConfig,
+    Command, ControllerConfig, Controllers, Coupling, InterfaceId, OpenFailure, PathController,
+    PathScheduler, PathState, Rest, Steering, SteeringConfig,
 };
 use noq_proto::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
 use noq_proto::{
@@ -91,6 +91,7 @@ pub struct Mechanisms {
     pub reroute: bool,
     pub path_scheduler: bool,
     pub coupling: bool,
+    pub rest: Rest,
 }
 
 impl Default for Mechanisms {
@@ -102,6 +103,7 @@ impl Default for Mechanisms {
             reroute: true,
             path_scheduler: true,
             coupling: true,
+            rest: Rest::AGREED,
         }
     }
 }
@@ -187,6 +189,7 @@ impl Host {
             config.steer_acknowledgements = mechanisms.steer_acknowledgements;
             config.liveness = mechanisms.liveness;
             config.reroute = mechanisms.reroute;
+            config.rest = mechanisms.rest;
             Manager::Ours(Box::new(Steering::new(config, path_scheduler.clone())))
         } else {
             Manager::Plain {
@@ -492,6 +495,9 @@ impl Host {
                         let first = self.first.unwrap_or_default();
                         let interface = self.client.then_some(InterfaceId(first as u16));
                         steering.on_event(at, multipath::Event::Connected { interface });
+                        if !self.client {
+                            name_controller(conn, steering, at, PathId::ZERO);
+                        }
                     }
                     Manager::Plain { missing, of_path } if self.client => {
                         let first = self.first.unwrap_or_default();
@@ -534,6 +540,11 @@ impl Host {
                     && let Some(event) = multipath::Event::from_path_event(&event)
                 {
                     steering.on_event(at, event);
+                    if !self.client
+                        && let multipath::Event::Established { path } = event
+                    {
+                        name_controller(conn, steering, at, path);
+                    }
                 }
                 if matches!(event, PathEvent::Abandoned { .. }) {
                     self.application.on_path_trouble(conn, now);
@@ -711,6 +722,15 @@ impl Host {
         paths
             .iter()
             .any(|entry| entry.path == path && entry.state == PathState::Suspect)
+    }
+}
+
+/// Tells a server's steering which controller the path has.
+fn name_controller(conn: &Connection, steering: &mut Steering, at: Instant, path: PathId) {
+    let controller = conn.congestion_state(path).map(|state| state.clone_box());
+    let controller = controller.and_then(|it| it.into_any().downcast::<PathController>().ok());
+    if let Some(slot) = controller.map(|it| it.slot()) {
+        steering.on_event(at, multipath::Event::Slot { path, slot });
     }
 }
 

@@ -101,6 +101,7 @@ fn scenario(case: Case, setting: Setting, index: u32) -> Scenario {
         chaos: None,
         steered: None,
         pace: Vec::new(),
+        thin: None,
         controller: setting.controller,
         vitals: (case == Case::Vitals).then_some(Vitals {
             interval_ms: 100,

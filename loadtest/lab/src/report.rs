@@ -131,6 +131,9 @@ pub struct RunReport {
     pub sent_packets: u64,
     /// Bytes of the measured connection by link, in the direction of the data.
     pub carried_bytes: Vec<u64>,
+    /// Bytes of IP packets of the measured connection by link: to the server, to the client.
+    #[serde(skip)]
+    pub both_ways_bytes: Vec<[u64; 2]>,
     /// An application's messages: delays in milliseconds, by the order of their making.
     #[serde(skip)]
     pub messages_ms: Vec<f64>,

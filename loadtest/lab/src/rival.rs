@@ -68,6 +68,7 @@ fn scenario(
         chaos: None,
         steered: None,
         pace: Vec::new(),
+        thin: None,
         competitors: Vec::new(),
         mix: None,
         background: None,

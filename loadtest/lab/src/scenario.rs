@@ -140,6 +140,9 @@ pub struct Scenario {
     /// Seconds and the Mbit/s that the application sends from then on; empty: all that it can.
     #[serde(skip)]
     pub pace: Vec<(f64, f64)>,
+    /// A gateway's traffic in place of the transfer, until the limit; not written to files.
+    #[serde(skip)]
+    pub thin: Option<crate::thin::Thin>,
 }
 
 impl Scenario {
@@ -173,6 +176,7 @@ impl Scenario {
             interfaces,
             steered: None,
             pace: Vec::new(),
+            thin: None,
         }
     }
 

@@ -18,6 +18,7 @@ use crate::journal::{VitalsClient, VitalsServer};
 use crate::mix::{MixApplication, Noted};
 use crate::report::Timeline;
 use crate::scenario::{Direction, Scenario, Vitals};
+use crate::thin::ThinApplication;
 
 /// Length of the repeated pattern; prime, so that a chunk at a wrong offset differs.
 const PATTERN_BYTES: usize = 65_521;
@@ -172,6 +173,7 @@ pub struct Application {
     /// Bytes of each stream that may be sent, with the time of the last look.
     pace: Pace,
     mix: Option<MixApplication>,
+    thin: Option<ThinApplication>,
     pub timeline: Timeline,
 }
 
@@ -240,6 +242,10 @@ impl Application {
                 .mix
                 .as_ref()
                 .map(|mix| MixApplication::new(client, scenario, mix)),
+            thin: scenario
+                .thin
+                .as_ref()
+                .map(|thin| ThinApplication::new(client, thin)),
             timeline: Timeline::default(),
         }
     }
@@ -277,6 +283,9 @@ impl Application {
 
     /// Whether this end has received all it waits for.
     pub fn is_complete(&self) -> bool {
+        if self.thin.is_some() {
+            return false;
+        }
         if let Some(chaos) = &self.chaos {
             return chaos.is_complete();
         }
@@ -289,12 +298,14 @@ impl Application {
 
     /// Delay of each message that arrived, with the time of its arrival (server).
     pub fn vitals_delays(&self) -> &[(Duration, Duration)] {
-        self.vitals_server.delays()
+        let thin = self.thin.as_ref().map(ThinApplication::delays);
+        thin.unwrap_or(self.vitals_server.delays())
     }
 
     /// Messages sent so far (client).
     pub fn vitals_sent(&self) -> u64 {
-        self.vitals_client.sent()
+        let thin = self.thin.as_ref().map(ThinApplication::alerts_sent);
+        thin.unwrap_or(self.vitals_client.sent())
     }
 
     pub fn on_connected(&mut self, conn: &mut Connection, now: Duration) {
@@ -305,6 +316,11 @@ impl Application {
         }
         if let Some(mix) = &mut self.mix {
             mix.on_connected(now);
+            self.opened_at.get_or_insert(now);
+            return;
+        }
+        if let Some(thin) = &mut self.thin {
+            thin.on_connected(conn, now);
             self.opened_at.get_or_insert(now);
             return;
         }
@@ -342,6 +358,9 @@ impl Application {
 
     /// A path is silent or gone: vitals move to a fresh stream.
     pub fn on_path_trouble(&mut self, conn: &mut Connection, now: Duration) {
+        if let Some(thin) = &mut self.thin {
+            return thin.on_path_trouble(conn, now);
+        }
         if self.client && self.vitals.is_some() {
             self.vitals_client.replay(conn, now, true);
         }
@@ -352,6 +371,8 @@ impl Application {
             chaos.next_deadline()
         } else if let Some(mix) = &self.mix {
             mix.next_deadline()
+        } else if let Some(thin) = &self.thin {
+            thin.next_deadline()
         } else if self.client && self.vitals.is_some() {
             self.vitals_client.next_deadline()
         } else if self.sending.is_empty() {
@@ -368,6 +389,10 @@ impl Application {
         }
         if let Some(mix) = &mut self.mix {
             return mix.turn(conn, now, &mut self.timeline);
+        }
+        if let Some(thin) = &mut self.thin {
+            thin.turn(conn, now);
+            return Ok(());
         }
         if !self.client {
             while let Some(id) = conn.streams().accept(Dir::Bi) {

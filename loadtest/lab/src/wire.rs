@@ -310,6 +310,7 @@ impl Bulk {
             lost_bytes: 0,
             sent_packets: 0,
             carried_bytes: Vec::new(),
+            both_ways_bytes: Vec::new(),
             messages_ms: Vec::new(),
             page_s: None,
             under_way_max: 0,

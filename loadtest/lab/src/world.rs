@@ -89,6 +89,8 @@ struct World {
     /// The side that sends the data, and what the measured connection put on each link from there.
     sender: usize,
     carried_bytes: Vec<u64>,
+    /// What the measured connection put on each link: to the server, to the client.
+    both_ways_bytes: Vec<[u64; 2]>,
 }
 
 fn is_client(host: usize) -> bool {
@@ -207,6 +209,7 @@ impl World {
             others: beside::other_packets(scenario, &wires, sender),
             sender,
             carried_bytes: vec![0; wires.len()],
+            both_ways_bytes: vec![[0; 2]; wires.len()],
             trunk: beside::trunk(scenario)?,
             under_way: BinaryHeap::new(),
             generations: vec![Generation::default(); wires.len()],
@@ -362,8 +365,15 @@ impl World {
             };
             let wire = &mut self.wires[bottleneck][from % 2];
             self.packets += 1;
+            let bytes = payload.len() as u64 + IP_UDP_HEADER_BYTES;
+            if let Some(both) = self
+                .both_ways_bytes
+                .get_mut(interface)
+                .filter(|_| from <= SERVER)
+            {
+                both[from] += bytes;
+            }
             if from == self.sender {
-                let bytes = payload.len() as u64 + IP_UDP_HEADER_BYTES;
                 self.carried_bytes[interface] += bytes;
             }
             let generation = self.generations[interface];
@@ -484,6 +494,7 @@ impl World {
             lost_bytes: sent.lost_bytes,
             sent_packets: sent.packets,
             carried_bytes: std::mem::take(&mut self.carried_bytes),
+            both_ways_bytes: std::mem::take(&mut self.both_ways_bytes),
             messages_ms,
             page_s: noted.page.map(|time| time.as_secs_f64()),
             under_way_max: self.under_way_max,

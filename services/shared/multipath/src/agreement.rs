@@ -19,6 +19,25 @@ use std::time::Duration;
 
 use crate::liveness::Keepalive;
 
+/// Rest of a connection that carries little: its paths are asked rarely ([`Steering`](crate::Steering)).
+///
+/// An end rests only towards a peer that tolerates it. So each end tolerates rest before it says that it knows of rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rest {
+    /// Silence at rest is no verdict: this end asks before it judges.
+    pub tolerates: bool,
+    /// The peer tolerates rest, so this end may rest.
+    pub rests: bool,
+}
+
+impl Rest {
+    /// Both ends know of rest.
+    pub const AGREED: Self = Self {
+        tolerates: true,
+        rests: true,
+    };
+}
+
 /// How often this end asks, and how long it waits for the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepaliveTerms {
@@ -26,6 +45,7 @@ pub struct KeepaliveTerms {
     pub send_interval: Duration,
     /// What the peer's pings keep to.
     pub judge_by: Keepalive,
+    pub rest: Rest,
 }
 
 impl From<Keepalive> for KeepaliveTerms {
@@ -33,6 +53,7 @@ impl From<Keepalive> for KeepaliveTerms {
         Self {
             send_interval: keepalive.interval,
             judge_by: keepalive,
+            rest: Rest::default(),
         }
     }
 }
@@ -49,7 +70,14 @@ impl KeepaliveTerms {
         Self {
             send_interval: self.send_interval.min(keepalive.interval),
             judge_by: self.judge_by.or_rarer(keepalive),
+            rest: self.rest,
         }
+    }
+
+    /// The same with another rest.
+    #[must_use]
+    pub fn with_rest(self, rest: Rest) -> Self {
+        Self { rest, ..self }
     }
 }
 
@@ -103,8 +131,13 @@ impl KeepaliveProposer {
             return false;
         }
         self.agreed = keepalive;
-        self.terms = keepalive.into();
+        self.terms = KeepaliveTerms::from(keepalive).with_rest(self.terms.rest);
         true
+    }
+
+    /// What the ends have said about rest; the keepalive of a path in use is agreed apart from it.
+    pub fn set_rest(&mut self, rest: Rest) {
+        self.terms.rest = rest;
     }
 
     pub fn terms(&self) -> KeepaliveTerms {
@@ -131,8 +164,13 @@ impl KeepaliveAcceptor {
     /// The client confirmed: apply the terms. A confirmation of anything but the last proposal changes nothing.
     pub fn on_confirm(&mut self, keepalive: Keepalive) {
         if self.proposed.take_if(|proposed| *proposed == keepalive) == Some(keepalive) {
-            self.terms = keepalive.into();
+            self.terms = KeepaliveTerms::from(keepalive).with_rest(self.terms.rest);
         }
+    }
+
+    /// What the ends have said about rest; the keepalive of a path in use is agreed apart from it.
+    pub fn set_rest(&mut self, rest: Rest) {
+        self.terms.rest = rest;
     }
 
     pub fn terms(&self) -> KeepaliveTerms {
@@ -215,6 +253,7 @@ mod tests {
         let terms = KeepaliveTerms {
             send_interval: DENSE.interval,
             judge_by: RARE,
+            rest: Rest::default(),
         };
         assert_eq!(client.terms(), terms);
         assert_eq!(server.terms(), terms);

@@ -47,7 +47,7 @@ mod sampler;
 mod steering;
 pub mod steering_rules;
 
-pub use agreement::{KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms};
+pub use agreement::{KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms, Rest};
 pub use answers::Answers;
 pub use controller::{ControllerConfig, Controllers, PathController};
 pub use coupling::Coupling;

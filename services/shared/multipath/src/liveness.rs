@@ -136,6 +136,8 @@ pub(crate) struct Liveness {
     /// Silence counts from here when this is later than `heard_at`: the terms have changed since.
     judged_from: Instant,
     ping_at: Instant,
+    /// The ping at `ping_at` answers an event, so nothing replaces it.
+    is_needed: bool,
     received_datagrams: u64,
     rhythm: Rhythm,
     rtt: Duration,
@@ -164,6 +166,7 @@ impl Liveness {
             heard_at: now,
             judged_from: now,
             ping_at: now + terms.send_interval,
+            is_needed: false,
             received_datagrams: 0,
             rhythm: Rhythm::default(),
             rtt: Duration::ZERO,
@@ -308,6 +311,14 @@ impl Liveness {
 
     pub(crate) fn ping_at_once(&mut self, now: Instant) {
         self.ping_at = now;
+        self.is_needed = true;
+    }
+
+    /// What was sent on the path until `at` less an interval serves as well as a ping.
+    pub(crate) fn put_off_ping(&mut self, at: Instant) {
+        if !self.is_needed {
+            self.ping_at = self.ping_at.max(at);
+        }
     }
 
     /// Whether a ping is due; if so the next one is scheduled, after another interval if one is given.
@@ -316,6 +327,7 @@ impl Liveness {
             return false;
         }
         self.ping_at = now + interval.unwrap_or(self.terms.send_interval);
+        self.is_needed = false;
         true
     }
 }

@@ -83,6 +83,8 @@ struct Slot {
     /// When the last packet was sent, to the precision of `State::now`.
     sent_at: Option<Instant>,
     acked_at: Option<Instant>,
+    /// Since when what is in flight waits for its first, or for another, acknowledgement.
+    waits_since: Option<Instant>,
     acks: Rhythm,
     ranked: Ranked,
 }
@@ -215,6 +217,7 @@ impl PathScheduler {
             permit: false,
             sent_at: None,
             acked_at: None,
+            waits_since: None,
             acks: Rhythm::default(),
             ranked: Ranked::default(),
         };
@@ -270,6 +273,7 @@ impl PathScheduler {
         }
         if let Some(slot) = state.slots.get_mut(model.slot) {
             slot.model = model;
+            slot.waits_since = (model.in_flight_bytes > 0).then_some(now);
             if let Some(before) = slot.acked_at.replace(now) {
                 slot.acks.beat(now.saturating_duration_since(before));
             }
@@ -324,6 +328,7 @@ impl PathScheduler {
         if let Some(slot) = state.slots.get_mut(slot) {
             slot.ranked.sent(bytes);
             slot.sent_at = now;
+            slot.waits_since = slot.waits_since.or(now);
             slot.model.in_flight_bytes = in_flight_bytes;
             slot.permit = false;
         }
@@ -377,6 +382,13 @@ impl PathScheduler {
     /// When the youngest acknowledged packet of the path was sent.
     pub(crate) fn acked_sent_at(&self, slot: usize) -> Option<Instant> {
         self.state.lock().slots.get(slot)?.model.acked_sent_at
+    }
+
+    /// Since when what is in flight on the path waits for an acknowledgement.
+    pub(crate) fn waits_since(&self, slot: usize) -> Option<Instant> {
+        let state = self.state.lock();
+        let slot = state.slots.get(slot)?;
+        slot.waits_since.filter(|_| slot.model.in_flight_bytes > 0)
     }
 
     /// Nothing more is to be sent, and data in flight may be lost.

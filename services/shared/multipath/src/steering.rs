@@ -16,8 +16,9 @@ mod fastest;
 mod mute;
 mod ranks;
 mod release;
+mod rest;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +33,7 @@ use crate::steering_rules::PathSchedule;
 use detour::Detour;
 use fastest::{Brought, Fastest, Living};
 use release::Closing;
+use rest::{Activity, Resting};
 
 /// Maximum number of steered interfaces; further ones are ignored.
 const INTERFACES_MAX: usize = 16;
@@ -101,6 +103,7 @@ struct Path {
     schedule: PathSchedule,
     /// The same slot, reported by the shell; at the server it is known in no other way.
     ranked_slot: Option<usize>,
+    resting: Resting,
 }
 
 impl Path {
@@ -154,12 +157,17 @@ pub struct Steering {
     gathers: bool,
     /// Time of the last `poll`; everything due before was done or waits for an event.
     polled_at: Option<Instant>,
+    activity: Activity,
+    /// When this end last used several paths.
+    spread_at: Option<Instant>,
+    /// Paths that are not established here and that the peer does not use; at most `PATHS_MAX`.
+    turned_away_early: BTreeSet<PathId>,
 }
 
 impl Steering {
     pub fn new(config: SteeringConfig, scheduler: Arc<PathScheduler>) -> Self {
         Self {
-            terms: config.keepalive.into(),
+            terms: KeepaliveTerms::from(config.keepalive).with_rest(config.rest),
             config,
             scheduler,
             connected: false,
@@ -172,6 +180,9 @@ impl Steering {
             closing: Closing::default(),
             gathers: true,
             polled_at: None,
+            activity: Activity::default(),
+            spread_at: None,
+            turned_away_early: BTreeSet::new(),
         }
     }
 
@@ -213,7 +224,10 @@ impl Steering {
                 self.abandoned(now, path);
             }
             Event::Discarded { path } => self.closing.discarded(path),
-            Event::RemoteStatus { .. } => self.scheduler.rebase(),
+            Event::RemoteStatus { path, status } => {
+                self.on_remote_status(now, path, status);
+                self.scheduler.rebase();
+            }
             Event::Received {
                 path,
                 datagrams,
@@ -222,9 +236,13 @@ impl Steering {
                 if let Some(entry) = self.paths.get_mut(&path) {
                     entry.rtt = rtt;
                     entry.brought.note(now, datagrams);
+                    let gap = now.saturating_duration_since(entry.liveness.heard_at());
                     let heard = entry.liveness.received(now, datagrams, rtt);
                     entry.heard |= heard;
                     if heard {
+                        let dense = gap <= self.terms.judge_by.interval * 2;
+                        entry.resting.on_heard(dense);
+                        self.echo(now, path);
                         self.ids_may_have_come(now);
                     }
                 }
@@ -270,6 +288,7 @@ impl Steering {
         }
         self.end_detours(now);
         self.look_for_answers();
+        self.look_at_rest(now);
         if self.paths.values().any(|path| self.lives(now, path)) {
             self.lively_since = self.lively_since.or(Some(now));
         } else {
@@ -308,7 +327,9 @@ impl Steering {
         let is_tail = self.config.liveness && self.scheduler.is_tail();
         let paths = self.paths.values().flat_map(|path| {
             let liveness = &path.liveness;
-            let judged = if path.established {
+            let judged = if path.established && !self.has_ping_deadlines(path) {
+                [liveness.ping_at(); 4]
+            } else if path.established {
                 [
                     liveness.ping_at(),
                     liveness.ask_at().unwrap_or(liveness.ping_at()),
@@ -331,6 +352,7 @@ impl Steering {
                 .chain(emptied)
                 .chain(tail)
                 .chain(detour)
+                .chain(self.rest_deadlines(path))
         });
         let opens = self
             .interfaces
@@ -431,6 +453,7 @@ impl Steering {
             Side::Server => None,
         };
         let liveness = Liveness::new(self.terms, self.patience(), slot.is_some(), now);
+        let turned_away = self.turned_away_early.remove(&id);
         self.paths.entry(id).or_insert(Path {
             interface,
             established,
@@ -449,6 +472,7 @@ impl Steering {
             detour: None,
             schedule: PathSchedule::FREE,
             ranked_slot: None,
+            resting: Resting::of_new(turned_away),
         });
     }
 
@@ -462,6 +486,7 @@ impl Steering {
         path.established = true;
         path.opened_at = now;
         path.liveness = Liveness::new(terms, patience, path.slot.is_some(), now);
+        path.resting = path.resting.established();
         if let Some(interface) = path
             .interface
             .and_then(|interface| self.interfaces.get_mut(&interface))
@@ -471,6 +496,7 @@ impl Steering {
     }
 
     fn abandoned(&mut self, now: Instant, id: PathId) {
+        self.turned_away_early.remove(&id);
         if let Some(path) = self.paths.remove(&id) {
             self.scheduler.rebase();
             self.release(now, id, &path);
@@ -521,16 +547,17 @@ impl Steering {
             || path.detour.is_some()
             || self.interface_is_down(path)
             || self.config.liveness
-                && (path.liveness.is_suspect(now)
-                    || path
-                        .slot
-                        .and_then(|slot| self.scheduler.stalls_at(slot))
-                        .is_some_and(|at| now >= at))
+                && (self.is_silent(now, path)
+                    || self.judges_by_pings(now, path)
+                        && path
+                            .slot
+                            .and_then(|slot| self.scheduler.stalls_at(slot))
+                            .is_some_and(|at| now >= at))
     }
 
     fn is_dead(&self, now: Instant, path: &Path) -> bool {
         self.interface_is_down(path)
-            || path.liveness.is_dead(now) && self.closes_from().is_some_and(|at| now >= at)
+            || self.has_died(now, path) && self.closes_from().is_some_and(|at| now >= at)
     }
 
     /// Earliest time at which this end may close a silent path.
@@ -553,7 +580,7 @@ impl Steering {
     }
 
     fn is_heard(&self, now: Instant, path: &Path) -> bool {
-        path.established && !(self.config.liveness && path.liveness.is_suspect(now))
+        path.established && !(self.config.liveness && self.is_silent(now, path))
     }
 
     fn another_lives(&self, now: Instant, id: PathId) -> bool {
@@ -682,6 +709,7 @@ impl Steering {
         let thin = self.config.steer_acknowledgements && self.gathers && !bulk;
         self.scheduler
             .set_single_path(thin && self.fastest.get().is_some());
+        self.note_spread(now);
         let (id, status) = self.paths.iter().find_map(|(id, path)| {
             if !path.established {
                 return None;
@@ -718,7 +746,7 @@ impl Steering {
             .paths
             .iter()
             .filter(|(_, path)| self.lives(now, path) && !path.rtt.is_zero())
-            .filter(|(_, path)| self.may_gather(now, path))
+            .filter(|(_, path)| self.may_gather(now, path) && self.follows_peer_to(now, path))
             .map(|(id, path)| Living {
                 path: *id,
                 rtt: path.rtt,
@@ -732,7 +760,8 @@ impl Steering {
     /// No later acknowledgement reveals losses at the end of a transfer, and the library's timer
     /// takes two round trips or more. Pings therefore follow until the end is acknowledged.
     fn poll_tail(&mut self, now: Instant) -> Option<PathId> {
-        let is_tail = self.scheduler.is_tail();
+        // At rest a question follows what is overdue, and costs less.
+        let is_tail = self.scheduler.is_tail() && self.lingers(now);
         let (id, path) = self.paths.iter_mut().find_map(|(id, path)| {
             if !is_tail {
                 path.tail_pings = 0;
@@ -749,11 +778,19 @@ impl Steering {
         if !self.config.liveness {
             return None;
         }
-        if let Some(path) = self.poll_tail(now).or_else(|| self.poll_detour(now)) {
+        if let Some(path) = self
+            .poll_tail(now)
+            .or_else(|| self.poll_detour(now))
+            .or_else(|| self.poll_rest_ask(now))
+        {
             return Some(Command::Ping { path });
         }
+        let judged: Vec<PathId> = (self.paths.iter())
+            .filter(|(_, path)| path.established && self.judges_by_pings(now, path))
+            .map(|(id, _)| *id)
+            .collect();
         let asks = self.paths.iter_mut().find_map(|(id, path)| {
-            (path.established && path.liveness.take_ask(now)).then_some((*id, path.slot))
+            (judged.contains(id) && path.liveness.take_ask(now)).then_some((*id, path.slot))
         });
         if let Some((path, slot)) = asks {
             if let Some(slot) = slot {
@@ -761,9 +798,13 @@ impl Steering {
             }
             return Some(Command::Ping { path });
         }
+        self.put_off_pings(now);
+        let rest: BTreeMap<PathId, Option<Duration>> = (self.paths.iter())
+            .map(|(id, path)| (*id, self.rest_interval(now, path)))
+            .collect();
         let (id, path) = self.paths.iter_mut().find_map(|(id, path)| {
             let interval = if path.established {
-                None
+                rest.get(id).copied().flatten()
             } else {
                 let age = now.saturating_duration_since(path.opened_at).as_secs_f64();
                 let grown = 1.0 + age / VALIDATION_PING_GROWTH.as_secs_f64();

@@ -10,6 +10,11 @@
 //! v=1` says that a proxy answers proposals. Terms are applied before the line that announces them
 //! is written.
 //!
+//! The header `braid-rest: v=1` of either end says that it asks before it judges a path that rests
+//! (`multipath::Rest`). The client's is in the request and the proxy's in the answer. The client
+//! tolerates rest from before its request until an answer without the header. An end rests once it
+//! has read the header of the other.
+//!
 //! The schedule of the steering rules goes the same way (`ranks`), to a proxy that says that it
 //! reads it.
 //!
@@ -23,7 +28,7 @@ use std::{io, sync::Arc, time::Duration};
 use futures::StreamExt;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use multipath::{
-    Keepalive, KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms, steering_rules::Schedule,
+    Keepalive, KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms, Rest, steering_rules::Schedule,
 };
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
@@ -43,10 +48,29 @@ const LINE_BYTES_MAX: usize = NAME_BYTES_MAX + 36;
 const ANSWERS: HeaderName = HeaderName::from_static("braid-keepalive");
 const ANSWERS_VALUE: HeaderValue = HeaderValue::from_static("v=1");
 const SCHEDULES: HeaderName = HeaderName::from_static("braid-schedule");
+const RESTS: HeaderName = HeaderName::from_static("braid-rest");
 
 /// The header of the proxy's answer.
 pub(crate) fn welcome() -> HeaderMap {
-    HeaderMap::from_iter([(ANSWERS, ANSWERS_VALUE), (SCHEDULES, ANSWERS_VALUE)])
+    HeaderMap::from_iter([
+        (ANSWERS, ANSWERS_VALUE),
+        (SCHEDULES, ANSWERS_VALUE),
+        (RESTS, ANSWERS_VALUE),
+    ])
+}
+
+/// The header of the client's request.
+pub(crate) fn says_that_it_rests(headers: &mut HeaderMap) {
+    headers.insert(RESTS, ANSWERS_VALUE);
+}
+
+/// What both ends have said about rest, once this end has read the other's headers.
+pub(crate) fn rest(headers: &HeaderMap) -> Rest {
+    if headers.get(RESTS) == Some(&ANSWERS_VALUE) {
+        Rest::AGREED
+    } else {
+        Rest::default()
+    }
 }
 
 /// Whether the proxy answers proposals of a keepalive.
@@ -70,6 +94,7 @@ pub(crate) struct Telling {
     /// What the steering rules say for this session.
     pub(crate) schedule: watch::Receiver<Arc<Schedule>>,
     pub(crate) takes_schedules: bool,
+    pub(crate) rest: Rest,
 }
 
 impl Telling {
@@ -79,6 +104,8 @@ impl Telling {
         let (receive, mut send) = tokio::io::split(stream);
         let mut answers = FramedRead::new(receive, LinesCodec::new_with_max_length(LINE_BYTES_MAX));
         let mut proposer = KeepaliveProposer::new(self.proxy_answers);
+        proposer.set_rest(self.rest);
+        self.terms.send_replace(proposer.terms());
         let mut named = self.paths.watch_names();
         let mut sent = Vec::new();
         let mut scheduled = Arc::<Schedule>::default();
@@ -132,10 +159,12 @@ pub(crate) async fn learn(
     stream: ConnectStream,
     paths: &Paths,
     terms: &watch::Sender<KeepaliveTerms>,
+    rest: Rest,
 ) -> io::Result<()> {
     let mut lines = BufReader::new(stream);
     let mut line = String::new();
     let mut acceptor = KeepaliveAcceptor::default();
+    acceptor.set_rest(rest);
     let mut arriving = Arriving::default();
     loop {
         line.clear();

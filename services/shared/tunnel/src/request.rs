@@ -131,11 +131,13 @@ pub(crate) fn carries_capsules() -> HeaderMap {
 }
 
 pub(crate) fn names(server_name: &str) -> Result<Request<()>, http::Error> {
-    Request::builder()
+    let mut request = Request::builder()
         .method(Method::POST)
         .uri(format!("https://{server_name}{NAMES_PATH}"))
         .header(PRIORITY, Urgency::Urgent.header())
-        .body(())
+        .body(())?;
+    crate::names::says_that_it_rests(request.headers_mut());
+    Ok(request)
 }
 
 #[cfg(test)]

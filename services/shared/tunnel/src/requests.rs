@@ -6,6 +6,7 @@ use std::{io, sync::Arc, time::Duration};
 use bytes::Bytes;
 use h3::server::RequestResolver;
 use http::{HeaderMap, Method, Request, StatusCode, uri::Authority};
+use multipath::Rest;
 use tokio::sync::mpsc;
 
 use crate::{
@@ -164,12 +165,18 @@ impl Dispatcher {
                 };
                 let _ = self.ready.send(request).await;
             }
-            Ok(Wanted::Names) => self.learn_names(exchange).await,
+            Ok(Wanted::Names) => {
+                let rest = names::rest(request.headers());
+                self.learn_names(exchange, rest).await;
+            }
             Err(status) => exchange.refuse(status).await,
         }
     }
 
-    async fn learn_names(self, exchange: Exchange) {
+    async fn learn_names(self, exchange: Exchange, rest: Rest) {
+        // Before the answer says so.
+        let terms = self.session.terms();
+        terms.send_modify(|terms| *terms = terms.with_rest(rest));
         // Not a tunnel, so not counted among the session's.
         let entered = OpenStreams::default().enter();
         let stream = match exchange.accept(names::welcome(), entered).await {
@@ -181,7 +188,7 @@ impl Dispatcher {
         };
         let session = self.session.clone();
         tokio::select! {
-            learnt = names::learn(stream, session.record(), session.terms()) => {
+            learnt = names::learn(stream, session.record(), session.terms(), rest) => {
                 if let Err(error) = learnt {
                     tracing::debug!(%error, "names are no longer received");
                 }

@@ -19,7 +19,7 @@ use h3::{ConnectionState, client::SendRequest};
 use http::{HeaderMap, StatusCode, uri::Authority};
 use multipath::steering_rules::Schedule;
 use multipath::{
-    ControllerConfig, Controllers, Keepalive, KeepaliveTerms, PathScheduler, Side, Steering,
+    ControllerConfig, Controllers, Keepalive, KeepaliveTerms, PathScheduler, Rest, Side, Steering,
     SteeringConfig,
 };
 use noq::crypto::rustls::QuicClientConfig;
@@ -154,7 +154,12 @@ impl Dialler {
         let (extended_to, extended) = watch::channel(None);
         tokio::spawn(drive(driver, extended_to));
         let paths = Paths::new(number, Some(shared.slots.clone()), Instant::now());
-        let (terms_to, terms) = watch::channel(KeepaliveTerms::default());
+        // Until the proxy has said whether it rests.
+        let first_terms = KeepaliveTerms::default().with_rest(Rest {
+            tolerates: true,
+            rests: false,
+        });
+        let (terms_to, terms) = watch::channel(first_terms);
         let session = Arc::new(Session {
             number,
             since: Instant::now(),
@@ -416,6 +421,7 @@ impl Session {
                 Ok(asked) => asked,
                 Err(error) => {
                     tracing::debug!(%error, "the proxy refuses path names");
+                    terms.send_replace(KeepaliveTerms::default());
                     return;
                 }
             };
@@ -428,6 +434,7 @@ impl Session {
                 proxy_answers: names::answers(&headers),
                 schedule,
                 takes_schedules: names::takes_schedules(&headers),
+                rest: names::rest(&headers),
             };
             tokio::select! {
                 sent = telling.run(stream) => if let Err(error) = sent {

@@ -141,6 +141,7 @@ impl Steered {
             self.paths.add(&path);
         }
         self.steering.on_event(now, Event::Connected { interface });
+        self.find_slot(now, PathId::ZERO);
         self.look_at_ways();
         self.name(PathId::ZERO, self.first);
         self.set_state(PathId::ZERO, PathState::Available, changed);
@@ -314,7 +315,11 @@ impl Steered {
             _ => {}
         }
         if let Some(event) = Event::from_path_event(event) {
-            self.steering.on_event(Instant::now(), event);
+            let now = Instant::now();
+            self.steering.on_event(now, event);
+            if let Event::Established { path } = event {
+                self.find_slot(now, path);
+            }
         }
     }
 

@@ -34,8 +34,9 @@ pub(crate) const PATHS_MAX: u32 = 16;
 const IDLE_MAX_MS: u32 = 120_000;
 
 /// The transport's own keepalive, beside the steering's pings, so that a connection survives a
-/// stalled steering task.
-const PATH_KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// stalled steering task. Longer than the steering's interval at rest (25 s), and a quarter of
+/// `IDLE_MAX_MS`.
+const PATH_KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// Parameters common to both ends; `tune` may set the congestion controller.
 pub(crate) fn transport_config(tune: impl FnOnce(&mut TransportConfig)) -> Arc<TransportConfig> {

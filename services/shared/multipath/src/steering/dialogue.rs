@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use noq_proto::{PathEvent, PathId, PathStatus};
 
-use crate::agreement::KeepaliveTerms;
+use crate::agreement::{KeepaliveTerms, Rest};
 use crate::liveness::{Keepalive, PathState};
 use crate::steering_rules::PathSchedule;
 
@@ -25,6 +25,8 @@ pub struct SteeringConfig {
     pub side: Side,
     /// Keepalive of both ends until another one is agreed.
     pub keepalive: Keepalive,
+    /// What the ends have said about rest before the first event.
+    pub rest: Rest,
     /// Close silent paths. Otherwise only the library's timers do.
     pub liveness: bool,
     /// Keep only the fastest path Available while there is little to send.
@@ -39,6 +41,7 @@ impl SteeringConfig {
         Self {
             side,
             keepalive: Keepalive::default(),
+            rest: Rest::default(),
             liveness: true,
             steer_acknowledgements: true,
             reroute: false,

@@ -46,6 +46,13 @@ impl Brought {
     pub(super) fn recently(&self) -> f64 {
         self.recently
     }
+
+    /// The same, where nothing may have been noted for a while.
+    pub(super) fn recently_at(&self, now: Instant) -> f64 {
+        let noted_at = self.noted_at.unwrap_or(now);
+        let passed = now.saturating_duration_since(noted_at);
+        self.recently * (1.0 - passed.div_duration_f64(RECENTLY)).max(0.0)
+    }
 }
 
 /// A living path with a measured round trip.

@@ -55,9 +55,6 @@ impl Steered {
                 None => schedule.of_unknown(),
             };
             let before = self.scheduled.paths.insert(path, wanted);
-            if before.is_none() && self.ways.is_none() {
-                self.find_slot(now, path);
-            }
             if before != Some(wanted) {
                 let event = Event::Scheduled {
                     path,
@@ -69,8 +66,11 @@ impl Steered {
         self.scheduled.schedule = schedule;
     }
 
-    /// A server learns only here which controller belongs to a path.
-    fn find_slot(&mut self, now: Instant, path: PathId) {
+    /// A server learns only here which controller belongs to a path, once the path is established.
+    pub(super) fn find_slot(&mut self, now: Instant, path: PathId) {
+        if self.ways.is_some() {
+            return;
+        }
         let controller = self.connection.congestion_state(path);
         let controller = controller.and_then(|it| it.into_any().downcast::<PathController>().ok());
         if let Some(slot) = controller.map(|it| it.slot()) {
