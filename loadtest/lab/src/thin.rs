@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use noq_proto::{Connection, Dir, ReadError, StreamId};
+use noq_proto::{Connection, Dir, StreamId};
 
 use crate::journal::{VitalsClient, VitalsServer};
 use crate::scenario::Vitals;
@@ -149,8 +149,8 @@ impl Flow {
         self.received += read(conn, id);
         if client {
             self.received = 0;
-        } else if self.regular.bytes > 0 {
-            self.unwritten += self.received / self.regular.bytes * self.regular.answer_bytes;
+        } else if let Some(whole) = self.received.checked_div(self.regular.bytes) {
+            self.unwritten += whole * self.regular.answer_bytes;
             self.received %= self.regular.bytes;
         }
         if self.unwritten > 0
@@ -168,11 +168,8 @@ fn read(conn: &mut Connection, id: StreamId) -> usize {
         return 0;
     };
     let mut bytes = 0;
-    loop {
-        match chunks.next(READ_BYTES_MAX) {
-            Ok(Some(chunk)) => bytes += chunk.bytes.len(),
-            Ok(None) | Err(ReadError::Blocked | ReadError::Reset(_)) => break,
-        }
+    while let Ok(Some(chunk)) = chunks.next(READ_BYTES_MAX) {
+        bytes += chunk.bytes.len();
     }
     let _ = chunks.finalize();
     bytes
