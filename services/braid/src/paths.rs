@@ -12,7 +12,7 @@ use serde::Serialize;
 use service_kit::path_table::{AllPaths, PathRow};
 
 use crate::health;
-use crate::process::{Failure, print};
+use crate::process::{self, Failure, print};
 
 /// Bytes of an answer that are read; the largest table has about half as many.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
@@ -72,12 +72,16 @@ impl PathsCommand {
             );
             return Err(Failure::other(reason));
         }
+        process::block_on(self.show())?
+    }
+
+    async fn show(self) -> Result<(), Failure> {
         let interval = Duration::from_millis(self.interval_ms);
         let clears = self.watch && !self.json && std::io::stdout().is_terminal();
         let mut before = self.ask()?;
         let mut asked_at = Instant::now();
         loop {
-            std::thread::sleep(interval);
+            tokio::time::sleep(interval).await;
             let after = self.ask()?;
             let passed = asked_at.elapsed();
             asked_at = Instant::now();

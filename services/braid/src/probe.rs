@@ -314,6 +314,9 @@ mod tests {
 
     use super::*;
 
+    /// More than the test lasts, at one in 100 ms.
+    const REPORTS_MAX: usize = 1_024;
+
     /// Carries datagrams between a client and the server, and drops every `up`th and `down`th.
     async fn lossy_relay(server: SocketAddr, up: u64, down: u64) -> SocketAddr {
         let outer = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
@@ -348,11 +351,11 @@ mod tests {
     async fn both_ends_measure_round_trip_and_loss_of_each_way_over_a_lossy_relay() {
         let at_server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let relay = lossy_relay(at_server.local_addr().unwrap(), 5, 10).await;
-        let (seen, mut reports) = tokio::sync::mpsc::unbounded_channel();
+        let (seen, mut reports) = tokio::sync::mpsc::channel(REPORTS_MAX);
         let serving = tokio::spawn(async move {
             let mut report = |responder: &mut Responder, _| {
                 for client in responder.report() {
-                    let _ = seen.send(client);
+                    let _ = seen.try_send(client);
                 }
                 Ok(())
             };
