@@ -148,7 +148,6 @@ impl<D: Disk> Intake<D> {
         Self { core, ..self }
     }
 
-    /// Open alerts are noted here.
     #[must_use]
     pub fn with_alarms(self, alarms: Alarms) -> Self {
         Self { alarms, ..self }
@@ -319,14 +318,13 @@ impl<D: Disk> Intake<D> {
             }
         }
         let _unsettled = self.settled.read().await;
-        let raised: Vec<EdgeAlert> = {
+        let raised = {
             let mut rules = self.rules.lock();
             samples
                 .iter()
                 .flat_map(|sample| rules.on_sample(sample))
                 .collect()
         };
-        self.alarms.note(&raised, std::time::Instant::now());
         self.keep(raised).await
     }
 
@@ -338,7 +336,6 @@ impl<D: Disk> Intake<D> {
         for alert in &mut alerts {
             alert.gateway.clone_from(&self.gateway);
         }
-        self.alarms.note(&alerts, std::time::Instant::now());
         let is_cancelled = !alerts.is_empty();
         self.keep(alerts).await?;
         drop(unsettled);
@@ -353,6 +350,7 @@ impl<D: Disk> Intake<D> {
         if alerts.is_empty() {
             return Ok(());
         }
+        self.alarms.note(&alerts, std::time::Instant::now());
         let count = alerts.len();
         let mut unkept = Unkept {
             intake: self,

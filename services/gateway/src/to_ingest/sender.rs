@@ -17,11 +17,14 @@
 //! 7. A core that reads slowly, because a quota is used up, is told from a dead path by its answers: as long as they come late, each has the time
 //!    that it takes from one late one to the next. One in time ends that, so where answers are in time a path's death is seen as soon as ever.
 
+mod copies;
+
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
+use copies::Copier;
 use multipath::Answers;
 use service_kit::Backoff;
 
@@ -40,8 +43,6 @@ const PACE_MAX: Duration = Duration::from_secs(2);
 const DOUBLINGS_MAX: u32 = 6;
 /// A batch of so many entries is not gathered any longer.
 pub const BATCH_ENTRIES_MAX: usize = 512;
-/// More entries than this without an acknowledgement are a backlog, which is not copied.
-const COPIED_ENTRIES_MAX: u64 = 64;
 /// Alerts wait for a link no longer than this once the network is back.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
@@ -104,15 +105,6 @@ pub enum Command {
 struct InFlight {
     end: u64,
     sent: Instant,
-}
-
-/// A link of copies, and where they have come to.
-#[derive(Clone, Copy, Debug)]
-struct Copier {
-    generation: Generation,
-    copied: u64,
-    /// Where the copy that is being carried out begins.
-    from: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -310,39 +302,6 @@ impl Sender {
         let gathers =
             !self.in_flight.is_empty() && (1..BATCH_ENTRIES_MAX as u64).contains(&waiting);
         gathers.then_some(self.waiting_since + self.limits.gather)
-    }
-
-    fn poll_copy(&mut self, now: Instant) -> Option<Command> {
-        let (index, _) = self.copy_at().filter(|(_, at)| now >= *at)?;
-        let copier = self.copiers.get_mut(index)?;
-        copier.from = copier.copied.max(self.acknowledged);
-        self.sending = true;
-        Some(Command::Copy {
-            generation: copier.generation,
-            from: copier.from,
-            until: self.next,
-        })
-    }
-
-    /// Which link of copies is next, and when: its oldest batch that was not copied yet counts.
-    fn copy_at(&self) -> Option<(usize, Instant)> {
-        let few = self.durable.saturating_sub(self.acknowledged) <= COPIED_ENTRIES_MAX;
-        if !few || self.sending {
-            return None;
-        }
-        let after = match self.redundant {
-            true => Duration::ZERO,
-            false => self.usual.copy_after(),
-        };
-        let due = |copier: &Copier| {
-            let mut batches = self.in_flight.iter();
-            batches
-                .find(|batch| batch.end > copier.copied)
-                .map(|batch| batch.sent + after)
-        };
-        let each = self.copiers.iter().enumerate();
-        let each = each.filter_map(|(index, copier)| Some((index, due(copier)?)));
-        each.min_by_key(|(_, at)| *at)
     }
 
     fn poll_open(&mut self, now: Instant) -> Option<Command> {

@@ -1,4 +1,4 @@
-use super::*;
+use super::{copies::COPIED_ENTRIES_MAX, *};
 
 mod held_back;
 mod redundant;

@@ -1,0 +1,52 @@
+//! Copies of what has no acknowledgement yet, on links of their own.
+
+use std::time::{Duration, Instant};
+
+use super::{Command, Generation, Sender};
+
+/// More entries than this without an acknowledgement are a backlog, which is not copied.
+pub(super) const COPIED_ENTRIES_MAX: u64 = 64;
+
+/// A link of copies, and where they have come to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copier {
+    pub(super) generation: Generation,
+    pub(super) copied: u64,
+    /// Where the copy that is being carried out begins.
+    pub(super) from: u64,
+}
+
+impl Sender {
+    pub(super) fn poll_copy(&mut self, now: Instant) -> Option<Command> {
+        let (index, _) = self.copy_at().filter(|(_, at)| now >= *at)?;
+        let copier = self.copiers.get_mut(index)?;
+        copier.from = copier.copied.max(self.acknowledged);
+        self.sending = true;
+        Some(Command::Copy {
+            generation: copier.generation,
+            from: copier.from,
+            until: self.next,
+        })
+    }
+
+    /// Which link of copies is next, and when: its oldest batch that was not copied yet counts.
+    pub(super) fn copy_at(&self) -> Option<(usize, Instant)> {
+        let few = self.durable.saturating_sub(self.acknowledged) <= COPIED_ENTRIES_MAX;
+        if !few || self.sending {
+            return None;
+        }
+        let after = match self.redundant {
+            true => Duration::ZERO,
+            false => self.usual.copy_after(),
+        };
+        let due = |copier: &Copier| {
+            let mut batches = self.in_flight.iter();
+            batches
+                .find(|batch| batch.end > copier.copied)
+                .map(|batch| batch.sent + after)
+        };
+        let each = self.copiers.iter().enumerate();
+        let each = each.filter_map(|(index, copier)| Some((index, due(copier)?)));
+        each.min_by_key(|(_, at)| *at)
+    }
+}
