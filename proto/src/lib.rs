@@ -2,6 +2,7 @@
 
 pub mod canary;
 pub mod codec;
+pub mod compact;
 
 macro_rules! package {
     ($noun:ident, $file:literal) => {

@@ -10,13 +10,18 @@ use tunnel::AccessRule;
 
 use crate::journal::{Limits, Overflow};
 use crate::to_dashboard::CertificateClient;
+use crate::to_ingest::{self, Options};
 
 /// Segments of the smallest journal, so that dropping one leaves room for the next; a smaller
 /// journal is refused.
 const SEGMENTS_MIN: u64 = 4;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const GATHER_MS_MAX: u64 = 1_000;
+/// Zero: nothing waits.
+const FRESHNESS_MS_MAX: u64 = 60_000;
 const REPORT_INTERVAL_MS: RangeInclusive<u64> = 100..=60_000;
+/// Path-telemetry refuses reports over more than an hour.
+const REPORT_BEAT_S: RangeInclusive<u64> = 1..=3_600;
 const TOKEN_BYTES_MIN: usize = 8;
 /// Bytes of a SOCKS5 password (RFC 1929); a longer token is refused.
 const TOKEN_BYTES_MAX: usize = 255;
@@ -60,6 +65,10 @@ pub struct Config {
     /// is acknowledged in any case.
     #[arg(long, default_value_t = 0)]
     pub journal_gather_ms: u64,
+    /// Age that readings may have when they are uploaded, in milliseconds: those of so long travel
+    /// together, which saves data. Alerts never wait, nor do the readings that raise them.
+    #[arg(long, default_value_t = 1_000)]
+    pub freshness_ms: u64,
     /// The proxy's address, `host:port`, UDP; TCP on the same port where UDP is blocked.
     #[arg(long, default_value = "127.0.0.1:4433")]
     pub proxy: String,
@@ -85,9 +94,12 @@ pub struct Config {
     /// Path-telemetry, as the proxy reaches it; empty: paths are not reported.
     #[arg(long, default_value = "https://path-telemetry:7003")]
     pub path_telemetry: String,
-    /// Interval of path reports, in milliseconds.
+    /// Interval at which paths are looked at, in milliseconds; what changes is reported at once.
     #[arg(long, default_value_t = 1_000)]
     pub path_report_interval_ms: u64,
+    /// Seconds between two reports of paths that do not change.
+    #[arg(long, default_value_t = 300)]
+    pub path_report_beat_s: u64,
     /// Rules (JSON) that raise alerts at the edge for patients without rules from the core. Without
     /// a file: the built-in rules.
     #[arg(long)]
@@ -207,6 +219,18 @@ impl Config {
                 .journal_segment_bytes
                 .min(self.journal_alerts_bytes_max / SEGMENTS_MIN),
             overflow: Overflow::Refuse,
+        }
+    }
+
+    /// How vitals are uploaded.
+    pub fn vitals_options(&self) -> Options {
+        let limits = to_ingest::Limits {
+            freshness: Duration::from_millis(self.freshness_ms),
+            ..Options::VITALS.limits
+        };
+        Options {
+            limits,
+            ..Options::VITALS
         }
     }
 
@@ -364,6 +388,20 @@ impl ServiceConfig for Config {
         };
         self.validate_sensors()?;
         self.validate_journal()?;
+        if !REPORT_BEAT_S.contains(&self.path_report_beat_s) {
+            return refuse(
+                "path_report_beat_s",
+                format!("{} is outside 1 to 3600", self.path_report_beat_s),
+                "--path-report-beat-s 300",
+            );
+        }
+        if self.freshness_ms > FRESHNESS_MS_MAX {
+            return refuse(
+                "freshness_ms",
+                format!("{} is more than {FRESHNESS_MS_MAX}", self.freshness_ms),
+                "--freshness-ms 1000",
+            );
+        }
         if !REPORT_INTERVAL_MS.contains(&self.path_report_interval_ms) {
             return refuse(
                 "path_report_interval_ms",

@@ -14,7 +14,7 @@ use contracts::vitals::{EdgeAlert, Sample};
 use parking_lot::Mutex;
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
     time::{Instant, sleep_until},
 };
 use tracing::{Instrument, Span};
@@ -120,6 +120,8 @@ pub struct Intake<D: Disk> {
     held_count: watch::Sender<usize>,
     /// One attempt at a time, so that the journal does not get them twice.
     keeping: tokio::sync::Mutex<()>,
+    /// Told of each alert, so that its readings do not wait for their freshness.
+    urgent: Arc<Notify>,
 }
 
 impl<D: Disk> Intake<D> {
@@ -139,6 +141,7 @@ impl<D: Disk> Intake<D> {
             held: Mutex::default(),
             held_count: watch::Sender::new(0),
             keeping: tokio::sync::Mutex::new(()),
+            urgent: Arc::default(),
         }
     }
 
@@ -323,8 +326,11 @@ impl<D: Disk> Intake<D> {
             samples
                 .iter()
                 .flat_map(|sample| rules.on_sample(sample))
-                .collect()
+                .collect::<Vec<_>>()
         };
+        if !raised.is_empty() {
+            self.urgent.notify_one();
+        }
         self.keep(raised).await
     }
 

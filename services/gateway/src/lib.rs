@@ -37,7 +37,7 @@ use service_kit::{
 };
 use tokio::{
     net::TcpListener,
-    sync::{broadcast::error::RecvError, watch},
+    sync::{Notify, broadcast::error::RecvError, watch},
     task::JoinHandle,
 };
 use tunnel::{Interface, StartError, TunError, Tunnel, Urgency, steering_rules::Document};
@@ -153,6 +153,7 @@ pub async fn run(
         uplink: Arc::clone(&uplink),
         url: config.path_telemetry.clone(),
         interval: Duration::from_millis(config.path_report_interval_ms),
+        beat: Duration::from_secs(config.path_report_beat_s),
         clock: Moment::now,
         tunnel: Some(tunnel.clone()),
         steering: Some((in_force, kept)),
@@ -340,7 +341,8 @@ async fn serve_with(
     let courier = |options: Options,
                    journal: &Journal<Directory>,
                    check: CheckHandle,
-                   rules: Option<Follower>| {
+                   rules: Option<Follower>,
+                   urgent: Arc<Notify>| {
         let courier = Courier {
             options,
             journal: journal.clone(),
@@ -352,27 +354,31 @@ async fn serve_with(
             core: Arc::clone(&core),
             rules,
             alarmed: alarms.watch(),
+            urgent,
         };
         context
             .tasks()
             .spawn(courier.run(context.shutdown().clone()))
     };
     // Alerts first: their connection is the first on a narrow network.
+    let urgent = Arc::<Notify>::default();
     let mut couriers = [
         courier(
             Options::ALERTS,
             &alerts,
             context.health().check("alerts-uplink"),
             None,
+            Arc::default(),
         ),
         courier(
-            Options::VITALS,
+            config.vitals_options(),
             &vitals,
             context.health().check("vitals-uplink"),
             Some(follower),
+            Arc::clone(&urgent),
         ),
     ];
-    let intake = Intake::new(gateway, vitals.clone(), alerts.clone(), rules);
+    let intake = Intake::new(gateway, vitals.clone(), alerts.clone(), rules).hurrying(urgent);
     let intake = intake.with_core(core).while_following(following);
     let intake = intake.with_alarms(alarms.clone());
     let intake = Arc::new(intake.with_states(states));

@@ -1,6 +1,8 @@
 //! Reports of what the gateway measures of its paths, through the tunnel to path-telemetry; and the policy that comes back.
 //!
-//! Reports are a convenience: without a connection the oldest are dropped, and nothing waits for them.
+//! The gateway reports on change and on a slow beat. Reports are a convenience: without a connection the oldest are dropped, and nothing waits for them.
+
+mod beat;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,6 +26,8 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::transport::Channel;
 use tunnel::{Keepalive, PathSnapshot, Tunnel, Urgency};
 
+use beat::Beat;
+
 use crate::{
     clock::Clock,
     steering::{InForce, Kept},
@@ -34,7 +38,9 @@ use crate::{
 const WAITING_MAX: usize = 64;
 /// Reports handed to the stream and not taken by it.
 const HANDED_MAX: usize = 8;
-const POLICY_INTERVAL: Duration = Duration::from_secs(30);
+/// Each question costs a SIM card 400 bytes.
+const POLICY_INTERVAL: Duration = Duration::from_secs(120);
+const POLICY_INTERVAL_RETRY: Duration = Duration::from_secs(30);
 const POLICY_LIMIT: Duration = Duration::from_secs(10);
 /// A policy outside these bounds is not obeyed.
 const KEEPALIVE_INTERVAL_MS: std::ops::RangeInclusive<u32> = 10..=10_000;
@@ -151,7 +157,10 @@ pub struct Telemetry {
     pub gateway: String,
     pub uplink: Arc<dyn Uplink>,
     pub url: String,
+    /// How often the paths are looked at.
     pub interval: Duration,
+    /// Between two reports, if nothing changes.
+    pub beat: Duration,
     pub clock: Clock,
     pub journals: JournalsWaiting,
     /// Whose keepalive follows the policy.
@@ -172,6 +181,7 @@ impl Telemetry {
 
     async fn report_for_ever(&self) {
         let mut reporter = Reporter::new(&self.gateway);
+        let mut beat = Beat::new(self.beat);
         let mut waiting: VecDeque<ReportRequest> = VecDeque::new();
         let mut stream: Option<mpsc::Sender<ReportRequest>> = None;
         let (ended, mut ends) = mpsc::channel::<String>(1);
@@ -189,25 +199,35 @@ impl Telemetry {
                     continue;
                 }
             }
-            let mut reports =
-                reporter.report(&self.uplink.paths(), (self.clock)().wall_us, self.interval);
+            let paths = self.uplink.paths();
             let journal_waiting = self.journals.entries();
             let steering_version = self.steering_version();
+            let now = tokio::time::Instant::now().into_std();
+            let due = beat.take(now, &paths, steering_version, journal_waiting);
+            let mut reports = match due {
+                Some(since) => {
+                    let interval = since.unwrap_or(self.interval);
+                    reporter.report(&paths, (self.clock)().wall_us, interval)
+                }
+                None => Vec::new(),
+            };
             for report in &mut reports {
                 report.journal_waiting = journal_waiting;
                 report.steering_version = steering_version;
             }
-            if reports.is_empty() {
+            if reports.is_empty() && waiting.is_empty() {
                 continue;
             }
-            if waiting.len() >= WAITING_MAX {
+            if !reports.is_empty() && waiting.len() >= WAITING_MAX {
                 waiting.pop_front();
                 metrics::counter!("braid_gateway_path_reports_dropped_total").increment(1);
             }
-            waiting.push_back(ReportRequest {
-                reports,
-                sent_time_us: 0,
-            });
+            if !reports.is_empty() {
+                waiting.push_back(ReportRequest {
+                    reports,
+                    sent_time_us: 0,
+                });
+            }
             if stream.is_none() && tokio::time::Instant::now() >= retry_at {
                 stream = self.open(ended.clone());
             }
@@ -253,11 +273,17 @@ impl Telemetry {
             return std::future::pending().await;
         };
         let mut current = Keepalive::default();
-        let mut ticks = tokio::time::interval(POLICY_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut pause = Duration::ZERO;
+        // Kept, because the handshakes of another one cost ten times as much as a question.
+        let mut channel = None;
         loop {
-            ticks.tick().await;
-            let Some(keepalive) = self.fetch_policy().await else {
+            tokio::time::sleep(pause).await;
+            let policy = self.fetch_policy(&mut channel).await;
+            pause = match channel {
+                Some(_) => POLICY_INTERVAL,
+                None => POLICY_INTERVAL_RETRY,
+            };
+            let Some(keepalive) = policy else {
                 continue;
             };
             if keepalive != current {
@@ -295,8 +321,12 @@ impl Telemetry {
     }
 
     /// The most cautious keepalive of all paths, for the tunnel has one for all.
-    async fn fetch_policy(&self) -> Option<Keepalive> {
-        let mut client = PolicyServiceClient::new(self.channel()?);
+    async fn fetch_policy(&self, kept: &mut Option<Channel>) -> Option<Keepalive> {
+        let channel = match kept.take() {
+            Some(channel) => channel,
+            None => self.channel()?,
+        };
+        let mut client = PolicyServiceClient::new(channel.clone());
         let request = GetPolicyRequest {
             gateway: self.gateway.clone(),
             steering_version: self.steering_version(),
@@ -307,6 +337,7 @@ impl Telemetry {
             .inspect_err(|status| tracing::debug!(%status, "no policy"))
             .ok()?
             .into_inner();
+        *kept = Some(channel);
         self.take_steering(response.steering_version, &response.steering_document);
         response
             .paths

@@ -29,6 +29,8 @@ pub(crate) struct Pending {
     /// All alerts of the upload, if some of them exceed the gateway's quota.
     pub paced: Option<Taken>,
     pub gaps: usize,
+    /// The gateway has sent no compact samples on this stream.
+    pub says_takes_compact: bool,
     /// Entries of no patient, until their lane takes them; their number, and the places of the
     /// samples in the request.
     pub apart: Vec<Quarantined>,
@@ -81,6 +83,7 @@ pub(crate) async fn acknowledge(
             position: pending.position,
             rejections: pending.rejections,
             core_time_us: clock.now_us(),
+            takes_compact: pending.says_takes_compact,
         };
         if answers.send(Ok(answer)).await.is_err() {
             // The gateway is gone. It repeats what was not acknowledged.

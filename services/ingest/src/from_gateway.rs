@@ -10,8 +10,10 @@ pub(crate) mod newer;
 use std::{pin::Pin, sync::Arc, time::Instant};
 
 use bus::Bus;
+use contracts::compact::Decoder;
 use contracts::vitals::{Sample, UploadRequest, UploadResponse};
 use parking_lot::Mutex;
+use prost::Message;
 use service_kit::{
     Context, Shutdown,
     quota::{Quota, Quotas},
@@ -209,6 +211,8 @@ impl Shared {
         // Alerts of one upload that wait for the quota. The stream is read further only when they
         // are published, so it holds those of one upload at most.
         let mut waiting: Option<JoinHandle<()>> = None;
+        let mut decoder = Decoder::default();
+        let mut is_compact = false;
         loop {
             let upload = tokio::select! {
                 biased;
@@ -220,6 +224,13 @@ impl Shared {
             let Some(mut upload) = upload else {
                 return Ok(());
             };
+            if !upload.known.compact_samples.is_empty() {
+                is_compact = true;
+                let expanded = decoder.expand(&mut upload.known);
+                expanded.map_err(|error| Status::invalid_argument(error.to_string()))?;
+                // The quota counts what the core handles.
+                upload.bytes = upload.known.encoded_len();
+            }
             let span = tracing::info_span!(
                 "ingest",
                 gateway = gateway.id,
@@ -231,6 +242,7 @@ impl Shared {
                 .admit(gateway, upload, self.clocks.own().now_us(), behind)
                 .instrument(span)
                 .await?;
+            admitted.says_takes_compact = !is_compact;
             if let Some(taken) = admitted.paced.take() {
                 if let Some(waiting) = waiting.take() {
                     // Their own answer has the result.

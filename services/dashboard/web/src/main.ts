@@ -21,6 +21,9 @@ import { soundAlerts } from "./view/sound";
 import { applyTheme, theme } from "./view/theme";
 import { wardView } from "./view/ward";
 
+// A gateway reports its paths each 300 s at least, unless they change.
+const PATHS_SINCE_US = 320_000_000n;
+
 const TICK_MS = 500;
 // Resolved alerts that are requested at the start.
 const RESOLVED_ASKED = 20;
@@ -71,7 +74,7 @@ function showWard(session: Session): void {
       loadHistory(windowS);
       query.listAlerts({ onlyResolved: true, limit: RESOLVED_ASKED }).then(({ alerts }) => model.addAlerts(alerts), ignore);
       const now = nowUs();
-      query.getPaths({ fromUs: now - 90_000_000n, toUs: now }).then(({ reports }) => model.addPaths(reports), ignore);
+      query.getPaths({ fromUs: now - PATHS_SINCE_US, toUs: now }).then(({ reports }) => model.addPaths(reports), ignore);
       loadLinks();
       loadQuarantine();
       if (linked !== "") seekLinked();

@@ -14,6 +14,8 @@ import { Series, type Hole } from "./series";
 
 // Reports kept per path, four minutes at two a second; the oldest leave first.
 const PATH_POINTS_MAX = 480;
+// A path that the proxy has not reported for so long is drawn by the gateway's reports.
+const PROXY_MS_MAX = 6_000;
 // The server sends the ward at least every 2 s. After this time without it the page is out of date.
 const UNHEARD_MS_MAX = 5_000;
 // Changes within this time are shown together, because a snapshot has hundreds of them.
@@ -37,6 +39,8 @@ export interface PathTrack {
   steeringVersion: number;
   // By this page's clock, so that no other clock decides whether a path still reports.
   heardAtMs: number;
+  // Likewise, by the proxy's reports alone.
+  proxyAtMs: number;
 }
 
 export class Model {
@@ -213,26 +217,33 @@ export class Model {
 
   addPaths(reports: readonly PathReport[]): void {
     for (const report of reports) {
-      // Both ends report. The gateway sends the vitals, so its reports are drawn.
-      if (report.end !== End.GATEWAY || report.path === "") continue;
+      if (report.path === "") continue;
       const key = `${report.gateway}/${report.path}`;
       let track = this.paths.get(key);
       if (!track) {
-        track = { gateway: report.gateway, name: report.path, points: [], state: report.state, steeringVersion: 0, heardAtMs: 0 };
+        track = { gateway: report.gateway, name: report.path, points: [], state: report.state, steeringVersion: 0, heardAtMs: 0, proxyAtMs: -Infinity };
         this.paths.set(key, track);
       }
       const timeS = seconds(report.timeUs);
+      // Both ends report. The proxy does so each second, and the gateway on change, to save its data.
+      const byProxy = report.end === End.PROXY;
+      if (byProxy) track.proxyAtMs = performance.now();
+      else {
+        track.steeringVersion = report.steeringVersion;
+        if (performance.now() - track.proxyAtMs < PROXY_MS_MAX) continue;
+      }
+      // What the gateway sent is what the proxy received.
+      const bytes = byProxy ? report.receivedBytes : report.sentBytes;
       const newest = track.points.at(-1);
       if (newest && timeS <= newest.timeS) continue;
       track.points.push({
         timeS,
-        rateBitPerS: report.intervalMs > 0 ? (Number(report.sentBytes) * 8000) / report.intervalMs : 0,
+        rateBitPerS: report.intervalMs > 0 ? (Number(bytes) * 8000) / report.intervalMs : 0,
         rttMs: report.rttMs,
         loss: report.sentPackets > 0n ? Math.min(1, Number(report.lostPackets) / Number(report.sentPackets)) : 0,
       });
       if (track.points.length > PATH_POINTS_MAX) track.points.shift();
       track.state = report.state;
-      track.steeringVersion = report.steeringVersion;
       track.heardAtMs = performance.now();
     }
     this.changed("paths");

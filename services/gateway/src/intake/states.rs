@@ -2,10 +2,18 @@
 
 use std::{io, sync::Arc};
 
+use tokio::sync::Notify;
+
 use super::Intake;
 use crate::{journal::Disk, rule_states::StateLog};
 
 impl<D: Disk> Intake<D> {
+    /// Tells the uploads of vitals of each alert.
+    #[must_use]
+    pub fn hurrying(self, urgent: Arc<Notify>) -> Self {
+        Self { urgent, ..self }
+    }
+
     /// Keeps the states of the rules in this log.
     #[must_use]
     pub fn with_states(self, log: StateLog<D>) -> Self {

@@ -10,7 +10,7 @@ use std::{
 use contracts::vitals::{Sample, UploadRequest, UploadResponse};
 use prost::Message;
 use service_kit::{CheckHandle, Shutdown};
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tracing::Instrument;
 use tunnel::{TunnelEvent, Urgency};
 
@@ -59,6 +59,7 @@ impl Options {
             copies: 1,
             redundant: false,
             gather: Duration::from_millis(500),
+            freshness: Duration::ZERO,
         },
     };
     pub const ALERTS: Self = Self {
@@ -72,6 +73,7 @@ impl Options {
             copies: 2,
             redundant: true,
             gather: Duration::ZERO,
+            freshness: Duration::ZERO,
         },
     };
 }
@@ -92,6 +94,8 @@ pub struct Courier<D> {
     pub rules: Option<Follower>,
     /// Whether a high alert is open; then uploads go redundantly.
     pub alarmed: watch::Receiver<bool>,
+    /// Notified of alerts: what they are about is uploaded at once.
+    pub urgent: Arc<Notify>,
 }
 
 impl<D: Disk> Courier<D> {
@@ -171,7 +175,9 @@ impl<D: Disk> Courier<D> {
             tokio::select! {
                 () = shutdown.requested(), if flush_until.is_none() => {
                     flush_until = Some(Instant::now() + FLUSH_LIMIT);
+                    sender.on_event(Instant::now(), Event::Hurry);
                 }
+                () = self.urgent.notified() => sender.on_event(Instant::now(), Event::Hurry),
                 Some(event) = link_events.recv() => {
                     let event = match event {
                         LinkEvent::Up(generation) => Event::Up(generation),

@@ -1,7 +1,11 @@
 //! One link to ingest: uploads one way, answers the other.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
+use contracts::compact::Encoder;
 use contracts::vitals::{
     UploadRequest, UploadResponse, ingest_service_client::IngestServiceClient,
 };
@@ -74,7 +78,16 @@ async fn carry(
 ) -> String {
     let link = client.clone();
     // As late as can be: what it waited in the queue would pass for an error of the clock.
-    let requests = ReceiverStream::new(queue).map(move |request| clock().stamp(request));
+    let takes_compact = Arc::new(AtomicBool::new(false));
+    let compacts = Arc::clone(&takes_compact);
+    let mut encoder = Encoder::default();
+    let requests = ReceiverStream::new(queue).map(move |request| {
+        let mut request = clock().stamp(request);
+        if compacts.load(Ordering::Relaxed) {
+            encoder.compact(&mut request);
+        }
+        request
+    });
     let mut answers = match client.upload(requests).await {
         Ok(response) => response.into_inner(),
         Err(status) => return status.to_string(),
@@ -87,6 +100,9 @@ async fn carry(
             match answers.message().await {
                 Ok(Some(answer)) => {
                     core.on_answer(answer.core_time_us, clock());
+                    if answer.takes_compact {
+                        takes_compact.store(true, Ordering::Relaxed);
+                    }
                     if events
                         .send(LinkEvent::Answer(generation, answer))
                         .await

@@ -14,7 +14,9 @@
 //!    with each takeover it is closed and opened anew.
 //! 6. While a batch waits for its acknowledgement, what comes is gathered into the next one, for a bounded time. A link delivers in order, so
 //!    an upload sent earlier would have waited behind the lost packet of the one before it; and a core that answers late gets fewer uploads.
-//! 7. A core that reads slowly, because a quota is used up, is told from a dead path by its answers: as long as they come late, each has the time
+//! 7. With a freshness of its own, vitals wait for company for so long, which is what makes uploads few. An alert that the rules raise
+//!    hurries them, and a repetition waits no more.
+//! 8. A core that reads slowly, because a quota is used up, is told from a dead path by its answers: as long as they come late, each has the time
 //!    that it takes from one late one to the next. One in time ends that, so where answers are in time a path's death is seen as soon as ever.
 
 mod copies;
@@ -41,6 +43,8 @@ const OVERDUE_MIN: Duration = Duration::from_millis(250);
 const PACE_MAX: Duration = Duration::from_secs(2);
 /// Of whatever is given more time after each failure in a row.
 const DOUBLINGS_MAX: u32 = 6;
+/// What belongs to an alert is on its way to the journal for less.
+const HURRY: Duration = Duration::from_secs(2);
 /// A batch of so many entries is not gathered any longer.
 pub const BATCH_ENTRIES_MAX: usize = 512;
 /// Alerts wait for a link no longer than this once the network is back.
@@ -58,6 +62,8 @@ pub struct Limits {
     pub redundant: bool,
     /// The longest that an entry waits for the acknowledgement of the batch before it, so as to share an upload with what comes meanwhile.
     pub gather: Duration,
+    /// How long an entry waits for company although nothing is in flight: the age that readings may have. Nothing waits in a hurry.
+    pub freshness: Duration,
 }
 
 /// Numbers the links; a later one is newer.
@@ -80,6 +86,8 @@ pub enum Event {
     Acknowledged(u64),
     /// Whether each batch is copied at once, or only if its acknowledgement is late.
     Redundant(bool),
+    /// What waits, and what comes within `HURRY`, is not held back for its freshness.
+    Hurry,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +132,7 @@ pub struct Sender {
     next: u64,
     /// Since when entries wait at `next`, when there are any.
     waiting_since: Instant,
+    hurries_until: Option<Instant>,
     /// A `Send` is being carried out.
     sending: bool,
     in_flight: VecDeque<InFlight>,
@@ -163,6 +172,7 @@ impl Sender {
             trimmed: acknowledged,
             next: acknowledged,
             waiting_since: now,
+            hurries_until: None,
             sending: false,
             in_flight: VecDeque::new(),
             usual: Answers::default(),
@@ -208,6 +218,7 @@ impl Sender {
                 }
                 self.durable = self.durable.max(position);
             }
+            Event::Hurry => self.hurries_until = Some(now + HURRY),
             Event::Up(generation) => self.on_up(generation),
             Event::Lost(generation, random) => self.on_lost(now, generation, random),
             Event::PathDown => self.want_another(),
@@ -296,12 +307,24 @@ impl Sender {
         self.in_flight.len() < self.limits.in_flight_max
     }
 
-    /// Until when what waits is gathered; `None` when it is not.
+    /// Until when what waits is gathered; `None` when it is not. What is sent again was held back before.
     fn gathered_at(&self) -> Option<Instant> {
         let waiting = self.durable.saturating_sub(self.next);
-        let gathers =
-            !self.in_flight.is_empty() && (1..BATCH_ENTRIES_MAX as u64).contains(&waiting);
-        gathers.then_some(self.waiting_since + self.limits.gather)
+        let hurries = self.redundant
+            || self.hurries_until > Some(self.waiting_since)
+            || self.next < self.repeated_until;
+        let freshness = if hurries {
+            Duration::ZERO
+        } else {
+            self.limits.freshness
+        };
+        let hold = if self.in_flight.is_empty() {
+            freshness
+        } else {
+            self.limits.gather.max(freshness)
+        };
+        let gathers = !hold.is_zero() && (1..BATCH_ENTRIES_MAX as u64).contains(&waiting);
+        gathers.then_some(self.waiting_since + hold)
     }
 
     fn poll_open(&mut self, now: Instant) -> Option<Command> {

@@ -80,6 +80,7 @@ impl FakeIngest {
             position: request.position,
             rejections,
             core_time_us: 0,
+            takes_compact: false,
         }
     }
 }

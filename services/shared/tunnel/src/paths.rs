@@ -351,7 +351,12 @@ impl Paths {
         received
     }
 
-    /// Time since the last packet on any path.
+    /// Silence until now means nothing: nobody was asked.
+    pub(crate) fn excuse_silence(&self, now: Instant) {
+        self.state.lock().heard_at = now;
+    }
+
+    /// Time since the last packet on any path, or since the connection last rested.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
         let state = self.state.lock();
         let sources = state.records.values().map(|record| &record.source);

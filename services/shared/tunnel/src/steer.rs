@@ -220,6 +220,9 @@ impl Steered {
         for path in self.steering.snapshot(now) {
             self.set_state(path.path, path.state, changed);
         }
+        if self.steering.is_calm(now) {
+            self.paths.excuse_silence(now);
+        }
         self.set_routes();
         let before = std::mem::replace(&mut self.received_datagrams, sum);
         sum.saturating_sub(before)

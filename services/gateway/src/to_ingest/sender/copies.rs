@@ -7,6 +7,10 @@ use super::{Command, Generation, Sender};
 /// More entries than this without an acknowledgement are a backlog, which is not copied.
 pub(super) const COPIED_ENTRIES_MAX: u64 = 64;
 
+/// Uploads of this freshness or more are copied only while the sender is redundant. A copy saves a
+/// round trip, which is little beside that age, for twice the data.
+const COPIED_BELOW: Duration = Duration::from_millis(500);
+
 /// A link of copies, and where they have come to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copier {
@@ -32,7 +36,8 @@ impl Sender {
     /// Which link of copies is next, and when: its oldest batch that was not copied yet counts.
     pub(super) fn copy_at(&self) -> Option<(usize, Instant)> {
         let few = self.durable.saturating_sub(self.acknowledged) <= COPIED_ENTRIES_MAX;
-        if !few || self.sending {
+        let fresh = self.redundant || self.limits.freshness < COPIED_BELOW;
+        if !few || self.sending || !fresh {
             return None;
         }
         let after = match self.redundant {

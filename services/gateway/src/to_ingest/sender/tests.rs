@@ -9,6 +9,7 @@ const LIMITS: Limits = Limits {
     copies: 0,
     redundant: false,
     gather: Duration::ZERO,
+    freshness: Duration::ZERO,
 };
 
 struct Bench {
@@ -83,6 +84,48 @@ fn the_window_bounds_what_is_unacknowledged() {
     assert_eq!(bench.tell(Event::Acknowledged(100)), [Command::Trim(100)]);
     assert!(bench.sender.is_idle());
     assert_eq!(bench.tell(Event::Durable(101)), [send(1, 100)]);
+}
+
+#[test]
+fn readings_wait_for_their_freshness_and_those_of_an_alert_do_not() {
+    let freshness = Duration::from_secs(1);
+    let mut bench = Bench::with(
+        Limits {
+            freshness,
+            ..LIMITS
+        },
+        0,
+    );
+    bench.commands();
+    bench.tell(Event::Up(1));
+    assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(2)]);
+    assert_eq!(bench.tell(Event::Up(2)), []);
+    assert_eq!(bench.tell(Event::Durable(1)), []);
+    let first = bench.now;
+    bench.now += freshness / 2;
+    assert_eq!(bench.tell(Event::Durable(4)), []);
+    assert_eq!(bench.sender.deadline(), Some(first + freshness));
+    bench.now = first + freshness;
+    assert_eq!(bench.commands(), [send(1, 0)]);
+    assert_eq!(bench.sent(1, 4), []);
+    assert_eq!(bench.tell(Event::Acknowledged(4)), [Command::Trim(4)]);
+    // What waits goes with an alert, and so does what comes a moment after it.
+    assert_eq!(bench.tell(Event::Durable(5)), []);
+    assert_eq!(bench.tell(Event::Hurry), [send(1, 4)]);
+    assert_eq!(bench.sent(1, 5), []);
+    assert_eq!(bench.tell(Event::Acknowledged(5)), [Command::Trim(5)]);
+    bench.now += HURRY / 2;
+    assert_eq!(bench.tell(Event::Durable(6)), [send(1, 5)]);
+    assert_eq!(bench.sent(1, 6), []);
+    // A repetition over another link waits no more.
+    assert_eq!(
+        bench.tell(Event::PathDown),
+        [Command::Close(1), Command::Open(3), send(2, 5)]
+    );
+    bench.sent(2, 6);
+    bench.tell(Event::Acknowledged(6));
+    bench.now += HURRY;
+    assert_eq!(bench.tell(Event::Durable(7)), []);
 }
 
 #[test]

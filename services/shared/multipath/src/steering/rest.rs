@@ -259,6 +259,17 @@ impl Steering {
             .is_some_and(|at| now < at + LINGER - ANSWER_SLACK * 4)
     }
 
+    /// Whether silence on all paths means nothing, because the connection rests and no answer is
+    /// awaited in vain.
+    pub fn is_calm(&self, now: Instant) -> bool {
+        let trusted = |path: &Path| path.established && path.resting.doubted.is_none();
+        self.config.liveness
+            && self.terms.rest.tolerates
+            && self.activity.since.is_none()
+            && !self.lingers(now)
+            && self.paths.values().any(trusted)
+    }
+
     /// To be called when the statuses stand.
     pub(super) fn note_spread(&mut self, now: Instant) {
         let used = |path: &&Path| path.established && path.status == PathStatus::Available;

@@ -16,6 +16,8 @@ use crate::tls::Identity;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Through a tunnel, which tells of its own death and may end at a SIM card.
+const KEEPALIVE_INTERVAL_THROUGH: Duration = Duration::from_secs(900);
 const KEEPALIVE_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
@@ -31,11 +33,12 @@ pub enum ChannelError {
 /// A lazy channel: it connects on first use and again after a loss. `https://host:port` uses TLS
 /// 1.3 with `identity`; `http://` is plain and for tests.
 pub fn channel(url: &str, identity: Option<&Identity>) -> Result<Channel, ChannelError> {
-    channel_over(url, identity, |host, port| async move {
+    let connect = |host: String, port| async move {
         let stream = TcpStream::connect((host.as_str(), port)).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
-    })
+    };
+    connecting(url, identity, KEEPALIVE_INTERVAL, connect)
 }
 
 /// The same over the stream that `connect(host, port)` returns, such as a tunnel's. TLS runs inside
@@ -43,6 +46,20 @@ pub fn channel(url: &str, identity: Option<&Identity>) -> Result<Channel, Channe
 pub fn channel_over<C, F, S>(
     url: &str,
     identity: Option<&Identity>,
+    connect: C,
+) -> Result<Channel, ChannelError>
+where
+    C: Fn(String, u16) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = io::Result<S>> + Send + 'static,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    connecting(url, identity, KEEPALIVE_INTERVAL_THROUGH, connect)
+}
+
+fn connecting<C, F, S>(
+    url: &str,
+    identity: Option<&Identity>,
+    keepalive: Duration,
     connect: C,
 ) -> Result<Channel, ChannelError>
 where
@@ -74,7 +91,7 @@ where
     // The scheme is http for TLS as well, because otherwise tonic would start its own TLS.
     let endpoint: Endpoint = Endpoint::from_shared(format!("http://{host}:{port}"))?
         .connect_timeout(CONNECT_LIMIT)
-        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .http2_keep_alive_interval(keepalive)
         .keep_alive_timeout(KEEPALIVE_LIMIT)
         .keep_alive_while_idle(true)
         .initial_stream_window_size(1 << 20)

@@ -30,6 +30,8 @@ const OPENING_LIMIT: Duration = Duration::from_secs(10);
 const STREAMS_MAX: u32 = 256;
 /// Time without an answer to an HTTP/2 ping after which the peer counts as gone.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Of gateways, which pay for each packet. The proxy closes the connections of one that is gone.
+const KEEPALIVE_INTERVAL_GATEWAY: Duration = Duration::from_secs(900);
 const KEEPALIVE_LIMIT: Duration = Duration::from_secs(10);
 /// Pause after a failed `accept`, which means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -256,6 +258,10 @@ async fn requests<S>(stream: S, peer: Peer, router: Router, shutdown: &crate::Sh
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let keepalive = match &peer.id {
+        Some(PeerId::Gateway(_)) => KEEPALIVE_INTERVAL_GATEWAY,
+        _ => KEEPALIVE_INTERVAL,
+    };
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http2()
@@ -264,7 +270,7 @@ where
         .adaptive_window(false)
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20)
-        .keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_interval(keepalive)
         .keep_alive_timeout(KEEPALIVE_LIMIT);
     builder.http1().timer(TokioTimer::new());
     let service = TowerToHyperService::new(router.layer(axum::Extension(peer.clone())));

@@ -28,6 +28,7 @@ impl Held {
             copies: 1,
             redundant: false,
             gather: Duration::from_millis(500),
+            freshness: Duration::ZERO,
         };
         let bench = Bench::with(limits, backlog);
         Self {

@@ -1,0 +1,154 @@
+//! The sizes of a gateway's messages, by the encoder that ships.
+
+use contracts::compact::Encoder;
+use contracts::paths::{PathReport, ReportRequest};
+use contracts::vitals::{Sample, UploadRequest, UploadResponse, Waveform, sample::Reading};
+use prost::Message;
+
+const START_US: i64 = 1_790_000_000_000_000;
+/// Uploads of which the size is the mean; the ones before bring what the link does not know yet.
+const UPLOADS: u64 = 100;
+const UPLOADS_BEFORE: u64 = 5;
+
+/// The streams of a patient at home.
+const STREAMS: [(&str, &str, &str, f64); 6] = [
+    ("oximeter-17", "spo2", "%", 97.0),
+    ("oximeter-17", "pulse", "/min", 72.0),
+    ("thermometer-3", "temperature", "Cel", 36.6),
+    ("ecg-patch-9", "heart_rate", "/min", 71.0),
+    ("cuff-2", "systolic", "mm[Hg]", 121.0),
+    ("cuff-2", "diastolic", "mm[Hg]", 79.0),
+];
+
+/// Clocks jitter by up to 2 ms.
+fn jitter(number: u64, salt: u64) -> i64 {
+    ((number * 7_919 + salt * 104_729) % 2_000) as i64
+}
+
+fn sample(number: u64, index: u64, device: &str, stream: &str, reading: Reading) -> Sample {
+    let time_us = START_US + number as i64 * 1_000_000;
+    let arrival = 3_000 + jitter(number, index + 1);
+    Sample {
+        device: device.to_owned(),
+        stream: stream.to_owned(),
+        patient: "patient-12".to_owned(),
+        gateway: "gateway-1".to_owned(),
+        sequence: START_US as u64 + number,
+        device_time_us: time_us + jitter(number, index),
+        gateway_time_us: time_us + arrival,
+        gateway_uptime_us: 900_000_000 + number as i64 * 1_000_000 + arrival,
+        gateway_boot: 77,
+        gateway_behind_us: Some(1_234 + jitter(number, 3) / 20),
+        reading: Some(reading),
+        ..Sample::default()
+    }
+}
+
+fn vitals(number: u64) -> Vec<Sample> {
+    let streams = (0..).zip(STREAMS);
+    let samples = streams.map(|(index, (device, stream, unit, value))| {
+        let reading = Reading::Value(value + (number % 3) as f64);
+        let made = sample(number, index, device, stream, reading);
+        Sample {
+            unit: unit.to_owned(),
+            ..made
+        }
+    });
+    samples.collect()
+}
+
+/// Millivolts of a heart at 72 beats a minute, at 16 bits over 10 mV, with noise of the electrode.
+fn heart_mv(reading: u64) -> f32 {
+    let second = reading as f64 / 250.0;
+    let beat = (second * 1.2).fract();
+    let wave = |at: f64, width: f64, height: f64| height * (-((beat - at) / width).powi(2)).exp();
+    let clean = wave(0.2, 0.025, 0.15) - wave(0.37, 0.008, 0.1) + wave(0.4, 0.009, 1.1)
+        - wave(0.43, 0.009, 0.2)
+        + wave(0.65, 0.05, 0.3);
+    let noise = ((reading * 7_919) % 21) as f64 / 2_048.0 - 0.005;
+    // 1 / 4,096 mV is half the step of 16 bits over 10 mV.
+    (((clean + noise * 0.2) * 4_096.0).round() / 4_096.0) as f32
+}
+
+fn electrocardiogram(number: u64) -> Vec<Sample> {
+    let values = (number * 250..(number + 1) * 250).map(heart_mv).collect();
+    let reading = Reading::Waveform(Waveform {
+        period_us: 4_000,
+        values,
+    });
+    let made = sample(number, 9, "ecg-patch-9", "ecg", reading);
+    vec![Sample {
+        unit: "mV".to_owned(),
+        ..made
+    }]
+}
+
+/// Mean bytes of an upload of so many seconds.
+fn upload(seconds: u64, of_second: fn(u64) -> Vec<Sample>) -> usize {
+    let mut encoder = Encoder::default();
+    let mut bytes = 0;
+    for number in 0..UPLOADS_BEFORE + UPLOADS {
+        let seconds = number * seconds..(number + 1) * seconds;
+        let mut request = UploadRequest {
+            position: 1_000_000 + number * 600,
+            samples: seconds.flat_map(of_second).collect(),
+            sent_time_us: START_US,
+            sent_uptime_us: 900_000_000,
+            sent_boot: 77,
+            ..UploadRequest::default()
+        };
+        encoder.compact(&mut request);
+        if number >= UPLOADS_BEFORE {
+            bytes += request.encoded_len();
+        }
+    }
+    bytes / UPLOADS as usize
+}
+
+pub(super) fn vitals_upload(seconds: u64) -> usize {
+    upload(seconds, vitals)
+}
+
+pub(super) fn ecg_upload() -> usize {
+    upload(1, electrocardiogram)
+}
+
+pub(super) fn upload_answer() -> usize {
+    let answer = UploadResponse {
+        position: 1_000_000,
+        core_time_us: START_US,
+        ..UploadResponse::default()
+    };
+    answer.encoded_len()
+}
+
+/// A report of two paths.
+pub(super) fn report() -> usize {
+    let report = |path: &str| PathReport {
+        gateway: "gateway-1".to_owned(),
+        path: path.to_owned(),
+        end: 1,
+        session: 3,
+        path_id: 1,
+        state: 2,
+        time_us: START_US,
+        interval_ms: 300_000,
+        sent_bytes: 90_000,
+        received_bytes: 70_000,
+        sent_packets: 900,
+        lost_packets: 1,
+        rtt_ms: 31.25,
+        rtt_min_ms: 29.5,
+        congestion_window_bytes: 14_000,
+        local_address: "192.168.178.23".to_owned(),
+        remote_address: "203.0.113.17:4433".to_owned(),
+        sequence: 900,
+        journal_waiting: Some(6),
+        ..PathReport::default()
+    };
+    let request = ReportRequest {
+        reports: vec![report("wifi"), report("lte")],
+        sent_time_us: START_US,
+    };
+    request.encoded_len()
+}
