@@ -250,7 +250,8 @@ impl RuleEngines {
                 // A clock that is known to be behind does not make an alert a backfill.
                 let clock = patient.clocks.get(&edge.device);
                 let behind_us = clock.map_or(0, |clock| clock.error_us().max(0));
-                // The arrival at ingest counts: an outage of the core makes alerts late, no backfill.
+                // Arrival at ingest counts. An outage of the core makes alerts late, but not a
+                // backfill.
                 let arrived_us = match edge.ingest_time_us {
                     0 => now_us,
                     ingest_us => ingest_us,
@@ -325,8 +326,8 @@ impl RuleEngines {
             let known_us = patient.engine.clock_us().saturating_add(since_us);
             let mut alerts = match patient.watermark.before_us(heard_us) {
                 Some(before_us) => patient.engine.on_time(before_us),
-                // Taken over, and nothing heard since: there may be an outage. The next reading of a
-                // stream with a rhythm may contradict what its last one began.
+                // Taken over and nothing received since. There may be an outage, and the next
+                // reading of a regular stream may contradict its last one.
                 None => {
                     let passed_us = known_us.saturating_sub(LATE_US_MIN);
                     let before_us = patient.watermark.held(passed_us, heard_us);

@@ -69,7 +69,7 @@ impl Transits {
 }
 
 impl Watermark {
-    /// The knowledge of a patient who is taken over at `now_us`: the rhythms that the stored state has.
+    /// The watermark of a patient taken over at `now_us`, from the rhythms in the stored state.
     pub(crate) fn taken_over<'a>(
         rhythms: impl Iterator<Item = Rhythm<'a>>,
         now_us: i64,

@@ -1,4 +1,5 @@
-//! `braid doctor`: looks at an installation from outside and says what is well, what is not, and what to do about it. Changes nothing.
+//! `braid doctor`: checks an installation from outside and reports its state, with a remedy for
+//! each fault. Changes nothing.
 
 mod engines;
 mod finding;
@@ -17,7 +18,7 @@ use self::finding::State;
 use crate::engines::{EnginesConfig, default_url};
 use crate::process::{self, Failure};
 
-/// An engine that has not answered by then counts as not answering; the services themselves would wait on.
+/// Time limit for an engine. The services themselves would wait longer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
 #[derive(Debug, clap::Args)]
@@ -43,10 +44,10 @@ pub struct DoctorCommand {
     engines: EnginesConfig,
     #[command(flatten)]
     identity: IdentityFiles,
-    /// Admin address of a service to ask; once for each.
+    /// Admin address of a service; repeat it for each service.
     #[arg(long, value_name = "ADDRESS")]
     admin: Vec<SocketAddr>,
-    /// How far clocks may be apart.
+    /// Largest accepted difference between clocks.
     #[arg(long, value_name = "MS", default_value_t = 1_000)]
     clock_max_ms: u32,
     /// Print a JSON array instead of lines.
@@ -59,7 +60,7 @@ impl DoctorCommand {
         process::block_on(async move {
             let clock_max = Duration::from_millis(u64::from(self.clock_max_ms));
             let mut findings = identity::look(&self.identity, std::time::SystemTime::now());
-            // One after the other: a person reads them in this order.
+            // In this order, because a person reads the findings as they come.
             let EnginesConfig { store, bus } = &self.engines.in_directory(&self.data);
             findings.extend(engines::store(store, clock_max, ANSWER_WITHIN).await);
             findings.extend(engines::bus(bus, ANSWER_WITHIN).await);

@@ -1,4 +1,4 @@
-//! `braid quarantine`: readings, gaps and alerts that the register attributes to nobody; assigned or discarded by hand.
+//! `braid quarantine`: readings, gaps and alerts of no patient, which a person assigns or discards.
 
 mod readmit;
 
@@ -14,14 +14,14 @@ use crate::engines::{Engines, EnginesChoice};
 use crate::moment::{Moment, shown};
 use crate::process::{self, Failure, say};
 
-/// Entries that are taken at once.
+/// Entries read at once.
 const PAGE: usize = 500;
-/// Reasons printed of what is left.
+/// Reasons printed for the entries that stay.
 const REASONS_MAX: usize = 20;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum QuarantineCommand {
-    /// List what is kept apart: device, gateway, why, how much, from when until when.
+    /// List the quarantine: device, gateway, reason, number of entries, first and last time.
     #[command(after_help = "Example:\n  braid quarantine list")]
     List {
         /// Print JSON.
@@ -30,14 +30,14 @@ pub enum QuarantineCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Print what is kept apart of a device. The audit log records who looked.
+    /// Print the entries of a device. The audit log records the reader.
     #[command(
         after_help = "Example:\n  braid quarantine show --device chest-7 \\\n      --by \"Eve Nurse\" --reason \"whose is it\""
     )]
     Show {
         #[command(flatten)]
         which: Which,
-        /// Most entries that are printed, the first.
+        /// Largest number of entries printed, the first ones.
         #[arg(long, value_name = "COUNT", default_value_t = 100)]
         limit: usize,
         #[command(flatten)]
@@ -45,12 +45,13 @@ pub enum QuarantineCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Take it in, as a backfill: for a patient, or for whoever wore the device by the register as it is now.
+    /// Assign entries, as a backfill: to a patient, or to the wearers of the device by the present
+    /// register.
     #[command(
         after_help = "Examples:\n  braid quarantine assign --device chest-7 \\\n      --by \"Eve Nurse\" --reason \"registered late\"\n  braid quarantine assign --device chest-7 --patient ada \\\n      --until 2026-03-01T12:00:00Z --by \"Eve Nurse\" --reason \"until noon\""
     )]
     Assign {
-        /// Whose it is. Absent: whoever wore the device at the time, by the register.
+        /// The patient. Absent: the wearer of the device at the time, by the register.
         #[arg(long, value_name = "ID")]
         patient: Option<String>,
         #[command(flatten)]
@@ -63,13 +64,13 @@ pub enum QuarantineCommand {
         #[command(flatten)]
         engines: EnginesChoice,
     },
-    /// Take in what ingest refused before it kept such readings apart: the `rejected.jsonl` of a
-    /// gateway, by the admission of every upload. To do it twice has the effect of once.
+    /// Admit samples that ingest refused before it had a quarantine: the `rejected.jsonl` of a
+    /// gateway, by the admission of every upload. A repetition has no further effect.
     #[command(
         after_help = "Example:\n  braid quarantine readmit data/gateway/rejected.jsonl --gateway gw-1 \\\n      --by \"Eve Nurse\" --reason \"registered late\""
     )]
     Readmit(readmit::Readmit),
-    /// Delete it for good, for example what a technician measured.
+    /// Delete entries for good, for example readings of a technician.
     #[command(
         after_help = "Example:\n  braid quarantine discard --device chest-7 \\\n      --by \"Eve Operator\" --reason \"a test\""
     )]
@@ -88,7 +89,7 @@ pub struct Which {
     /// The sensor.
     #[arg(long, value_name = "ID")]
     device: String,
-    /// Only what came over this gateway.
+    /// Only entries that came over this gateway.
     #[arg(long, value_name = "ID")]
     gateway: Option<String>,
     /// Only since this time, in RFC 3339.
@@ -247,7 +248,7 @@ async fn show(
     limit: usize,
     signed: &Signed,
 ) -> Result<(), Failure> {
-    // Written before what it records happens, as everywhere.
+    // Written before the recorded action, as everywhere.
     let audit = which.audit("show quarantined", tenant, "", "", signed);
     let audited = store.append_audit(vec![audit]).await;
     audited.map_err(Failure::other)?;

@@ -1,7 +1,7 @@
-//! `braid register`: who wears which sensor at which gateway, and since when.
+//! `braid register`: the wearing intervals of sensors at gateways.
 //!
-//! A reading goes to whoever wore its device at its time. So a change never moves what was measured before, also when it is still in the
-//! journal of a gateway.
+//! A reading belongs to the wearer of its device at its time. So a change never moves earlier
+//! readings, even if they are still in the journal of a gateway.
 
 mod enter;
 mod list;
@@ -38,29 +38,31 @@ struct Assign {
     /// The sensor; unique over all tenants.
     #[arg(long, value_name = "ID")]
     device: Option<String>,
-    /// The gateway that may speak for it.
+    /// The gateway that may send readings of the sensor.
     #[arg(long, value_name = "ID")]
     gateway: Option<String>,
-    /// Who wears it.
+    /// The patient who wears the sensor.
     #[arg(long, value_name = "ID")]
     patient: Option<String>,
     /// Create the patient and the gateway if the register does not know them.
     #[arg(long, default_value_t = false)]
     create: bool,
-    /// The patient's name for people. Absent: as it was entered before, or the id.
+    /// The patient's display name. Absent: as entered before, or the id.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Score SpO2 by NEWS2's second scale: hypercapnic respiratory failure, a clinician's decision. Absent: as it was entered
-    /// before, or by the first.
+    /// Score SpO2 by scale 2 of NEWS2, for hypercapnic respiratory failure on a clinician's
+    /// decision. Absent: as entered before, or scale 1.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     spo2_scale_two: Option<bool>,
-    /// Since when, in RFC 3339. Absent: now, or 3 seconds later when somebody else wears it, so that every service knows in time.
+    /// Start, in RFC 3339. Absent: now, or in 3 seconds if another patient wears the sensor, so
+    /// that all services know in time.
     #[arg(long, value_name = "TIME")]
     from: Option<Moment>,
-    /// Until when. Absent: until further notice.
+    /// End, in RFC 3339. Absent: until further notice.
     #[arg(long, value_name = "TIME")]
     until: Option<Moment>,
-    /// Who enters this; stored in the audit log. Absent: the name of the operating system's user.
+    /// Author of the change; stored in the audit log. Absent: the name of the operating system's
+    /// user.
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
     /// Reason for the change; stored in the audit log.
@@ -79,7 +81,7 @@ struct Assign {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
-    /// Nobody wears the device any more.
+    /// End an assignment: no patient wears the device any more.
     #[command(
         after_help = "Example:\n  braid register end --device chest-7 --by \"Eve Nurse\" --reason \"discharged\""
     )]
@@ -87,7 +89,7 @@ enum Subcommand {
         /// The sensor.
         #[arg(long, value_name = "ID")]
         device: String,
-        /// Since when, in RFC 3339. Absent: now.
+        /// End, in RFC 3339. Absent: now.
         #[arg(long, value_name = "TIME")]
         at: Option<Moment>,
         #[command(flatten)]
@@ -95,7 +97,8 @@ enum Subcommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Take back an assignment that was a mistake. Stored readings stay; what still comes from its time is kept apart.
+    /// Remove a wrong assignment. Stored readings stay, and later readings from its time go to the
+    /// quarantine.
     #[command(
         after_help = "Example:\n  braid register remove --device chest-7 --from 2026-03-01T12:00:00Z \\\n      --by \"Eve Nurse\" --reason \"wrong belt\""
     )]
@@ -114,7 +117,7 @@ enum Subcommand {
         #[command(flatten)]
         place: Place,
     },
-    /// List who wore what, where, from when until when, and who entered it.
+    /// List assignments: patient, device, gateway, start, end and author.
     #[command(after_help = "Example:\n  braid register list --device chest-7")]
     List {
         #[command(flatten)]
@@ -128,10 +131,10 @@ enum Subcommand {
     /// Create a patient or change its name.
     #[command(after_help = "Example:\n  braid register patient ada --name \"Ada Example\"")]
     Patient {
-        /// Its id.
+        /// Id of the patient.
         #[arg(value_name = "ID")]
         patient: String,
-        /// The name for people.
+        /// Display name.
         #[arg(long, value_name = "NAME")]
         name: String,
         #[command(flatten)]
@@ -140,7 +143,7 @@ enum Subcommand {
     /// Create a gateway, before a device is assigned to it.
     #[command(after_help = "Example:\n  braid register gateway gw-1")]
     Gateway {
-        /// Its id.
+        /// Id of the gateway.
         #[arg(value_name = "ID")]
         gateway: String,
         #[command(flatten)]
@@ -157,7 +160,7 @@ impl RegisterCommand {
     }
 }
 
-/// A name that no sample, no certificate and no rule can bear would be in the register for nothing.
+/// Refuses a name that no sample, certificate or rule can carry.
 fn check_id(field: &'static str, id: &str, example: &str) -> Result<(), ConfigError> {
     validate_identifier(field, id, example)
         .map_err(|it| ConfigError::new(it.field, it.reason, format!("--{field} {example}")))
@@ -332,7 +335,7 @@ impl Subcommand {
     }
 }
 
-/// What was decided about the patient before stays, where nothing else is said.
+/// Earlier decisions about the patient stay unless the command names new ones.
 async fn put_patient(
     store: &dyn Store,
     tenant: &str,

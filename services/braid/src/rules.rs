@@ -1,4 +1,4 @@
-//! `braid rules`: alert rules as data, looked at, checked and tried before anybody depends on them.
+//! `braid rules`: shows, checks and tries alert rules before they are in force.
 
 mod replay;
 
@@ -18,29 +18,29 @@ use crate::audit::Asker;
 use crate::decisions;
 use crate::process::{self, Failure, say};
 
-/// What the built-in rules are held to.
+/// Examples for the built-in rules.
 const BUILT_IN_CASES: &str = include_str!("../rules/default-cases.toml");
 
 #[derive(Debug, clap::Subcommand)]
 pub enum RulesCommand {
-    /// Print a rule set as JSON: the built-in one, to begin from, a file's, or a stored one.
+    /// Print a rule set as JSON: the built-in one, one of a file, or a stored one.
     #[command(
         after_help = "Examples:\n  braid rules show > rules.json\n  braid rules show --stored patient:ada --by Eve > ada.json"
     )]
     Show {
-        /// Rule set; without it the built-in one.
+        /// Rule set. Absent: the built-in one.
         #[arg(long, value_name = "FILE", conflicts_with = "stored")]
         rules: Option<PathBuf>,
-        /// What `braid rules put` has put: default, group:NAME or patient:ID.
+        /// Subject of `braid rules put`: default, group:NAME or patient:ID.
         #[arg(long, value_name = "SUBJECT", requires = "by")]
         stored: Option<String>,
-        /// Who looks at a stored one; stands in the audit log.
+        /// The reader of a stored rule set; stored in the audit log.
         #[arg(long, value_name = "NAME", requires = "stored")]
         by: Option<String>,
         #[command(flatten)]
         place: Place,
     },
-    /// Put a rule set in force for a tenant, a group or a patient. Alerting follows without a restart.
+    /// Put a rule set in force for a tenant, a group or a patient. Alerting needs no restart.
     #[command(
         after_help = "Examples:\n  braid rules put ada.json --for patient:ada --by \"Dr. Eve\" \\\n      --reason \"COPD, target 88 to 92 %\"\n  braid rules put --none --for patient:ada --by \"Dr. Eve\" --reason \"discharged\"\n\nThe narrowest set holds, whole: the patient's, else the group's (see `braid alerts team`), else the tenant's default,\nelse what alerting was started with."
     )]
@@ -48,7 +48,7 @@ pub enum RulesCommand {
         /// The rule set as JSON: see `braid rules show`.
         #[arg(value_name = "FILE", required_unless_present = "none")]
         file: Option<PathBuf>,
-        /// Take the rules back: the next wider set holds.
+        /// Withdraw the rules, so that the next wider set applies.
         #[arg(long, conflicts_with = "file", default_value_t = false)]
         none: bool,
         /// default, group:NAME or patient:ID.
@@ -59,7 +59,7 @@ pub enum RulesCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// List the rule sets that were put: who, when and why; with a subject every version of it.
+    /// List the stored rule sets with author, time and reason; with a subject all of its versions.
     #[command(after_help = "Example:\n  braid rules list patient:ada --by \"Eve Operator\"")]
     List {
         /// default, group:NAME or patient:ID.
@@ -70,7 +70,7 @@ pub enum RulesCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Say whether rule sets can be used, and what is wrong with them.
+    /// Check whether rule sets can be used, and report the faults.
     #[command(after_help = "Example:\n  braid rules check rules.json")]
     Check {
         /// Rule sets as JSON.
@@ -82,17 +82,18 @@ pub enum RulesCommand {
         after_help = "Examples:\n  braid rules test                               the built-in rules and examples\n  braid rules test --rules rules.json cases.toml\n  braid rules test --print > cases.toml          the examples, to begin from"
     )]
     Test {
-        /// Rule set; without it the built-in one.
+        /// Rule set. Absent: the built-in one.
         #[arg(long, value_name = "FILE")]
         rules: Option<PathBuf>,
-        /// Examples as TOML; without them the built-in ones.
+        /// Examples as TOML. Absent: the built-in ones.
         #[arg(value_name = "CASES")]
         cases: Option<PathBuf>,
         /// Print the built-in examples instead.
         #[arg(long, default_value_t = false)]
         print: bool,
     },
-    /// Run a rule set over stored history, beside the rules that were in force then: alarms per patient-day, and what it would miss.
+    /// Run a rule set over stored history and compare it with the rules in force then: alarms per
+    /// patient-day, and missed alerts.
     Replay(replay::ReplayCommand),
 }
 

@@ -1,5 +1,5 @@
-//! Real processes whose wall clock steps: no sensor is called silent because of a step, nobody is
-//! told that nobody is watched, and a real silence is found afterwards.
+//! Real processes whose wall clock steps. No sensor is called silent because of a step, and no
+//! false alarm about the core is raised. A real silence is found afterwards.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]
@@ -22,7 +22,7 @@ use vitals::silence;
 
 /// A silence counts after so long; a step delays verdicts by as much.
 const SILENT_AFTER_S: u64 = 10;
-/// A silence would have been found by then, with a round of 5 s and some seconds for a slow machine.
+/// Time to find a silence, with a round of 5 s and some seconds for a slow machine.
 const FOUND_WITHIN: Duration = Duration::from_secs(2 * SILENT_AFTER_S + 10);
 /// Reached only by a failing test.
 const PATIENCE: Duration = Duration::from_secs(120);

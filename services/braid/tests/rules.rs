@@ -338,7 +338,7 @@ mod replay {
         };
         let counts =
             |rule: &serde_json::Value| (rule["present"].as_u64(), rule["proposed"].as_u64());
-        // What was in force, on both sides.
+        // The rules in force on both sides.
         let rules = replay(&[]);
         assert_eq!(counts(&rules["heart-rate-very-high"]), (Some(1), Some(1)));
         assert_eq!(counts(&rules["hers"]), (Some(1), Some(1)));

@@ -15,26 +15,28 @@ use std::{
 use contracts::vitals::{EdgeAlert, Sample, sample::Reading};
 use vitals::{Engine, Origin, Profile, RuleSet, edge_alert};
 
-use crate::{clock::Moment, rule_states::States, rulebook::Rulebook, sensor_clocks::SensorClocks};
+use crate::{
+    clock::Moment, rule_states::States, rules_in_force::RulesInForce, sensor_clocks::SensorClocks,
+};
 
 /// Patients or devices with rule state; past it the one that was silent for longest starts afresh.
 const SUBJECTS_MAX: usize = 1024;
 
-/// The gateway's clock was set back when a reading comes with a time of the gateway so much before another's; less is two
-/// requests at once.
+/// The gateway's clock was set back if a reading's gateway time is this much earlier than
+/// another's. A smaller difference comes from concurrent requests.
 const STEP_US: i64 = 1_000_000;
 
 pub struct EdgeRules {
-    /// The gateway's own: for everybody for whom the core has handed out none.
+    /// The gateway's own rules, for subjects without rules from the core.
     own: Arc<RuleSet>,
-    book: Rulebook,
+    in_force: RulesInForce,
     subjects: HashMap<String, Engine>,
-    /// When the newest sample was taken, by the gateway's clock.
+    /// Gateway time of the newest sample.
     newest: Moment,
-    /// Rises with every time that the clock is set back. Readings have no number of their own yet; this one tells the rules that an
-    /// earlier time is new, else they would be deaf until the clock is where it was.
+    /// Number of times that the clock was set back. Readings have no sequence yet, so this number
+    /// tells the rules that an earlier time is new.
     clock: u64,
-    /// The same of sensors with clocks of their own, each stream by itself.
+    /// The same for sensors with a clock of their own, by stream.
     sensors: SensorClocks,
     /// Subjects whose states have changed since they were last taken; those without an engine
     /// were removed.
@@ -45,7 +47,7 @@ impl EdgeRules {
     pub fn new(rules: RuleSet) -> Self {
         Self {
             own: Arc::new(rules),
-            book: Rulebook::default(),
+            in_force: RulesInForce::default(),
             subjects: HashMap::new(),
             newest: Moment::default(),
             clock: 1,
@@ -68,7 +70,7 @@ impl EdgeRules {
         self.newest.wall_us = kept.newest_us;
         self.clock = self.clock.max(kept.clock);
         for (subject, state) in kept.engines.into_iter().take(SUBJECTS_MAX) {
-            let (rules, profile) = judged(&self.book, &self.own, &subject);
+            let (rules, profile) = judged(&self.in_force, &self.own, &subject);
             let rules = Arc::clone(rules);
             match Engine::restore(subject.clone(), rules, profile, Origin::Edge, &state) {
                 Ok(mut engine) => {
@@ -114,11 +116,11 @@ impl EdgeRules {
         }
     }
 
-    /// From the next sample on these hold: what a patient's old and new rules have in common goes on where it was.
-    pub fn judge_by(&mut self, book: Rulebook) {
-        self.book = book;
+    /// Changes the rules from the next sample on. Common rules of a patient continue.
+    pub fn judge_by(&mut self, in_force: RulesInForce) {
+        self.in_force = in_force;
         for (subject, engine) in &mut self.subjects {
-            let (rules, profile) = judged(&self.book, &self.own, subject);
+            let (rules, profile) = judged(&self.in_force, &self.own, subject);
             if engine.rules() != rules {
                 *engine = engine.with_rules(Arc::clone(rules));
             }
@@ -126,17 +128,20 @@ impl EdgeRules {
         }
     }
 
-    /// Subject of the core's document by which it is judged; empty: by the gateway's own rules.
+    /// Subject of the core's document for a patient or device. Empty: the gateway's own rules.
     fn rules_subject(&self, subject: &str) -> String {
-        let rules = self.book.judged(subject).and_then(|it| it.rules.as_ref());
+        let rules = self
+            .in_force
+            .judged(subject)
+            .and_then(|it| it.rules.as_ref());
         rules.map(|(of, _)| of.clone()).unwrap_or_default()
     }
 
-    pub fn book(&self) -> &Rulebook {
-        &self.book
+    pub fn in_force(&self) -> &RulesInForce {
+        &self.in_force
     }
 
-    /// Alerts that the sample raises or ends. Their sequence is the journal's to give.
+    /// Alerts that the sample raises or ends. The journal assigns their sequence.
     pub fn on_sample(&mut self, sample: &Sample) -> Vec<EdgeAlert> {
         let taken = Moment::of_sample(sample);
         let is_set_back = self.newest.wall_us.saturating_sub(taken.wall_us) > STEP_US;
@@ -144,7 +149,7 @@ impl EdgeRules {
         if is_set_back || taken.wall_us > self.newest.wall_us {
             self.newest = taken;
         }
-        // Rules look at values only; waveforms are long.
+        // Rules look at single values only, and waveforms are long.
         if !matches!(sample.reading, Some(Reading::Value(_))) {
             return Vec::new();
         }
@@ -152,10 +157,10 @@ impl EdgeRules {
             sequence: self.clock + self.sensors.steps(sample),
             ..sample.clone()
         };
-        let wearer = self.book.wearer(&sample.device, sample.device_time_us);
+        let wearer = self.in_force.wearer(&sample.device, sample.device_time_us);
         let subject = match wearer {
             Some(wearer) if sample.patient.is_empty() || sample.patient == wearer => wearer,
-            // The sensor contradicts the register: it is nobody's.
+            // The sensor contradicts the register, so the reading belongs to no patient.
             Some(_) => &sample.device,
             None if sample.patient.is_empty() => &sample.device,
             None => &sample.patient,
@@ -163,7 +168,7 @@ impl EdgeRules {
         let subject = &subject.to_owned();
         if !self.subjects.contains_key(subject) {
             self.make_room();
-            let (rules, profile) = judged(&self.book, &self.own, subject);
+            let (rules, profile) = judged(&self.in_force, &self.own, subject);
             let rules = Arc::clone(rules);
             let engine = Engine::new(subject.clone(), rules, profile, Origin::Edge);
             self.subjects.insert(subject.clone(), engine);
@@ -179,7 +184,7 @@ impl EdgeRules {
             .iter()
             .filter_map(|alert| edge_alert(alert, 0))
             .map(|alert| EdgeAlert {
-                // Only what the sensor said: a device's name is no patient.
+                // Only the name that the sensor sent. A device's name is not a patient.
                 patient: sample.patient.clone(),
                 device: sample.device.clone(),
                 gateway: sample.gateway.clone(),
@@ -193,9 +198,9 @@ impl EdgeRules {
             .collect()
     }
 
-    /// Somebody says that it was no fall. None: there is none that nobody was told of.
+    /// Cancels falls that are not raised yet, on behalf of a person. Empty: there is none.
     pub fn cancel_falls(&mut self, device: &str, patient: &str) -> Vec<EdgeAlert> {
-        let wearer = self.book.wearer(device, self.newest.wall_us);
+        let wearer = self.in_force.wearer(device, self.newest.wall_us);
         let subject = match wearer {
             _ if !patient.is_empty() => patient.to_owned(),
             Some(wearer) => wearer.to_owned(),
@@ -204,7 +209,7 @@ impl EdgeRules {
         let Some(engine) = self.subjects.get_mut(&subject) else {
             return Vec::new();
         };
-        // By the sensor's clock, as everything that rules see.
+        // On the sensor's clock, like everything that rules see.
         let now_us = engine.clock_us();
         let cancelled = engine.cancel_falls(now_us);
         if engine.take_dirty() {
@@ -249,13 +254,13 @@ impl EdgeRules {
     }
 }
 
-/// Rules and profile for a patient, or for whoever wears a device.
+/// Rules and profile of a patient or of the wearer of a device.
 fn judged<'a>(
-    book: &'a Rulebook,
+    in_force: &'a RulesInForce,
     own: &'a Arc<RuleSet>,
     subject: &str,
 ) -> (&'a Arc<RuleSet>, Profile) {
-    let Some(judged) = book.judged(subject) else {
+    let Some(judged) = in_force.judged(subject) else {
         return (own, Profile::default());
     };
     let rules = judged.rules.as_ref().map_or(own, |(_, set)| set);
@@ -358,15 +363,15 @@ mod tests {
                 assert_eq!(alert.time_us, START_US + (1 + pause_s) * 1_000_000);
                 let later = (2 + pause_s..60).any(|second| feed(&mut rules, second, 1.0));
                 assert!(!later, "still lying there, and fine");
-                // A new blow counts.
+                // A new impact counts.
                 feed(&mut rules, 61, 3.5);
                 assert!((62..90).any(|second| feed(&mut rules, second, 1.0)));
             }
         }
     }
 
-    /// The built-in rules, but another limit of the heart rate, for whoever wears `device`.
-    fn book(device: &str, version: u32, heart_rate: f64) -> Rulebook {
+    /// The built-in rules with another heart rate limit, for the wearer of `device`.
+    fn in_force(device: &str, version: u32, heart_rate: f64) -> RulesInForce {
         let mut set = RuleSet::default_set();
         for rule in &mut set.rules {
             if let Condition::Above {
@@ -392,9 +397,9 @@ mod tests {
             }],
             ..FollowRulesResponse::default()
         };
-        let (book, refused) = Rulebook::default().take(answer);
+        let (in_force, refused) = RulesInForce::default().take(answer);
         assert_eq!(refused, []);
-        book
+        in_force
     }
 
     #[test]
@@ -413,20 +418,21 @@ mod tests {
             [],
             "well by anybody's rules"
         );
-        rules.judge_by(book("d1", 7, 80.0));
+        rules.judge_by(in_force("d1", 7, 80.0));
         let raised = feed(&mut rules, 120..240, 90.0);
         assert!(!raised.is_empty());
         for alert in &raised {
             assert_eq!((&*alert.device, alert.rule_version), ("d1", 7), "{alert:?}");
             assert_eq!(alert.rules_subject, "patient:ada");
         }
-        // A wider limit ends what the narrow one raised, by the new version; nobody is told twice of one episode.
-        rules.judge_by(book("d1", 8, 130.0));
+        // A wider limit ends the alert of the narrow one, with the new version. No episode alerts
+        // twice.
+        rules.judge_by(in_force("d1", 8, 130.0));
         let ended = feed(&mut rules, 240..360, 90.0);
         assert_eq!(ended.len(), raised.len(), "{ended:?}");
         assert!(ended.iter().all(|it| it.resolved && it.rule_version == 8));
-        // Nothing is handed out any more.
-        rules.judge_by(Rulebook::default());
+        // The core withdraws its rules.
+        rules.judge_by(RulesInForce::default());
         let raised = feed(&mut rules, 360..480, 170.0);
         assert!(raised.iter().any(|alert| alert.device == "d1"));
         assert!(raised.iter().all(|it| it.rules_subject.is_empty()));
@@ -443,7 +449,7 @@ mod tests {
             until_us,
         };
         let handed_over_us = START_US + 600 * 1_000_000;
-        let (book, refused) = Rulebook::default().take(FollowRulesResponse {
+        let (in_force, refused) = RulesInForce::default().take(FollowRulesResponse {
             intervals: vec![
                 worn("ada", i64::MIN, handed_over_us),
                 worn("ben", handed_over_us, i64::MAX),
@@ -452,7 +458,7 @@ mod tests {
             ..FollowRulesResponse::default()
         });
         assert_eq!(refused, []);
-        rules.judge_by(book);
+        rules.judge_by(in_force);
         let feed = |rules: &mut EdgeRules, seconds: std::ops::Range<i64>, value| {
             let mut raised = Vec::new();
             for second in seconds {
@@ -462,10 +468,10 @@ mod tests {
         };
         let of_ada = feed(&mut rules, 0..300, 170.0);
         assert!(of_ada.iter().any(|alert| !alert.resolved));
-        // Ben is well from his first reading on, and nothing of Ada ends by it.
+        // Ben is well from his first reading on, and that ends no alert of Ada.
         assert_eq!(feed(&mut rules, 800..1000, 75.0), []);
         assert!(rules.subjects.contains_key("ada") && rules.subjects.contains_key("ben"));
-        // What the belt kept of Ada goes on where she was.
+        // Ada's readings that the belt kept continue her alert.
         let ended = feed(&mut rules, 300..420, 75.0);
         assert!(ended.iter().any(|alert| alert.resolved));
     }

@@ -24,7 +24,7 @@ use tonic::{Code, Status, transport::Channel};
 use crate::{
     intake::Intake,
     journal::{Disk, DiskFile},
-    rulebook::{Refused, Rulebook},
+    rules_in_force::{Refused, RulesInForce},
 };
 
 /// Answers that wait for the disk; at the bound the core's next answer waits.
@@ -134,13 +134,13 @@ pub enum LoadError {
 
 /// The rules in force on disk: a checksum, and the answer that they come from.
 #[derive(Clone)]
-pub struct BookFile<D>(pub D);
+pub struct RulesFile<D>(pub D);
 
-impl<D: Disk> BookFile<D> {
+impl<D: Disk> RulesFile<D> {
     /// Returns empty rules if none were kept. Blocks on the disk.
-    pub fn load(&self) -> Result<Rulebook, LoadError> {
+    pub fn load(&self) -> Result<RulesInForce, LoadError> {
         if !self.0.list()?.iter().any(|name| name == FILE) {
-            return Ok(Rulebook::default());
+            return Ok(RulesInForce::default());
         }
         let bytes = self.0.read_at(FILE, 0, FILE_BYTES_MAX)?;
         let (checksum, answer) = bytes.split_first_chunk().ok_or(LoadError::Damaged)?;
@@ -148,17 +148,17 @@ impl<D: Disk> BookFile<D> {
             return Err(LoadError::Damaged);
         }
         let answer = FollowRulesResponse::decode(answer).map_err(|_| LoadError::Damaged)?;
-        let (book, refused) = Rulebook::default().take(answer);
+        let (in_force, refused) = RulesInForce::default().take(answer);
         // Another version of this program stored them.
         for refused in refused {
             tracing::warn!("{refused}");
         }
-        Ok(book)
+        Ok(in_force)
     }
 
     /// Atomic, and durable when it returns. Blocks on the disk.
-    pub fn store(&self, book: &Rulebook) -> io::Result<()> {
-        let answer = book.to_answer().encode_to_vec();
+    pub fn store(&self, in_force: &RulesInForce) -> io::Result<()> {
+        let answer = in_force.to_answer().encode_to_vec();
         let mut file = self.0.create(FILE_NEW)?;
         file.append(&crc32fast::hash(&answer).to_le_bytes())?;
         file.append(&answer)?;
@@ -171,20 +171,20 @@ impl<D: Disk> BookFile<D> {
 /// Takes the core's answers until no link follows any more.
 pub async fn keep<D: Disk, B: Disk>(
     mut answers: mpsc::Receiver<FollowRulesResponse>,
-    mut book: Rulebook,
-    file: BookFile<B>,
+    mut in_force: RulesInForce,
+    file: RulesFile<B>,
     intake: Arc<Intake<D>>,
     warning: WarningHandle,
 ) {
     let mut is_kept = true;
     while let Some(answer) = answers.recv().await {
-        let (next, refused) = book.take(answer);
+        let (next, refused) = in_force.take(answer);
         metrics::counter!("braid_gateway_rules_refused_total").increment(refused.len() as u64);
         for refused in &refused {
             tracing::error!("{refused}");
         }
         warning.set(warning_of(&refused));
-        if next == book && is_kept {
+        if next == in_force && is_kept {
             continue;
         }
         let (to, of) = (file.clone(), next.clone());
@@ -203,7 +203,7 @@ pub async fn keep<D: Disk, B: Disk>(
         tracing::info!(rules = versions.join(", "), "the core's rules are in force");
         metrics::counter!("braid_gateway_rules_taken_total").increment(1);
         intake.judge_by(next.clone());
-        book = next;
+        in_force = next;
     }
 }
 

@@ -28,7 +28,7 @@ use crate::{
     held::{HELD_ALERTS_MAX, Held, HeldId},
     journal::{AppendError, Condition, Disk, Journal, StageError, Staged},
     rule_states::StateLog,
-    rulebook::Rulebook,
+    rules_in_force::RulesInForce,
 };
 
 /// Samples of one request; a larger request is refused as a whole.
@@ -111,7 +111,7 @@ pub struct Intake<D: Disk> {
     /// attributes their readings later.
     following: Following,
     /// Counts changes of the rules in force.
-    books: watch::Sender<u64>,
+    changes: watch::Sender<u64>,
     /// End of the wait for each device.
     waited_for: Mutex<HashMap<String, Instant>>,
     /// Raised alerts that the disk refused; the next request stores them first, or
@@ -136,7 +136,7 @@ impl<D: Disk> Intake<D> {
             core: Arc::default(),
             alarms: Alarms::default(),
             following: Following::default(),
-            books: watch::Sender::new(0),
+            changes: watch::Sender::new(0),
             waited_for: Mutex::default(),
             held: Mutex::default(),
             held_count: watch::Sender::new(0),
@@ -157,10 +157,10 @@ impl<D: Disk> Intake<D> {
     }
 
     /// Puts the core's rules in force, from the next sample on.
-    pub fn judge_by(&self, book: Rulebook) {
-        self.rules.lock().judge_by(book);
+    pub fn judge_by(&self, in_force: RulesInForce) {
+        self.rules.lock().judge_by(in_force);
         self.waited_for.lock().clear();
-        self.books.send_modify(|books| *books += 1);
+        self.changes.send_modify(|changes| *changes += 1);
     }
 
     /// Refuses devices that the core does not know, while the core reports the ones that it knows.

@@ -19,7 +19,7 @@ pub mod held;
 pub mod intake;
 pub mod journal;
 pub mod rule_states;
-pub mod rulebook;
+pub mod rules_in_force;
 mod sensor_clocks;
 pub mod steering;
 pub mod to_dashboard;
@@ -317,7 +317,7 @@ async fn serve_with(
     let AtStart {
         rules,
         file,
-        book,
+        in_force,
         states,
     } = at_start::open(&config).await?;
     let listener = service_kit::grpc::bind(config.listen, "listen").await?;
@@ -401,7 +401,7 @@ async fn serve_with(
         .spawn(async move { again.try_again(warning, shutdown).await });
     let keeping = from_ingest::keep(
         answers,
-        book,
+        in_force,
         file,
         Arc::clone(&intake),
         context.health().warning("rules"),

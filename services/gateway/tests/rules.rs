@@ -114,8 +114,8 @@ fn kept(directory: &Path) -> Vec<(String, u32)> {
     let Ok(bytes) = std::fs::read(directory.join("journal/rules/rules")) else {
         return Vec::new();
     };
-    let book = FollowRulesResponse::decode(&bytes[4..]).unwrap();
-    let documents = book.documents.into_iter();
+    let in_force = FollowRulesResponse::decode(&bytes[4..]).unwrap();
+    let documents = in_force.documents.into_iter();
     documents.map(|it| (it.subject, it.version)).collect()
 }
 

@@ -79,8 +79,8 @@ async fn a_line_of_an_unregistered_sensor_is_refused_after_a_bounded_wait() {
         let Ok(bytes) = std::fs::read(data.join("journal/rules/rules")) else {
             return false;
         };
-        let book = FollowRulesResponse::decode(&bytes[4..]).unwrap();
-        book.intervals.iter().any(|it| it.device == "belt")
+        let in_force = FollowRulesResponse::decode(&bytes[4..]).unwrap();
+        in_force.intervals.iter().any(|it| it.device == "belt")
     };
     let waiting = async {
         while !told() {

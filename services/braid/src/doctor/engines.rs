@@ -1,4 +1,4 @@
-//! Bus and store, as a service would find them.
+//! Bus and store, reached as a service reaches them.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::engines::{BusConfig, StoreConfig, StoreUrl};
 const QUARANTINE: &str = "quarantine";
 const QUARANTINE_TO_DO: &str =
     "see whose they are with `braid quarantine list`; assign or discard them";
-/// A question to the database on a healthy network takes less.
+/// Time limit of a query. A healthy network needs less.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(50);
 
 pub async fn store(config: &StoreConfig, clock_max: Duration, within: Duration) -> Vec<Finding> {
@@ -22,7 +22,7 @@ pub async fn store(config: &StoreConfig, clock_max: Duration, within: Duration) 
     let url = match &config.store {
         StoreUrl::Timescale(url) => url,
         StoreUrl::Embedded(dir) => {
-            // Opening would make an empty one.
+            // Opening it would create an empty one.
             if !dir.join(crate::engines::STORE_FILE).exists() {
                 let says = format!("there is no store in {}", dir.display());
                 return vec![Finding::failed(
@@ -76,7 +76,8 @@ pub async fn store(config: &StoreConfig, clock_max: Duration, within: Duration) 
     }
 }
 
-/// Of an embedded store, which has no checksums; of a database the services tell it.
+/// The check of an embedded store, which has no checksums. Services report the faults of a
+/// database.
 async fn documents(store: &dyn store::Store) -> Vec<Finding> {
     const SUBJECT: &str = "documents";
     match alerting::documents::damaged(store).await {
@@ -205,7 +206,7 @@ async fn dead_letters(bus: &dyn Bus, within: Duration) -> Option<Finding> {
             error,
             "braid dead-letters list",
         )),
-        // The cluster's silence has been said already.
+        // The finding about the cluster has already been reported.
         Err(_) => None,
     }
 }

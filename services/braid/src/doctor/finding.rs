@@ -1,4 +1,4 @@
-//! One thing that was looked at.
+//! One result of a check.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Ok,
-    /// It works, and somebody should look at it.
+    /// It works, but a person should look at it.
     Warning,
     Failed,
 }
@@ -18,7 +18,7 @@ pub struct Finding {
     pub state: State,
     pub subject: String,
     pub says: String,
-    /// What to do; nothing where all is well.
+    /// Remedy. Empty if all is well.
     #[serde(rename = "do")]
     pub to_do: Option<String>,
 }

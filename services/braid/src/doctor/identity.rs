@@ -7,12 +7,12 @@ use service_kit::tls::{Identity, IdentityFiles};
 use super::finding::Finding;
 
 const SUBJECT: &str = "identity";
-/// A certificate that ends sooner should have been renewed.
+/// A certificate that ends earlier should have been renewed.
 const RENEW_BEFORE: Duration = Duration::from_secs(7 * 24 * 3600);
 const RENEW: &str =
     "issue it anew (`braid identity issue --help`); services take it without a restart";
 
-/// Nothing when no identity was named.
+/// Empty if no identity was given.
 pub fn look(files: &IdentityFiles, now: SystemTime) -> Vec<Finding> {
     if *files == IdentityFiles::default() {
         return Vec::new();

@@ -1,4 +1,5 @@
-//! Whether the installation does its work: the progress of every group against the ends of the bus, and the test alert of every minute.
+//! Whether the installation does its work: the progress of every group against the ends of the bus,
+//! and the test alert.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +12,14 @@ use store::{AlertsQuery, Scope, Store, TimescaleStore};
 use super::finding::Finding;
 use crate::engines::{BusConfig, STORE_FILE, StoreConfig, StoreUrl};
 
-/// A position that has not moved for so long, while records wait behind it, does not move.
+/// Time after which a position behind which records wait counts as standing still.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The test alert is raised and cleared once a minute.
 const CANARY_AGE_MAX: Duration = Duration::from_secs(90);
 const RUNBOOK: &str = "infra/runbooks.md#standingstill";
 
-/// Nothing when an engine cannot be asked, which has been said by then.
+/// Empty if an engine cannot be queried. Another check has reported that.
 pub async fn look(store: &StoreConfig, bus: &BusConfig, within: Duration) -> Vec<Finding> {
     let Some(store) = open(store, within).await else {
         return Vec::new();
@@ -26,7 +27,7 @@ pub async fn look(store: &StoreConfig, bus: &BusConfig, within: Duration) -> Vec
     let Ok(bus) = bus.examine(within).await else {
         return Vec::new();
     };
-    // All at once: a person waits for the slowest.
+    // Concurrent, because a person waits for the slowest.
     let [a, b, c, d, e, f] = duty::ALL.map(|duty| progress(&bus, &store, duty, within));
     let (a, b, c, d, e, f) = tokio::join!(a, b, c, d, e, f);
     let canary = canary(store.as_ref()).await;

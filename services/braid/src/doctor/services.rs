@@ -1,11 +1,11 @@
-//! A service by its own word, at its admin address.
+//! The state of a service by its own report, at its admin address.
 
 use std::net::SocketAddr;
 
 use super::finding::Finding;
 use crate::health;
 
-/// Blocks for as long as the service takes to answer, which is bounded.
+/// Blocks until the service answers, within a bound.
 pub fn look(address: SocketAddr) -> Vec<Finding> {
     let subject = address.to_string();
     let (ready, text) = match health::readiness(address) {
@@ -34,7 +34,7 @@ pub fn look(address: SocketAddr) -> Vec<Finding> {
     findings
 }
 
-/// A service that is older or newer than this program may say nothing of them.
+/// A service of another version may omit these fields.
 fn warnings(subject: &str, text: &str) -> Vec<Finding> {
     let answer: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
     let told = answer["warnings"].as_array().into_iter().flatten();

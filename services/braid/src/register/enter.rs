@@ -1,4 +1,4 @@
-//! Enters an assignment, and says what it does not change.
+//! Enters an assignment, and reports what the change leaves as it was.
 
 use contracts::paths::End;
 use store::{ASSIGN_LEAD_US, Assigned, Assignment, Change, Of, Scope, Store};
@@ -7,9 +7,10 @@ use super::put_patient;
 use crate::moment::shown;
 use crate::process::Failure;
 
-/// Stored readings of the former wearer that are looked at for what was measured after the change; the newest of more are passed over.
+/// Stored readings of the former wearer that are checked for later times. If there are more, the
+/// newest are skipped.
 const LOOKED_AT_MAX: usize = 10_000;
-/// A device that was heard of so lately has nothing of its past waiting at the gateway.
+/// A device received this recently has no old readings waiting at the gateway.
 const HEARD_LATELY_US: i64 = 60_000_000;
 
 pub struct Entry {
@@ -17,7 +18,7 @@ pub struct Entry {
     pub gateway: String,
     pub patient: String,
     pub tenant: String,
-    /// Patient and gateway, when they are unknown.
+    /// Create patient and gateway if they are unknown.
     pub create: bool,
     pub name: Option<String>,
     pub spo2_scale_two: Option<bool>,
@@ -27,7 +28,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns what there is to say of it.
+    /// Returns the remarks for the person.
     pub async fn enter(self, store: &dyn Store) -> Result<Vec<String>, Failure> {
         let scope = Scope::tenant(self.tenant.clone());
         if !self.create {
@@ -97,8 +98,8 @@ impl Entry {
     }
 }
 
-/// What may still be in the journal of the gateway of an assignment that has ended: by the gateway's
-/// own report where it made one since the end, else by the last stored reading.
+/// Whether the gateway's journal may still hold readings of an assignment that has ended. The
+/// gateway's own report counts if it is later than the end, otherwise the last stored reading.
 pub async fn waiting(
     store: &dyn Store,
     scope: &Scope,
@@ -142,7 +143,7 @@ pub async fn waiting(
     })
 }
 
-/// How many entries waited in the gateway's journals by its newest report, and when that was.
+/// Entries that waited in the gateway's journals by its newest report, and the time of the report.
 async fn reported(
     store: &dyn Store,
     scope: &Scope,
@@ -155,7 +156,7 @@ async fn reported(
     Ok(said.max_by_key(|(_, at_us)| *at_us))
 }
 
-/// Readings that were stored with the former wearer before anybody said that the device had changed hands.
+/// Readings stored with the former wearer before the hand-over was entered.
 async fn taken_before(
     store: &dyn Store,
     scope: &Scope,
@@ -191,7 +192,7 @@ async fn kept_apart(
     }))
 }
 
-/// Of a device, for tests and lists.
+/// The assignments of one device, for tests and lists.
 pub async fn worn(
     store: &dyn Store,
     scope: &Scope,

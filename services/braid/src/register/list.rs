@@ -1,4 +1,4 @@
-//! What the register says.
+//! Lists the register.
 
 use serde_json::json;
 use store::{ASSIGNMENTS_LISTED_MAX, Assignment, Of, Scope, Store};
@@ -52,7 +52,7 @@ pub async fn run(
     say(&text)
 }
 
-/// The beginning that is shown as this moment.
+/// The beginning, shown as a time.
 pub async fn begun_at(
     store: &dyn Store,
     scope: &Scope,
@@ -83,7 +83,7 @@ fn line(it: &Assignment) -> String {
     )
 }
 
-/// Null: no beginning is known, or it goes on.
+/// Null: the beginning is unknown, or the assignment is open.
 fn as_json(it: &Assignment) -> serde_json::Value {
     let end = |us: i64| (us != i64::MIN && us != i64::MAX).then(|| shown(us));
     json!({

@@ -68,7 +68,7 @@ async fn who_is_unknown_is_created_only_when_that_is_said() {
         .await
         .unwrap();
 
-    // Handed over a moment later, and what may wait at the gateway is said.
+    // Handed over a moment later, with a remark about what may wait at the gateway.
     let before_us = contracts::now_us();
     let said = enter(&format!("{base} ben")).await.unwrap();
     assert!(said[1].contains("gw-1 may hold some"), "{said:?}");
@@ -113,7 +113,7 @@ async fn what_waits_at_a_gateway_follows_from_its_own_report() {
     };
     let base = "--device d --gateway gw-1 --create --patient";
     enter(&format!("{base} ada")).await;
-    // A report of long ago says nothing of now, and an older gateway does not say it.
+    // An old report does not count for the present, and an older gateway reports nothing.
     report(1, Some(0), 3_600_000_000).await;
     let said = enter(&format!("{base} ben")).await;
     assert!(said.contains("gw-1 may hold some"), "{said}");

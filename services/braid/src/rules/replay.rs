@@ -1,4 +1,4 @@
-//! `braid rules replay`: a rule set over stored history.
+//! `braid rules replay`: runs a rule set over stored history.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,11 +18,12 @@ use crate::engines::StoreChoice;
 use crate::process::{self, Failure, when};
 
 const DAY_US: f64 = 86_400e6;
-/// An alert of the proposed rules that comes so long before or after one of the present rules stands for it.
+/// Largest distance in time between an alert of the present rules and its counterpart among the
+/// proposed ones.
 const SLACK_US: i64 = 60_000_000;
 /// Samples read at once.
 const PAGE: usize = 20_000;
-/// Missed alerts printed one by one; the table counts all.
+/// Missed alerts printed one by one. The table counts all.
 const SHOWN_MAX: usize = 20;
 
 #[derive(Debug, clap::Args)]
@@ -30,23 +31,24 @@ const SHOWN_MAX: usize = 20;
     after_help = "Examples:\n  braid rules replay --rules rules.json --by Eve   beside those in force, 7 days\n  braid rules replay --by Eve                      what those in force raised\n  braid rules replay --rules new.json --against old.json --days 30 \\\n      --patient ada --by Eve --reason \"she is called too often\""
 )]
 pub struct ReplayCommand {
-    /// The proposed rule set; without it the present one.
+    /// The proposed rule set. Absent: the present one.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// The present rule set, whose alerts must not be missed; without it the documents that were in force for each patient when
-    /// each reading was judged.
+    /// The present rule set, whose alerts must not be missed. Absent: the documents in force for
+    /// each patient at each reading.
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
-    /// What alerting was started with (its --rules): in force where no document was; without it the built-in set.
+    /// The configured rule set of alerting (--rules), in force without a document. Absent: the
+    /// built-in set.
     #[arg(long, value_name = "FILE", conflicts_with = "against")]
     own: Option<PathBuf>,
-    /// How far back.
+    /// Length of the history.
     #[arg(long, value_name = "DAYS", default_value_t = 7.0)]
     days: f64,
     /// Only this patient; may be repeated.
     #[arg(long, value_name = "ID")]
     patient: Vec<String>,
-    /// Whose they are.
+    /// Tenant of the patients.
     #[arg(long, value_name = "ID", default_value = store::DEFAULT_TENANT)]
     tenant: String,
     /// Print JSON.
@@ -58,7 +60,7 @@ pub struct ReplayCommand {
     store: StoreChoice,
 }
 
-/// What one rule did in both sets.
+/// Alerts of one rule in both sets.
 #[derive(Debug, Default, Serialize)]
 struct RuleCount {
     present: u64,
@@ -78,13 +80,13 @@ struct Missed {
 struct Report {
     patients: u64,
     samples: u64,
-    /// Hours in which a patient has samples, as days.
+    /// Hours in which a patient has samples, in days.
     patient_days: f64,
     present_per_patient_day: f64,
     proposed_per_patient_day: f64,
     rules: BTreeMap<String, RuleCount>,
     missed: Vec<Missed>,
-    /// Patients of whom no change of the SpO2 scale is recorded: the present scale is taken.
+    /// Patients without a recorded change of the SpO2 scale. Their present scale is used.
     scale_of_today: Vec<String>,
 }
 
@@ -121,7 +123,7 @@ impl ReplayCommand {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// A row for each whom it was asked for, or one for all.
+    /// One row for each requested patient, or one for all.
     async fn log(&self, store: &dyn Store) -> Result<(), Failure> {
         let all = [String::new()];
         let patients = match self.patient.as_slice() {
@@ -222,9 +224,9 @@ impl ReplayCommand {
 /// The rules whose alerts must not be missed.
 struct Present {
     then: RulesThen,
-    /// Instead of those that were in force.
+    /// In place of the rules in force.
     against: Option<Arc<RuleSet>>,
-    /// Where no document was in force.
+    /// In force without a document.
     own: Arc<RuleSet>,
 }
 
@@ -235,12 +237,13 @@ impl Present {
     }
 }
 
-/// A backlog is judged by the rules of its arrival.
+/// A backlog is judged by the rules at its arrival.
 fn judged_us(sample: &Sample) -> i64 {
     sample.device_time_us.max(sample.ingest_time_us)
 }
 
-/// A full page may end in the midst of an instant: what of it is whole, and where the next one begins.
+/// A full page may end within an instant. Returns the complete part, and where the next page
+/// begins.
 fn whole_instants(page: &[Sample]) -> (&[Sample], Option<i64>) {
     let last_us = match page.last() {
         Some(last) if page.len() == PAGE => last.device_time_us,
@@ -248,7 +251,8 @@ fn whole_instants(page: &[Sample]) -> (&[Sample], Option<i64>) {
     };
     let whole = page.partition_point(|sample| sample.device_time_us < last_us);
     if whole == 0 {
-        // One instant with a page of samples: no patient has as many streams, so what is beyond is a fault's.
+        // One instant with a page of samples is a fault, because no patient has as many streams.
+        // The rest is skipped.
         return (page, Some(last_us + 1));
     }
     (&page[..whole], Some(last_us))
@@ -264,7 +268,7 @@ impl Report {
         }
         for raised in missed(present, proposed, SLACK_US) {
             self.rules.entry(raised.rule.clone()).or_default().missed += 1;
-            // Of low priority nobody is called away for; the table counts them.
+            // Alerts of low priority call no person, so the table only counts them.
             if raised.priority > Priority::Low {
                 self.missed.push(Missed {
                     patient: raised.patient.clone(),

@@ -9,16 +9,16 @@ use super::EdgeRules;
 use crate::{
     Config, RunError,
     clock::Moment,
-    from_ingest::BookFile,
+    from_ingest::RulesFile,
     journal::{Directory, Disk},
     rule_states::{StateLog, States},
-    rulebook::Rulebook,
+    rules_in_force::RulesInForce,
 };
 
 pub(crate) struct AtStart {
     pub rules: EdgeRules,
-    pub file: BookFile<Directory>,
-    pub book: Rulebook,
+    pub file: RulesFile<Directory>,
+    pub in_force: RulesInForce,
     pub states: StateLog<Directory>,
 }
 
@@ -35,19 +35,19 @@ pub(crate) async fn open(config: &Config) -> Result<AtStart, RunError> {
                 source,
             })
         };
-        let file = BookFile(directory("rules")?);
-        let book = file.load().unwrap_or_else(|error| {
+        let file = RulesFile(directory("rules")?);
+        let in_force = file.load().unwrap_or_else(|error| {
             tracing::error!(%error, "judging by the gateway's own rules until the core answers");
-            Rulebook::default()
+            RulesInForce::default()
         });
         let (states, kept) = open_states(directory("rule-states")?)?;
         let mut rules = EdgeRules::new(own);
-        rules.judge_by(book.clone());
+        rules.judge_by(in_force.clone());
         rules.restore(kept, Moment::now());
         Ok(AtStart {
             rules,
             file,
-            book,
+            in_force,
             states,
         })
     })

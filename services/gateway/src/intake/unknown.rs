@@ -14,13 +14,13 @@ const KNOWN_WITHIN: Duration = Duration::from_secs(3);
 const WAITED_FOR_MAX: usize = 1024;
 impl<D: Disk> Intake<D> {
     pub(super) fn is_unknown(&self, device: &str) -> bool {
-        self.following.is_on() && !self.rules.lock().book().knows(device)
+        self.following.is_on() && !self.rules.lock().in_force().knows(device)
     }
 
     /// Returns when the core has reported every device, or its time is over. A device that was
     /// waited for in vain delays no later request.
     pub(super) async fn until_known(&self, samples: &[Sample]) {
-        let mut books = self.books.subscribe();
+        let mut changes = self.changes.subscribe();
         let unknown: HashSet<&str> = samples
             .iter()
             .map(|sample| sample.device.as_str())
@@ -43,7 +43,7 @@ impl<D: Disk> Intake<D> {
             until.max().unwrap_or(within)
         };
         while unknown.iter().any(|device| self.is_unknown(device)) {
-            match timeout_at(deadline, books.changed()).await {
+            match timeout_at(deadline, changes.changed()).await {
                 Ok(Ok(())) => {}
                 _ => return,
             }

@@ -1,8 +1,8 @@
-//! What an installation must keep doing, and how each duty is measured and called.
+//! The duties of an installation: how each is named and measured.
 
 use bus::Topic;
 
-/// Who says how far the consumer is.
+/// Source of a consumer's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
     /// The store, with the rows that come from the records.
@@ -17,18 +17,18 @@ pub enum Kept {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Duty {
-    /// Of the check, and of the duty in the API.
+    /// Name of the check, and of the duty in the API.
     pub name: &'static str,
     /// The service that does it.
     pub service: &'static str,
     pub topic: Topic,
     pub group: &'static str,
     pub kept: Kept,
-    /// What to say of it when it stands still.
+    /// Message for a standstill.
     pub stands: &'static str,
-    /// What is unknown while nobody can measure it.
+    /// Message while the duty cannot be measured.
     pub does: &'static str,
-    /// Gauges of the service that does it.
+    /// Gauges of the service.
     pub lag_metric: &'static str,
     pub still_metric: &'static str,
 }

@@ -6,10 +6,11 @@
 //! store or bus: position done --/                                  \--> dashboard's banner, `braid doctor`
 //! ```
 //!
-//! A consumer stands still when a partition has records behind its stored position and that position has not moved for
-//! [`Pace::patience`]. The watcher runs beside the consumer, in a task of its own, and asks the engines. So it notices a loop that
-//! repeats a refused write, a call that never returns, and a subscription that was lost. Any process can ask: the positions of
-//! the whole group count, whichever replica has the partitions.
+//! A consumer stands still when a partition has records behind its stored position, and the
+//! position has not moved for [`Pace::patience`]. The watcher runs beside the consumer in a task of
+//! its own and queries the engines. So it notices a loop that repeats a refused write, a call that
+//! never returns, and a lost subscription. Any process can measure: the positions of the whole
+//! group count, whichever replica has the partitions.
 
 pub mod duty;
 mod measure;

@@ -1,4 +1,4 @@
-//! Asks the engines how far a consumer is and where the end is.
+//! Queries the engines for the position of a consumer and for the end.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,15 +12,15 @@ use crate::{
     standing::{Lane, Moment},
 };
 
-/// Entries of the outbox that are counted; of more, so many are reported.
+/// Entries of the outbox that are counted. Beyond it this number is reported.
 const OUTBOX_COUNTED_MAX: usize = 256;
-/// Notices that are counted; of more, so many are reported.
+/// Notices that are counted. Beyond it this number is reported.
 const NOTICES_COUNTED_MAX: usize = 10_000;
-/// A notice is taken within a second. One that is due for so long counts as waiting; with the
-/// patience of [`crate::Pace`] it is reported before it is 30 s old.
+/// A notice is normally taken within a second, and counts as waiting when due for this time. With
+/// the patience of [`crate::Pace`] a standstill is reported in time.
 const UNTRIED_AFTER_US: i64 = 5_000_000;
 
-/// What of the store is asked. Every [`Store`] answers; tests have their own.
+/// The store's part of a measurement. Every [`Store`] implements it; tests have their own.
 #[async_trait]
 pub trait Asked: Send + Sync {
     /// `(partition, next_offset)` of each partition whose progress the group stored.
@@ -50,10 +50,12 @@ impl<T: Store + ?Sized> Asked for T {
     }
 }
 
-/// How far a reader without a group has come. The reader writes it, the watcher compares it with the end.
+/// Position of a reader without a group. The reader writes it, and the watcher compares it with the
+/// end.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Next offset by partition; bounded by the partitions of a topic. Empty: reading has not begun.
+    /// Next offset by partition, bounded by the partitions of a topic. Empty: reading has not
+    /// begun.
     next: Mutex<BTreeMap<u32, u64>>,
 }
 
@@ -97,7 +99,8 @@ pub enum Unanswered {
     NotBegun,
 }
 
-/// One measurement. The position is asked for before the end, so that records which come in between are not taken for a gain.
+/// One measurement. The position is read before the end, so that records in between do not count as
+/// progress.
 pub async fn measure<S: Asked + ?Sized>(
     bus: &dyn Bus,
     store: &S,
@@ -127,7 +130,7 @@ pub async fn measure<S: Asked + ?Sized>(
                 let lane = Lane {
                     oldest: 0,
                     next: untried.map_err(by_store)?,
-                    // Never moves: that others are tried does not help those that are overdue.
+                    // Never moves: attempts at other notices do not help the overdue ones.
                     done: Some(0),
                 };
                 return Ok(BTreeMap::from([(0, lane)]));
@@ -150,7 +153,7 @@ pub async fn measure<S: Asked + ?Sized>(
     Ok(lanes.collect())
 }
 
-/// The outbox as one partition: it moves when its oldest entry is another.
+/// The outbox as one partition. It moves when its oldest entry changes.
 fn outbox(waiting: &[u64]) -> Lane {
     let oldest = waiting.first().copied().unwrap_or_default();
     Lane {

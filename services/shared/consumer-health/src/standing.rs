@@ -1,8 +1,9 @@
-//! Whether a consumer makes progress. Sans-IO: measurements with their [`Moment`] in, a [`Standing`] out.
+//! Whether a consumer makes progress. Sans-IO: takes measurements with their [`Moment`], returns a
+//! [`Standing`].
 //!
-//! For each partition the judge keeps the position and since when it is the same while records wait behind it. A partition
-//! without waiting records is never at fault, however long its position is the same. One partition that does not move is enough to
-//! stand still: its patients get no alerts, whatever the others get.
+//! For each partition the judge keeps the position, and since when records wait behind it. A
+//! partition without waiting records is never at fault. One partition that does not move is enough
+//! for a standstill, because its patients get no alerts.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +12,7 @@ use std::{
 
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-/// One instant by both clocks: durations are measured by `at`, people read `wall_us`.
+/// One instant on both clocks. Durations use `at`, and people read `wall_us`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
     pub at: Instant,
@@ -24,12 +25,12 @@ pub struct Moment {
 pub struct Lane {
     pub oldest: u64,
     pub next: u64,
-    /// First offset that is not done. `None`: nothing was ever done.
+    /// First offset that is not done. `None`: no record was ever done.
     pub done: Option<u64>,
 }
 
 impl Lane {
-    /// Records that wait. What the bus has removed does not.
+    /// Number of waiting records, without those that the bus has removed.
     pub fn behind(&self) -> u64 {
         self.next
             .saturating_sub(self.done.unwrap_or(0).max(self.oldest))
@@ -58,15 +59,15 @@ impl Moment {
 pub enum Standing {
     /// Not measured so far, and not for long.
     Unknown,
-    /// Nothing waits, or the position has moved of late.
+    /// No record waits, or the position has moved recently.
     Well { behind: u64 },
     Still {
         since: Moment,
-        /// Over all partitions, also those that move.
+        /// Sum over all partitions, including those that move.
         behind: u64,
         partitions: Vec<u32>,
     },
-    /// The bus or the store does not say how far the consumer is.
+    /// The bus or the store does not return the position.
     Unanswered { since: Moment, reason: String },
 }
 
@@ -81,7 +82,7 @@ struct Kept {
 #[derive(Debug)]
 pub struct Judge {
     patience: Duration,
-    /// Of the last measurement, or of the beginning.
+    /// Time of the last measurement, or of the start.
     answered: Moment,
     is_measured: bool,
     unanswered: Option<String>,
@@ -90,7 +91,8 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// `patience`: how long a position may be the same while records wait, and how long an answer may fail to come.
+    /// `patience`: longest time without progress while records wait, and longest time without an
+    /// answer.
     pub fn new(patience: Duration, now: Moment) -> Judge {
         Judge {
             patience,
@@ -101,7 +103,7 @@ impl Judge {
         }
     }
 
-    /// All partitions; one that is not named does not exist any more.
+    /// Takes all partitions. A partition that is not named no longer exists.
     pub fn on_measured(&mut self, measured: &BTreeMap<u32, Lane>, now: Moment) {
         self.answered = now;
         self.is_measured = true;
@@ -115,7 +117,8 @@ impl Judge {
                 behind,
                 since: now,
             });
-            // A position that goes back was restored from a copy: whoever works from there makes progress.
+            // The position went back because the store was restored from a copy. Work from there is
+            // progress.
             if kept.done != lane.done || kept.behind == 0 {
                 kept.since = now;
             }
@@ -231,7 +234,7 @@ mod tests {
             bench.measure(16, &[(16, 19), (8, 9)]),
             Standing::Well { behind: 4 }
         );
-        // And again only after as long.
+        // The next warning follows only after the same time again.
         assert!(matches!(
             bench.measure(30, &[(30, 33), (8, 9)]),
             Standing::Well { .. }
@@ -274,7 +277,7 @@ mod tests {
             bench.judge.standing(bench.moment(15)),
             bench.still(0, 4, &[0])
         );
-        // What expired before it was read does not wait any more.
+        // Records that expired before they were read no longer wait.
         let gone = Lane { oldest: 9, ..lane };
         bench
             .judge
@@ -292,7 +295,7 @@ mod tests {
         let since = bench.moment(10);
         let reason = "away".to_owned();
         assert_eq!(bench.away(25), Standing::Unanswered { since, reason });
-        // It has been the same all the while.
+        // The position has been the same all the time.
         assert_eq!(bench.measure(40, &[(3, 9)]), bench.still(10, 6, &[0]));
         assert_eq!(bench.measure(41, &[(9, 9)]), Standing::Well { behind: 0 });
     }

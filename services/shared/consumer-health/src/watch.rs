@@ -1,4 +1,4 @@
-//! The watcher: measures on a beat of its own, and says what it found to those who ask a service how it is.
+//! The watcher: measures at its own interval, and reports to health checks, warnings and metrics.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -13,17 +13,17 @@ use crate::{
     standing::{Judge, Moment, Standing},
 };
 
-/// The defaults together stay below the 30 s within which a standstill is promised to be said: a standstill is known after
-/// `patience + every + within` at the latest.
+/// The defaults stay below the promised 30 s. A standstill is known after `patience + every +
+/// within` at the latest.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
     pub every: Duration,
-    /// Of the last movement until a consumer stands still.
+    /// Time without progress after which a consumer stands still.
     pub patience: Duration,
-    /// For the answers to one measurement; later ones count as none.
+    /// Time limit of one measurement. A later answer counts as none.
     pub within: Duration,
-    /// `/healthz` fails when a consumer stands still for so much longer although bus and store answer, so that somebody starts the
-    /// service anew.
+    /// Further time of a standstill after which `/healthz` fails, if bus and store answer, so that
+    /// the service is restarted.
     pub restart_after: Duration,
 }
 
@@ -76,7 +76,7 @@ impl<S: Asked + ?Sized> Watcher<S> {
     }
 }
 
-/// A standing in words for people.
+/// The text of a standing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     pub says: String,
@@ -84,7 +84,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Nothing while all is well. The same words for as long as it lasts.
+    /// `None` while all is well. The text stays the same while the standing lasts.
     pub fn new(stands: &str, does: &str, of: &str, standing: &Standing) -> Option<Report> {
         match standing {
             Standing::Unknown | Standing::Well { .. } => None,
@@ -112,12 +112,12 @@ impl Report {
     }
 }
 
-/// What a standstill is to the readiness of the service.
+/// Effect of a standstill on the readiness of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// The check fails: another replica does better, or nobody is served anyway.
+    /// The check fails: another replica may do better, or the service is useless meanwhile.
     Failing,
-    /// It is said, and the service stays: taking it out would stop more than what stands still.
+    /// A warning only. Taking the service out would stop more than the duty that stands still.
     Warning,
 }
 
@@ -130,15 +130,15 @@ pub struct Own {
     pub does: &'static str,
     pub lag_metric: &'static str,
     pub still_metric: &'static str,
-    /// Of the metrics; for a service that watches several consumers.
+    /// Labels of the metrics, for a service that watches several consumers.
     pub label: Option<(&'static str, &'static str)>,
     pub still: Level,
     pub unanswered: Level,
-    /// The partitions that this replica has. A standstill of another's is a warning, unless this one has none at all: then the
-    /// subscription may be what was lost.
+    /// Partitions of this replica. A standstill of other partitions is a warning only. If this
+    /// replica has none, its subscription may be lost, so the standstill counts.
     pub held: Option<Arc<Claims<dyn Store>>>,
     pub to_do: &'static str,
-    /// Hears of every measurement.
+    /// Called with every measurement.
     pub heard: Option<Heard>,
 }
 
@@ -239,7 +239,8 @@ pub async fn watch<S: Asked + ?Sized>(
             standing = watcher.look() => standing,
         };
         own.measure_out(&standing, Moment::now());
-        // A restart helps a consumer that is stuck between engines that answer, and only its own replica.
+        // A restart helps a consumer that is stuck while the engines answer, and only in its own
+        // replica.
         let is_stuck = match &standing {
             Standing::Still { partitions, .. } => own.is_ours(partitions),
             _ => false,
@@ -254,7 +255,7 @@ pub async fn watch<S: Asked + ?Sized>(
     }
 }
 
-/// Logs the beginning and the end; checks log theirs.
+/// Logs the beginning and the end. Checks log their own.
 fn say(own: &Own, standing: &Standing, check: &CheckHandle, warning: &mut Said) {
     let report = Report::new(own.stands, own.does, own.source.of(), standing);
     match report {

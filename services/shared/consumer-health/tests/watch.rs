@@ -1,4 +1,4 @@
-//! The watcher beside consumers that go wrong in every way that a loop cannot notice by itself.
+//! The watcher with consumers that fail in every way that a loop cannot notice by itself.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -15,7 +15,7 @@ use store::{Claims, QueryError, SqliteStore, Store};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// As the defaults in their proportions, and a hundred times as fast.
+/// The proportions of the defaults, a hundred times as fast.
 fn pace() -> Pace {
     Pace {
         every: Duration::from_millis(30),
@@ -33,7 +33,7 @@ enum Mode {
     Hangs,
 }
 
-/// What the consumer has stored, or why nobody knows.
+/// Positions stored by the consumer, or the reason why they are unknown.
 struct Positions(Mutex<Mode>);
 
 #[async_trait]
@@ -95,7 +95,7 @@ impl Stage {
         *self.positions.0.lock() = mode;
     }
 
-    /// Dead letters have one partition: what is published has the next offset of 0.
+    /// Dead letters have one partition, so this is the offset of the next one.
     async fn publish(&self, topic: Topic) {
         let records = vec![Record::new("key", "value")];
         self.bus.publish(topic, records).await.unwrap();
@@ -139,7 +139,7 @@ async fn a_position_that_does_not_move_is_said_until_it_moves() {
     let stage = Stage::new();
     stage.watch(one_partition(Level::Failing));
     stage.until("well with nothing to do", is_well).await;
-    // However the loop spends its time: it repeats a conflict, is stuck in a call, or lost its subscription.
+    // For each kind of failure: a repeated conflict, a stuck call, a lost subscription.
     stage.publish(Topic::DeadLetters).await;
     stage
         .until(
@@ -203,7 +203,7 @@ async fn a_sink_that_stands_still_warns_and_takes_nothing_out_of_service() {
     stage.until("well again", is_well).await;
 }
 
-/// Others being tried meanwhile is no progress for those that wait.
+/// Attempts at other notices are no progress for the waiting ones.
 #[tokio::test]
 async fn notices_that_are_not_tried_are_a_warning_until_they_are() {
     let stage = Stage::new();
@@ -230,7 +230,7 @@ async fn another_replicas_partition_is_a_warning_here() {
     let own = Own::duty(duty::JUDGING, Level::Failing, Some(Arc::clone(&claims)));
     stage.watch(own);
     stage.publish(Topic::Vitals).await;
-    // With no partition at all it may be this replica that lost its subscription.
+    // With no partition at all this replica may have lost its subscription.
     let fails = fails_with("alerts are not being judged");
     stage.until("nobody's partition", fails).await;
     let extents = stage.bus.extents(Topic::Vitals).await.unwrap();

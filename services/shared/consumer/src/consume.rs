@@ -29,7 +29,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 pub struct Setup {
     /// Names topic and group, where positions are kept, and how the health is reported.
     pub duty: Duty,
-    /// The weight of a standstill in the readiness of the service. `None`: the health of the group is
+    /// Effect of a standstill on the readiness of the service. `None`: the health of the group is
     /// watched elsewhere.
     pub level: Option<Level>,
     /// Name of the loop in `/healthz`.

@@ -6,9 +6,9 @@
 //!                      \--> dead letters: a record that cannot be read, or that the store refuses
 //! ```
 //!
-//! A service gives a [`Sink`]: `decode` and `write`. This crate does the rest: it subscribes, claims
-//! partitions, renews lost claims, commits offsets, waits for engines that are away, finds the one
-//! record that the store refuses, and buries it. [`work`] decides; it reads no clock and no socket.
+//! A service gives a [`Sink`]: `decode` and `write`. This crate subscribes, claims partitions,
+//! renews lost claims and commits offsets. It waits for engines that are away. It finds the one
+//! record that the store refuses and buries it. [`work`] decides; it reads no clock and no socket.
 
 mod account;
 mod consume;

@@ -73,8 +73,8 @@ pub trait Sink: Send + Sync {
     /// Rows of several records, in their order. The default is a batch without rows.
     type Batch: Default + Send + Sync;
 
-    /// Adds the rows of one record to the batch. It is called again for the same record when a batch
-    /// is divided, so it must depend on nothing but the record.
+    /// Adds the rows of one record to the batch. It is called again for the same record after a
+    /// batch is divided, so the result must depend on the record alone.
     fn decode(&self, delivery: &Delivery, batch: &mut Self::Batch) -> Decoded;
 
     /// One try to write rows and progress in one transaction. `progress` carries the fence; it is

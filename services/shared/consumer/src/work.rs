@@ -26,7 +26,8 @@ pub enum Command<B> {
         delivery: Delivery,
         reason: String,
     },
-    /// Write the rows, with progress to the next offset of each partition. Then [`Work::on_answer`].
+    /// Write the rows, with progress to the next offset of each partition. Then call
+    /// [`Work::on_answer`].
     Write {
         batch: Arc<B>,
         reached: Vec<(u32, u64)>,

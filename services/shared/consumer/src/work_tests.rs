@@ -133,7 +133,7 @@ impl Model {
         }
     }
 
-    /// What progress has passed is stored or buried.
+    /// Every record that progress has passed is stored or buried.
     fn check_progress(&self, deliveries: &[Delivery]) {
         for it in deliveries {
             let place = (it.partition, it.offset);
@@ -321,7 +321,7 @@ proptest! {
             let kind = it.value[0];
             prop_assert!(stored <= 1, "{place:?} is stored {stored} times");
             if model.lost.contains(&it.partition) {
-                // What was stored before the loss stays; the other member has the rest.
+                // Rows stored before the loss stay. The other member writes the rest.
                 continue;
             }
             let is_bad = never.contains(&place) || contradicts.contains_key(&place);

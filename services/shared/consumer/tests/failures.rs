@@ -1,5 +1,5 @@
-//! The failures that every consumer meets, over the embedded engines and a toy sink: nothing is
-//! lost, nothing is doubled, a culprit is buried once, and all others go on.
+//! The failures that every consumer meets, with the embedded engines and a toy sink. No record is
+//! lost or stored twice. A bad record is buried once, and all others are stored.
 
 #![allow(clippy::unwrap_used)]
 
@@ -198,7 +198,7 @@ async fn a_member_whose_claims_were_taken_in_passing_claims_them_again() {
     stage.publish(records(0..4)).await;
     let member = stage.start(Arc::default());
     stage.done().await;
-    // Somebody claims everything and goes away, and no event of the group says so.
+    // Another caller claims all partitions and leaves, and no event of the group reports it.
     let store = SqliteStore::open(stage.dir.path()).unwrap();
     for partition in 0..Topic::Paths.default_partitions() {
         store.claim(GROUP, Topic::Paths, partition).await.unwrap();

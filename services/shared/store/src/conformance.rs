@@ -1,5 +1,5 @@
-//! What every engine of the store must do. Each check takes a fresh [`Harness`] and panics with a
-//! sentence when the promise is broken; [`crate::conformance_suite`] makes one test of each.
+//! Requirements on every engine of the store. Each check takes a fresh [`Harness`] and panics with
+//! a sentence if the promise is broken. [`crate::conformance_suite`] makes one test of each.
 //!
 //! A "process" is a store handle of its own on the harness's data: two of them share nothing but
 //! the engine.

@@ -52,12 +52,10 @@ pub trait NoticesStore: Send + Sync {
     /// Tells how many notices were new.
     async fn write_notices(&self, batch: NoticesBatch) -> Result<u64, WriteError>;
 
-    /// Takes due notices of a channel for the caller alone until `until_us`: first those that
-    /// were never tried, then those that have failed, by the time at which they are due.
-    /// Those that were never tried are taken in turn by gateway, each gateway's in the order of
-    /// writing, so that the many of one gateway delay no other's.
-    /// Of one alert and recipient none is taken while an earlier one waits, and none behind one
-    /// that has failed.
+    /// Leases due notices of a channel to the caller until `until_us`. Notices that were never
+    /// tried come first, then failed ones by due time. New notices are taken in turn by gateway, in
+    /// the order of writing. So many notices of one gateway delay no other's. A notice is not taken
+    /// while an earlier one of the same alert and recipient waits or has failed.
     async fn take_notices(
         &self,
         channel: &str,

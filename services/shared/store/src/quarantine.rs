@@ -20,7 +20,7 @@ pub struct QuarantineCase {
     pub tenant: String,
     pub gateway: String,
     pub device: String,
-    /// Of [`Quarantined`].
+    /// Kind as in [`Quarantined`].
     pub kind: String,
     pub entries: u64,
     pub bytes: u64,

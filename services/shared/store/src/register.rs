@@ -14,8 +14,8 @@ pub const REGISTER_PAGE: usize = 1000;
 /// Bytes of an author and of a reason; longer ones are refused.
 pub const REGISTER_TEXT_BYTES_MAX: usize = 1024;
 
-/// A device that somebody wears is handed over so long after the change is entered, so that ingest and gateways know the change before
-/// it begins. They look each second.
+/// Delay before a worn device is handed over, so that ingest and gateways know the change before it
+/// begins. They read changes each second.
 pub const ASSIGN_LEAD_US: i64 = 3_000_000;
 
 pub use vitals::Spo2Scale;
@@ -44,11 +44,11 @@ pub struct DeviceEntry {
     pub tenant: String,
     pub gateway: String,
     pub patient: String,
-    /// Since when. What the device measured before is not this patient's.
+    /// Start of the assignment. Earlier readings of the device belong to other patients.
     pub registered_us: i64,
 }
 
-/// Who changes the register and why; an audit row of the same transaction holds it.
+/// Author and reason of a change of the register, stored in an audit row of the same transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     pub author: String,
@@ -57,7 +57,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// What a program does for itself.
+    /// A change that a program makes by itself.
     pub fn by_program(reason: &str) -> Change {
         Change {
             author: "braid".to_owned(),
@@ -67,7 +67,8 @@ impl Change {
     }
 }
 
-/// A patient wears a device at a gateway, from `from_us` inclusive to `until_us` exclusive. Those of one device do not overlap.
+/// A patient wears a device at a gateway, from `from_us` inclusive to `until_us` exclusive.
+/// Intervals of one device do not overlap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
     /// Unique over all tenants.
@@ -75,11 +76,11 @@ pub struct Assignment {
     pub tenant: String,
     pub gateway: String,
     pub patient: String,
-    /// [`i64::MIN`]: no beginning is known.
+    /// [`i64::MIN`]: the beginning is unknown.
     pub from_us: i64,
-    /// [`i64::MAX`]: it goes on.
+    /// [`i64::MAX`]: the assignment is open.
     pub until_us: i64,
-    /// Who entered it, why and when.
+    /// Author, reason and time of the entry.
     pub entered: Change,
 }
 
@@ -151,27 +152,30 @@ pub enum Of<'a> {
     Patient(&'a str),
 }
 
-/// What an assignment changed.
+/// Effect of an assignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Assigned {
-    /// The device is assigned so already.
+    /// The device already has this assignment.
     Unchanged,
-    /// This one ended, if any, where the new one begins.
+    /// The previous assignment, which ends where the new one begins.
     New(Option<Assignment>),
 }
 
-/// Patients, gateways and who wore which device at which gateway. Putting is idempotent: it creates or changes. An id that another
-/// tenant has is refused with `Invalid`, and so is a device whose gateway or patient belongs to another tenant.
+/// Patients, gateways and wearing intervals. Put calls are idempotent: they create or change. An id
+/// of another tenant is refused with `Invalid`, as is a device whose gateway or patient belongs to
+/// another tenant.
 #[async_trait]
 pub trait Register: Send + Sync {
     async fn put_patient(&self, entry: &PatientEntry) -> Result<(), WriteError>;
     async fn put_gateway(&self, entry: &GatewayEntry) -> Result<(), WriteError>;
 
-    /// Also creates its gateway and its patient (named by its id) when they are not there. An assignment that goes on and began earlier
-    /// ends where this one begins. One that began at the same time, or differs in nothing but a later beginning, is replaced. Any other
-    /// that overlaps refuses it.
+    /// Creates the gateway and the patient (named by its id) if they are missing. An open
+    /// assignment that began earlier ends where this one begins. An assignment that began at the
+    /// same time, or differs only by a later beginning, is replaced. Any other overlap refuses the
+    /// call.
     async fn assign(&self, assignment: &Assignment) -> Result<Assigned, WriteError>;
-    /// Ends the assignment that goes on. `None`: there is none. Refused when it began at `until_us` or later.
+    /// Ends the open assignment. `None`: there is none. Refused if the assignment began at
+    /// `until_us` or later.
     async fn end_assignment(
         &self,
         scope: &Scope,
@@ -179,8 +183,8 @@ pub trait Register: Send + Sync {
         until_us: i64,
         change: &Change,
     ) -> Result<Option<Assignment>, WriteError>;
-    /// Takes back the one that began at `from_us`, or all; returns how many. Readings that are stored stay; what still comes from such a
-    /// time is nobody's.
+    /// Removes the assignment that began at `from_us`, or all, and returns their number. Stored
+    /// readings stay. Later readings from that time belong to no patient.
     async fn remove_assignments(
         &self,
         scope: &Scope,
@@ -191,8 +195,8 @@ pub trait Register: Send + Sync {
 
     /// By device and beginning, the newest [`ASSIGNMENTS_LISTED_MAX`].
     async fn assignments(&self, scope: &Scope, of: Of<'_>) -> Result<Vec<Assignment>, QueryError>;
-    /// Those that hold at `at_us`: at most one a device, of the `limit` devices that follow `after`,
-    /// in order of the device.
+    /// Assignments that hold at `at_us`, in order of the device: of the `limit` devices after
+    /// `after`, at most one each.
     async fn assignments_at(
         &self,
         scope: &Scope,
@@ -200,8 +204,8 @@ pub trait Register: Send + Sync {
         after: &str,
         limit: usize,
     ) -> Result<Vec<Assignment>, QueryError>;
-    /// Devices of all tenants whose assignments were changed, and when, by the clock of the program
-    /// that changed them: the `limit` changes that follow `after` in order of time and device.
+    /// Devices of all tenants with changed assignments, and the time of the change by the clock of
+    /// the writer. Returns the `limit` changes after `after`, in order of time and device.
     async fn assignments_changed_page(
         &self,
         after: (i64, &str),
@@ -337,7 +341,7 @@ pub trait Register: Send + Sync {
     }
 }
 
-/// Hands over every assignment in scope that holds at `at_us`, page by page.
+/// Passes every assignment in scope that holds at `at_us` to the callback, page by page.
 pub async fn each_assignment_at(
     store: &(impl Register + ?Sized),
     scope: &Scope,
@@ -361,16 +365,16 @@ pub async fn each_assignment_at(
     }
 }
 
-/// How the rows of one device change beside the new one. Rows are known by their beginning.
+/// Changes of a device's rows for a new assignment. Rows are identified by their beginning.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// The one that ends where the new one begins.
     pub cut: Option<Assignment>,
-    /// Goes away.
+    /// Removed rows.
     pub replaced: Option<Assignment>,
 }
 
-/// What `new` does to the assignments that its device has. `None`: it is there already.
+/// Effect of `new` on the device's assignments. `None`: it exists already.
 pub(crate) fn plan(existing: &[Assignment], new: &Assignment) -> Result<Option<Plan>, WriteError> {
     let invalid = |reason: String| Err(WriteError::Invalid(reason));
     for (field, id) in [
@@ -423,7 +427,7 @@ pub(crate) fn plan(existing: &[Assignment], new: &Assignment) -> Result<Option<P
     Ok(Some(Plan { cut, replaced }))
 }
 
-/// Refuses what no log should hold.
+/// Refuses authors and reasons that the log must not contain.
 pub(crate) fn check_texts(change: &Change) -> Result<(), WriteError> {
     for (field, text) in [("author", &change.author), ("reason", &change.reason)] {
         if text.trim().is_empty() || text.len() > REGISTER_TEXT_BYTES_MAX || text.contains('\0') {
@@ -435,7 +439,7 @@ pub(crate) fn check_texts(change: &Change) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Why nothing of this name is registered; names that the system keeps for itself.
+/// Reason why a name cannot be registered: the system reserves it.
 pub(crate) fn reserved(what: &str, id: &str) -> Option<String> {
     contracts::canary::is_canary(id)
         .then(|| format!("{what} `{id}`: the name belongs to the system's own test alert"))

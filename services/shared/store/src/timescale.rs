@@ -152,8 +152,8 @@ impl Drop for TimescaleStore {
     }
 }
 
-/// For what is done again with the same effect when a crash of the database undoes it: this
-/// transaction's commit does not wait for the disk.
+/// For writes that are repeated with the same effect if a crash of the database undoes them. The
+/// commit does not wait for the disk.
 const COMMIT_WITHOUT_DISK: &str = "SET LOCAL synchronous_commit TO off";
 
 /// Runs one transaction until it is committed or refused; `$work` is an async block that gives

@@ -31,9 +31,9 @@ pub struct Written {
     pub duplicate: u64,
 }
 
-/// A time beyond it lies in the future. A newest value with such a time was written while a clock
-/// was ahead, and gives way to a value that is not of the future. Otherwise a silent device would
-/// stay unnoticed until the clock had caught up.
+/// Times beyond this are in the future. A newest value with such a time was written while a clock
+/// was ahead, so a value with a present time replaces it. Otherwise a silent device would go
+/// unnoticed until the clock has caught up.
 pub(crate) fn future_us() -> i64 {
     contracts::now_us().saturating_add(120_000_000)
 }

@@ -1,5 +1,5 @@
-//! Documents as a database with a newer program's or a damaged row holds them: one ward's are no
-//! reason for another's not to hold, and of one that cannot be read the version before holds.
+//! Documents in a database with rows of a newer program, or damaged rows. One ward's rows do not
+//! affect another's. If a document cannot be read, its version before applies.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ mod support;
 use store::{DOCUMENTS_MAX, DocumentsStore, Otherwise, Scope, conformance::ok, in_force};
 use support::fresh;
 
-/// One ward with many rules is no reason for another's not to hold.
+/// A ward with many rules does not delay another's.
 #[tokio::test]
 async fn a_service_reads_the_rules_of_every_tenant_however_many_one_has() {
     let (store, client) = fresh().await;
@@ -27,7 +27,7 @@ async fn a_service_reads_the_rules_of_every_tenant_however_many_one_has() {
     assert_eq!(read(Scope::tenant("b")).await, 1);
 }
 
-/// Here it takes a newer program, or a fault below the database's checksums.
+/// It takes a newer program, or a fault below the database's checksums.
 #[tokio::test]
 async fn what_holds_for_a_document_that_cannot_be_read_is_the_version_before() {
     let (store, client) = fresh().await;

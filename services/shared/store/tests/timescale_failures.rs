@@ -1,6 +1,6 @@
-//! What a user of a real database meets: it dies in the middle of a write, its connections are cut,
-//! its disk is full, two writers hold one partition, several processes migrate at once. Nothing is
-//! lost, nothing is stored twice.
+//! Failures of a real database: a kill during a write, cut connections, a full disk. Also two
+//! writers of one partition, and several processes that migrate at once. Nothing is lost, and
+//! nothing is stored twice.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,6 +1,6 @@
-//! The dashboards' SQL on a real TimescaleDB, where it would reassure wrongly if it took the last
-//! value for the present: somebody behind a lost gateway, somebody of whom nothing ever arrived,
-//! and an alert without a patient.
+//! The dashboards' SQL on a real TimescaleDB. A panel must not show the last value as the present.
+//! Cases are a patient behind a lost gateway, a patient without any reading, and an alert without a
+//! patient.
 
 #![allow(clippy::unwrap_used)]
 

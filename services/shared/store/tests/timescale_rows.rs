@@ -1,5 +1,5 @@
-//! What is TimescaleDB's own: rows are unique whatever their time, roll-ups say what the rows say,
-//! hot questions use indexes.
+//! Behaviour of TimescaleDB itself: rows are unique whatever their time, roll-ups equal the rows,
+//! hot queries use indexes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -205,7 +205,7 @@ async fn what_the_server_cannot_represent_is_the_callers_fault() {
         reading: None,
         ..good.clone()
     };
-    // What is found before the server is asked is told in words of the store's own.
+    // Errors found before the server is queried have the store's own text.
     for (bad, is_own) in [
         (zero_byte, false),
         (no_time, true),
@@ -229,7 +229,7 @@ async fn what_the_server_cannot_represent_is_the_callers_fault() {
     );
 }
 
-/// What the roll-ups must hold, from the samples.
+/// The expected roll-ups, computed from the samples.
 const WANTED: &str = "SELECT series, time_bucket($1::text::interval, time) AS bucket, count(*), sum(value), min(value), max(value)
     FROM samples GROUP BY 1, 2 ORDER BY 1, 2";
 

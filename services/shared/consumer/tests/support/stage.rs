@@ -33,7 +33,7 @@ pub const GROUP: &str = duty::STORING_PATHS.group;
 /// Name of the loop.
 pub const TURNS: &str = "toy";
 
-/// What happens to one member. The default is nothing.
+/// A fault of one member. The default is nothing.
 #[derive(Default)]
 pub struct Faults {
     /// The group keeps its positions on the bus, and its rows have no fence.

@@ -55,7 +55,7 @@ async fn take(store: &dyn Store, channel: &str, at_s: i64, limit: usize) -> Vec<
 
 pub async fn notices_wait_in_order_until_they_have_an_outcome(harness: &dyn Harness) {
     let process = harness.start().await;
-    // Of one gateway, so that both have one share of the queue.
+    // Both belong to one gateway, so they share one part of the queue.
     let at_gateway = |alert: Alert| Alert {
         gateway: "gw".into(),
         ..alert
@@ -89,7 +89,7 @@ pub async fn notices_wait_in_order_until_they_have_an_outcome(harness: &dyn Harn
         ["b/1"],
         "the others are taken, and one has its outcome"
     );
-    // Of the first alert the second waits for the first; the other alert does not.
+    // The second notice of the first alert waits for the first. The other alert's notice does not.
     ok(store
         .delay_notices(&["a/1".to_owned()], START_US + 30 * SECOND_US)
         .await);
@@ -119,8 +119,8 @@ pub async fn no_notice_waits_for_a_clock_that_was_set_back(harness: &dyn Harness
         ..NoticesBatch::default()
     };
     ok(store.write_notices(batch).await);
-    // One has failed and waits, the other is in the hand of somebody who has died; then it is three
-    // hours earlier.
+    // One has failed and waits, and the holder of the other has died. Then the clock goes back by
+    // three hours.
     assert_eq!(take(&*store, "webhook", 3 * 3600, 2).await, ["a/1", "a/2"]);
     ok(store
         .delay_notices(&["a/1".to_owned()], START_US + 3 * 3600 * SECOND_US)
@@ -229,7 +229,7 @@ pub async fn two_members_take_each_notice_once(harness: &dyn Harness) {
     let all = async |store: &dyn Store| {
         let mut taken = Vec::new();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        // What stands behind a notice that the other has in hand comes later.
+        // A notice behind one that another member has in hand comes later.
         while total.load(SeqCst) < NOTICES && std::time::Instant::now() < deadline {
             let more = take(store, "webhook", 0, 4).await;
             total.fetch_add(more.len(), SeqCst);
@@ -305,7 +305,7 @@ pub async fn a_timer_belongs_to_whoever_changes_it_first(harness: &dyn Harness) 
     assert_eq!(due(9).await, [""; 0]);
     assert_eq!(due(30).await, ["b", "a"], "the most overdue first");
 
-    // Of two who act on the same timer one loses, with everything it decided.
+    // Two callers act on the same timer. One loses, with everything it decided.
     let act = |channel: &str| NoticesBatch {
         notices: vec![notice(
             &format!("a/{channel}"),
@@ -478,14 +478,14 @@ pub async fn a_tenants_documents_have_a_bound_in_bytes(harness: &dyn Harness) {
     };
     let reason = refused(put(document("one", "default", 1, LARGE)).await);
     assert!(reason.contains("33554432"), "{reason}");
-    // Another's are no concern of theirs, and what takes no more room is taken.
+    // The bound is for one tenant. A write that needs no more room is accepted.
     ok(put(document("two", "default", 1, LARGE)).await);
     ok(put(document("one", "default", 1, LARGE / 2)).await);
     refused(put(document("one", "default", 2, LARGE)).await);
     ok(put(document("one", "group:0", 2, LARGE)).await);
     ok(put(document("one", "group:0", 3, 0)).await);
     ok(put(document("one", "default", 2, LARGE)).await);
-    // What services decide is bounded by them.
+    // Services bound their own documents, such as revocations.
     let revocation = Document {
         kind: REVOCATION.into(),
         ..document("one", "gw", 1, LARGE)

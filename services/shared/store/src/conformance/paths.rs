@@ -111,7 +111,7 @@ pub async fn path_reports_are_unique_and_scoped(harness: &dyn Harness) {
     );
 }
 
-/// Whoever has a certificate for a name that nobody has registered may report by it.
+/// A gateway with a certificate for an unregistered name may report.
 pub async fn a_namesakes_reports_are_not_shown_to_whom_the_name_belongs(harness: &dyn Harness) {
     let store = harness.start().await.store;
     let of = |tenant: &str, path: &str, sequence| PathReport {

@@ -50,7 +50,7 @@ pub async fn the_register_refuses_other_tenants(harness: &dyn Harness) {
         "a device does not rename its patient"
     );
 
-    // What another tenant has cannot be taken, and nothing is left of the attempt.
+    // An id of another tenant cannot be taken, and the attempt leaves nothing.
     let stolen_device = device("belt", "two");
     let others_patient = DeviceEntry {
         patient: "patient-one".into(),
@@ -132,7 +132,7 @@ async fn fill(store: &dyn Store) {
         };
         let transitions = vec![
             alert(format!("alert-{tenant}"), entry.patient.clone()),
-            // Of a gateway, not of a patient.
+            // An alert of a gateway, not of a patient.
             alert(format!("offline-{tenant}"), String::new()),
         ];
         let batch = AlertsBatch {

@@ -78,8 +78,7 @@ pub async fn a_fenced_write_leaves_nothing(harness: &dyn Harness) {
         [],
         "nor the progress of the good partition"
     );
-    // What comes from the good partition alone is stored, with keys that the undone writes had
-    // given.
+    // Rows of the good partition alone are stored, with keys that the undone writes had created.
     let heart = batch(vec![sample("belt", "ann", Metric::HeartRate, 2)]);
     ok(store.write_vitals(heart, vec![good.progress(5)]).await);
     assert_eq!(

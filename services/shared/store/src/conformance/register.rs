@@ -110,8 +110,13 @@ pub async fn assignments_of_a_device_do_not_overlap(harness: &dyn Harness) {
     assert!(changed().await > before_us, "what is gone is a change, too");
     assert_eq!(worn(store, Of::Device("belt")).await.len(), 2);
 
-    // Without an author or a reason nothing changes; everything else has an audit row.
-    let mut unsigned = assignment("clip", "ada", at(0));
+    each_change_is_signed_and_audited(store).await;
+    of_two_callers_one_follows_the_other(store).await;
+}
+
+/// Without an author or a reason nothing changes. Every change so far has an audit row.
+async fn each_change_is_signed_and_audited(store: &dyn Store) {
+    let mut unsigned = assignment("clip", "ada", START_US);
     unsigned.entered.author.clear();
     assert!(store.assign(&unsigned).await.is_err());
     let query = AuditQuery {
@@ -120,7 +125,7 @@ pub async fn assignments_of_a_device_do_not_overlap(harness: &dyn Harness) {
         to_us: START_US + SECOND_US,
         limit: 0,
     };
-    let audit = ok(store.audit(&scope, &query).await);
+    let audit = ok(store.audit(&Scope::tenant("one"), &query).await);
     let actions: Vec<&str> = audit.iter().rev().map(|it| it.action.as_str()).collect();
     assert_eq!(
         actions,
@@ -137,11 +142,13 @@ pub async fn assignments_of_a_device_do_not_overlap(harness: &dyn Harness) {
             .iter()
             .all(|it| it.who == "eve" && it.detail.contains("a test"))
     );
+}
 
-    // Two callers at once: one assignment follows the other.
+/// One assignment follows the other.
+async fn of_two_callers_one_follows_the_other(store: &dyn Store) {
     let (one, two) = (
-        assignment("clip", "ada", at(0)),
-        assignment("clip", "ben", at(1)),
+        assignment("clip", "ada", START_US),
+        assignment("clip", "ben", START_US + 3600 * SECOND_US),
     );
     let (one, two) = tokio::join!(store.assign(&one), store.assign(&two));
     assert!(two.is_ok() && (one.is_ok() || matches!(one, Err(WriteError::Invalid(_)))));
@@ -207,8 +214,8 @@ pub async fn the_register_is_read_in_pages(harness: &dyn Harness) {
     assert_eq!(changed.len(), 6, "{changed:?}");
 }
 
-pub async fn what_is_kept_apart_stays_until_it_is_settled(harness: &dyn Harness) {
-    let store = harness.start().await.store;
+/// Three entries of one device and an alert of another.
+fn kept_apart() -> Vec<Quarantined> {
     let kept = |kind: &str, entry| Quarantined {
         tenant: "one".into(),
         gateway: "gw-1".into(),
@@ -234,12 +241,17 @@ pub async fn what_is_kept_apart_stays_until_it_is_settled(harness: &dyn Harness)
         time_us: START_US,
         ..EdgeAlert::default()
     };
-    let entries = vec![
+    vec![
         kept("unknown-device", Entry::Sample(reading(1))),
         kept("unknown-device", Entry::Sample(reading(2))),
         kept("unknown-device", Entry::Gap(gap)),
         kept("not-assigned", Entry::Alert(alert)),
-    ];
+    ]
+}
+
+pub async fn what_is_kept_apart_stays_until_it_is_settled(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let entries = kept_apart();
     let batch = VitalsBatch {
         quarantined: entries.clone(),
         ..VitalsBatch::default()

@@ -123,7 +123,8 @@ fn of_device(
         .collect()
 }
 
-/// The time rises with every change, whatever the clock of whoever changes it says: that is how others notice.
+/// The time of a change always rises, whatever the writer's clock shows, because readers look for
+/// later times.
 fn changed(connection: &Connection, device: &str, at_us: i64) -> Result<(), WriteError> {
     connection
         .prepare_cached("UPDATE devices SET changed_us = max(min(changed_us, 9223372036854775806) + 1, ?2) WHERE id = ?1")?

@@ -41,8 +41,8 @@ impl From<tokio_postgres::Error> for Fault {
             {
                 Fault::Again(reason)
             }
-            // Data that the server cannot represent (class 22: above all a text with a zero byte),
-            // or that breaks a rule of the schema (class 23). The same rows would be refused again.
+            // Data that the server cannot represent (class 22, such as a text with NUL), or that
+            // breaks the schema (class 23). The same rows would be refused again.
             code if code.code().starts_with("22") || code.code().starts_with("23") => {
                 Fault::Unfit(reason)
             }

@@ -1,11 +1,11 @@
-//! Integer keys of texts that repeat, cached. A row of these tables is never renumbered, and none
-//! but path sessions are removed, so a committed row stays true, also when another process made it.
-//! They are made before and outside of the transaction that needs them: a write that is undone
-//! leaves at most a name without rows.
+//! Integer keys of repeated texts, cached. A row of these tables is never renumbered, and only path
+//! sessions are removed. So a committed row stays valid in every process. Keys are created before
+//! and outside of the transaction that needs them. An undone write leaves at most a name without
+//! rows.
 //!
-//! A gateway has at most [`SESSIONS_PER_GATEWAY_MAX`] path sessions beyond those of its head. Of
-//! more the oldest are removed. Their reports stay and name the path in their payload. A process
-//! that still has a removed key in its cache writes reports of that session without its name.
+//! A gateway has at most [`SESSIONS_PER_GATEWAY_MAX`] path sessions beyond those of its head, and
+//! the oldest are removed. Their reports stay and name the path in their payload. A process that
+//! still caches a removed key writes reports of that session without its name.
 
 use std::collections::{BTreeSet, HashMap as StdHashMap};
 
@@ -22,7 +22,7 @@ const CACHE_MAX: usize = 100_000;
 /// Path sessions of one gateway besides the newest in its head; beyond it the oldest are removed.
 /// A gateway with three paths that reconnects every minute makes as many in two days.
 pub const SESSIONS_PER_GATEWAY_MAX: i64 = 10_000;
-/// Rounds of asking for unknown keys: patients and gateways and devices, streams, series, path sessions; one to spare.
+/// Rounds of queries for unknown keys: one for each kind of key, and one to spare.
 const ROUNDS_MAX: usize = 5;
 
 /// Several look-ups for each sample: the standard library's hash took 7 % of ingest's time. Hashed

@@ -1,11 +1,10 @@
 //! Which rows are new: the heads of devices (and of gateways, for path reports), locked for the
 //! transaction.
 //!
-//! A head holds for each stream of its owner the newest run of stored sequences, and for each
-//! series the newest value. Nearly every batch goes on where the head ends, so deciding takes one
-//! read and one write of one row per owner, however many rows come. Older runs (see
-//! [`runs`](super::runs)) are in a table of their own and read only when something comes late or
-//! again.
+//! A head holds the newest run of stored sequences for each stream of its owner, and the newest
+//! value for each series. Nearly every batch continues at the end of the head. So the decision
+//! takes one read and one write per owner, however many rows come. Older runs (see
+//! [`runs`](super::runs)) have a table of their own, which is read only for late or repeated rows.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -36,7 +36,7 @@ const BATCH_RECORDS: u64 = 500;
 /// Partitions, each written in a transaction of its own.
 const PARTITIONS: u32 = 2;
 
-/// What is written.
+/// The data to write.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub patients: u64,

@@ -81,7 +81,8 @@ fn assignment(row: &Row) -> Assignment {
     }
 }
 
-/// All of one device, in scope. Its row is locked, if it is there, so that no two change it at a time.
+/// All assignments of one device in scope. Its row is locked if it exists, so that no two changes
+/// run at once.
 async fn of_device(
     transaction: &Transaction<'_>,
     tenant: Option<&str>,
@@ -102,7 +103,8 @@ async fn of_device(
     Ok(rows.iter().map(assignment).collect())
 }
 
-/// The time rises with every change, whatever the clock of whoever changes it says: that is how others notice.
+/// The time of a change always rises, whatever the writer's clock shows, because readers look for
+/// later times.
 async fn changed(transaction: &Transaction<'_>, device: &str, at_us: i64) -> Result<(), Fault> {
     transaction
         .execute(

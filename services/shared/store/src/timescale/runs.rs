@@ -152,8 +152,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in whatever order, also after an eviction: a sequence is new exactly the
-        /// first time.
+        /// A sequence is new exactly the first time, in any order and after an eviction.
         #[test]
         fn each_sequence_is_new_once(
             batches in prop::collection::vec(

@@ -191,9 +191,8 @@ pub async fn read(
     Ok(points)
 }
 
-/// A roll-up keeps the extremes of each bucket with their times. So where a slice of the chart is
-/// at least two buckets long, it shows the same as the samples would and reads a hundredth of the
-/// rows.
+/// A roll-up keeps the extremes of each bucket with their times. If a slice of the chart spans two
+/// buckets, roll-ups show the same as samples and need a hundredth of the rows.
 async fn source(
     connection: &Object,
     all: &[Series],

@@ -1,7 +1,8 @@
-//! The rules that the core has handed out, and who wore which device at this gateway, as far as this gateway can judge by them: pure.
+//! Rules that the core has sent, and the wearing intervals of this gateway's devices. Pure.
 //!
-//! What cannot be read changes nothing. A set is replaced only by one that is in order, and a patient whose own set is not goes on by
-//! what held before; so a mistake in the core, or a core that is newer than this gateway, leaves nobody without rules.
+//! An unreadable part changes nothing. Only a valid set replaces a set, and a patient whose own set
+//! is invalid keeps the rules in force before. So a mistake in the core, or a newer core, leaves no
+//! patient without rules.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,14 +15,15 @@ use vitals::{
     attribution::{Interval, When, attribute},
 };
 
-/// Patients in one book; an answer with more is refused whole.
+/// Patients in one answer. A larger answer is refused as a whole.
 pub const PATIENTS_MAX: usize = 1024;
-/// Intervals in one book; an answer with more is refused whole. A core hands out no more.
+/// Intervals in one answer. A larger answer is refused as a whole; the core sends no more.
 pub const INTERVALS_MAX: usize = 8192;
-/// The gateway does not know by how much its own clock is wrong. Within this of a change of hands a device is judged by itself.
+/// Uncertainty of the gateway's clock. A device whose wearer changed within this time is a subject
+/// of its own.
 const DOUBT_US: i64 = 120_000_000;
 
-/// What was handed out and is not used.
+/// Reason why a part of an answer is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("rules {subject:?} version {version} are not used: {reason}")]
@@ -30,38 +32,38 @@ pub enum Refused {
         version: u32,
         reason: Invalid,
     },
-    #[error("patient {patient:?} is to be judged by rules {subject:?}, which are not there")]
+    #[error("rules {subject:?} of patient {patient:?} are missing")]
     Missing { patient: String, subject: String },
-    #[error("rules for {0} patients at once, at most {PATIENTS_MAX} are taken")]
+    #[error("rules for {0} patients in one answer exceed {PATIENTS_MAX}")]
     TooMany(usize),
-    #[error("{0} intervals of devices at once, at most {INTERVALS_MAX} are taken")]
+    #[error("{0} intervals of devices in one answer exceed {INTERVALS_MAX}")]
     TooManyIntervals(usize),
 }
 
-/// By which rules somebody is judged.
+/// Rules and profile of a patient or device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
-    /// `None`: by the gateway's own.
+    /// `None`: the gateway's own rules.
     pub rules: Option<(String, Arc<RuleSet>)>,
     pub profile: Profile,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rulebook {
-    /// By subject: what holds for somebody, as it came and as it was read.
+pub struct RulesInForce {
+    /// By subject: the document as received, and its rule set.
     documents: BTreeMap<String, (RulesDocument, Arc<RuleSet>)>,
     patients: BTreeMap<String, PatientRules>,
     /// By patient and by device.
     judged: HashMap<String, Judged>,
-    /// By device: who wore it at this gateway. None has a gateway's name, since all are of this one.
+    /// By device: its wearing intervals at this gateway. The gateway's name is left out.
     worn: BTreeMap<String, Vec<Interval>>,
-    /// These are all devices of the gateway.
+    /// Whether `worn` contains every device of the gateway.
     has_all: bool,
 }
 
-impl Rulebook {
-    /// The book after this answer, and what of the answer is not in it.
-    pub fn take(&self, answer: FollowRulesResponse) -> (Rulebook, Vec<Refused>) {
+impl RulesInForce {
+    /// The rules in force after this answer, and the refused parts of the answer.
+    pub fn take(&self, answer: FollowRulesResponse) -> (RulesInForce, Vec<Refused>) {
         if answer.patients.len() > PATIENTS_MAX {
             return (self.clone(), vec![Refused::TooMany(answer.patients.len())]);
         }
@@ -70,9 +72,9 @@ impl Rulebook {
             return (self.clone(), vec![Refused::TooManyIntervals(intervals)]);
         }
         let mut refused = Vec::new();
-        let mut book = Rulebook {
+        let mut in_force = RulesInForce {
             has_all: answer.has_intervals,
-            ..Rulebook::default()
+            ..RulesInForce::default()
         };
         for it in answer.intervals {
             let interval = Interval {
@@ -81,20 +83,21 @@ impl Rulebook {
                 from_us: it.from_us,
                 until_us: it.until_us,
             };
-            book.worn.entry(it.device).or_default().push(interval);
+            in_force.worn.entry(it.device).or_default().push(interval);
         }
         for document in answer.documents {
             let subject = document.subject.clone();
             match RuleSet::from_json(&document.body) {
                 Ok(set) => {
-                    // As the core does: an alert names the version of the document, whatever its author wrote inside.
+                    // As in the core, an alert carries the version of the document, not the version
+                    // inside its body.
                     let version = document.version;
                     let set = Arc::new(RuleSet { version, ..set });
-                    book.documents.insert(subject, (document, set));
+                    in_force.documents.insert(subject, (document, set));
                 }
                 Err(reason) => {
                     if let Some(before) = self.documents.get(&subject) {
-                        book.documents.insert(subject.clone(), before.clone());
+                        in_force.documents.insert(subject.clone(), before.clone());
                     }
                     refused.push(Refused::Set {
                         subject,
@@ -105,39 +108,40 @@ impl Rulebook {
             }
         }
         for mut patient in answer.patients {
-            if !patient.subject.is_empty() && !book.documents.contains_key(&patient.subject) {
-                let is_told = refused.iter().any(
+            if !patient.subject.is_empty() && !in_force.documents.contains_key(&patient.subject) {
+                let is_reported = refused.iter().any(
                     |it| matches!(it, Refused::Set { subject, .. } if *subject == patient.subject),
                 );
-                if !is_told {
+                if !is_reported {
                     refused.push(Refused::Missing {
                         patient: patient.patient.clone(),
                         subject: patient.subject.clone(),
                     });
                 }
-                patient.subject = self.held_before(&patient.patient, &mut book);
+                patient.subject = self.held_before(&patient.patient, &mut in_force);
             }
-            book.patients.insert(patient.patient.clone(), patient);
+            in_force.patients.insert(patient.patient.clone(), patient);
         }
-        book.close();
-        (book, refused)
+        in_force.close();
+        (in_force, refused)
     }
 
-    /// Subject of what held for the patient, which the book has then; empty: nothing did.
-    fn held_before(&self, patient: &str, book: &mut Rulebook) -> String {
+    /// Subject of the patient's rules before, which are kept. Empty: there were none.
+    fn held_before(&self, patient: &str, in_force: &mut RulesInForce) -> String {
         let Some(before) = self.patients.get(patient) else {
             return String::new();
         };
         if let Some(held) = self.documents.get(&before.subject) {
             let subject = before.subject.clone();
-            book.documents
+            in_force
+                .documents
                 .entry(subject)
                 .or_insert_with(|| held.clone());
         }
         before.subject.clone()
     }
 
-    /// Drops what holds for nobody, and writes down who is judged by what.
+    /// Drops documents without a patient, and sets the rules of each patient and device.
     fn close(&mut self) {
         let patients = &self.patients;
         self.documents
@@ -157,19 +161,21 @@ impl Rulebook {
         }
     }
 
-    /// By which rules this patient, or whoever wears this device, is judged. `None`: nothing was handed out for them.
+    /// Rules and profile of this patient or device. `None`: the core has sent none.
     pub fn judged(&self, subject: &str) -> Option<&Judged> {
         self.judged.get(subject)
     }
 
-    /// Who wore the device at that time. `None`: nobody did, or the gateway cannot tell.
+    /// The patient who wore the device at that time. `None`: no patient did, or the clock is too
+    /// uncertain.
     pub fn wearer(&self, device: &str, time_us: i64) -> Option<&str> {
         let intervals = self.worn.get(device)?;
         let interval = attribute(intervals, "", When::at(time_us, DOUBT_US));
         interval.ok().map(|it| it.patient.as_str())
     }
 
-    /// Whether the core lets this gateway speak for the device, now or lately; also when the core has not said for which.
+    /// Whether the core knows the device at this gateway. True as well if the core has not sent all
+    /// devices.
     pub fn knows(&self, device: &str) -> bool {
         !self.has_all || self.worn.contains_key(device)
     }
@@ -180,7 +186,7 @@ impl Rulebook {
         documents.map(|(subject, (document, _))| (subject.as_str(), document.version))
     }
 
-    /// The answer that makes this book out of an empty one.
+    /// The answer that gives these rules in force when an empty state takes it.
     pub fn to_answer(&self) -> FollowRulesResponse {
         FollowRulesResponse {
             documents: self.documents.values().map(|it| it.0.clone()).collect(),
@@ -234,45 +240,48 @@ mod tests {
         }
     }
 
-    /// Subject and version by which somebody is judged.
-    fn held<'a>(book: &'a Rulebook, who: &str) -> Option<(&'a str, u32)> {
-        let (subject, set) = book.judged(who)?.rules.as_ref()?;
+    /// Subject and version of the rules for a patient or device.
+    fn held<'a>(in_force: &'a RulesInForce, who: &str) -> Option<(&'a str, u32)> {
+        let (subject, set) = in_force.judged(who)?.rules.as_ref()?;
         Some((subject.as_str(), set.version))
     }
 
     #[test]
     fn patients_and_their_devices_are_judged_by_the_same() {
-        let (book, refused) = Rulebook::default().take(answer(
+        let (in_force, refused) = RulesInForce::default().take(answer(
             vec![document("default", 3), document("patient:ada", 7)],
             &[("ada", "patient:ada"), ("ben", "default"), ("eve", "")],
         ));
         assert_eq!(refused, []);
         for who in ["ada", "belt-of-ada"] {
-            assert_eq!(held(&book, who), Some(("patient:ada", 7)));
+            assert_eq!(held(&in_force, who), Some(("patient:ada", 7)));
         }
-        assert_eq!(held(&book, "belt-of-ben"), Some(("default", 3)));
-        assert_eq!(book.judged("eve").map(|it| it.rules.is_none()), Some(true));
-        assert_eq!(book.judged("nobody"), None);
+        assert_eq!(held(&in_force, "belt-of-ben"), Some(("default", 3)));
+        assert_eq!(
+            in_force.judged("eve").map(|it| it.rules.is_none()),
+            Some(true)
+        );
+        assert_eq!(in_force.judged("nobody"), None);
         let mut scale_two = answer(Vec::new(), &[("ada", "")]);
         scale_two.patients[0].spo2_scale = 2;
-        let (book, _) = book.take(scale_two);
-        let scale = book.judged("belt-of-ada").unwrap().profile.spo2_scale;
-        assert_eq!((scale, held(&book, "ada")), (Spo2Scale::Two, None));
+        let (in_force, _) = in_force.take(scale_two);
+        let scale = in_force.judged("belt-of-ada").unwrap().profile.spo2_scale;
+        assert_eq!((scale, held(&in_force, "ada")), (Spo2Scale::Two, None));
     }
 
     #[test]
     fn a_broken_set_changes_nothing_and_is_said() {
-        let (good, _) = Rulebook::default().take(answer(
+        let (good, _) = RulesInForce::default().take(answer(
             vec![document("default", 3), document("patient:ada", 7)],
             &[("ada", "patient:ada"), ("ben", "default")],
         ));
-        // The next version of a set that held, and the first of one for somebody who was judged by another.
-        let (book, refused) = good.take(answer(
+        // The next version of a set in force, and the first set of a patient who had other rules.
+        let (in_force, refused) = good.take(answer(
             vec![broken("patient:ada", 8), broken("patient:ben", 1)],
             &[("ada", "patient:ada"), ("ben", "patient:ben")],
         ));
-        assert_eq!(held(&book, "ada"), Some(("patient:ada", 7)));
-        assert_eq!(held(&book, "ben"), Some(("default", 3)));
+        assert_eq!(held(&in_force, "ada"), Some(("patient:ada", 7)));
+        assert_eq!(held(&in_force, "ben"), Some(("default", 3)));
         let said: Vec<String> = refused.iter().map(ToString::to_string).collect();
         assert_eq!(said.len(), 2, "{said:?}");
         assert!(
@@ -280,40 +289,43 @@ mod tests {
                 .starts_with(r#"rules "patient:ada" version 8 are not used: rules: has 0 rules"#),
             "{said:?}"
         );
-        // The same again, after a restart with what was kept.
-        let (kept, refused) = Rulebook::default().take(book.to_answer());
-        assert_eq!((&kept, refused.as_slice()), (&book, &[][..]));
-        // Mended.
-        let (book, refused) = kept.take(answer(
+        // The same answer again, after a restart with the stored rules.
+        let (kept, refused) = RulesInForce::default().take(in_force.to_answer());
+        assert_eq!((&kept, refused.as_slice()), (&in_force, &[][..]));
+        // The core sends a valid set.
+        let (in_force, refused) = kept.take(answer(
             vec![document("patient:ada", 9), document("patient:ben", 2)],
             &[("ada", "patient:ada"), ("ben", "patient:ben")],
         ));
         assert_eq!(refused, []);
         assert_eq!(
-            book.versions().collect::<Vec<_>>(),
+            in_force.versions().collect::<Vec<_>>(),
             [("patient:ada", 9), ("patient:ben", 2)]
         );
     }
 
     #[test]
     fn a_broken_set_for_somebody_new_leaves_them_to_the_gateways_own_rules() {
-        let (book, refused) = Rulebook::default().take(answer(
+        let (in_force, refused) = RulesInForce::default().take(answer(
             vec![broken("default", 1)],
             &[("ada", "default"), ("ben", "group:none")],
         ));
-        assert_eq!((held(&book, "ada"), held(&book, "ben")), (None, None));
+        assert_eq!(
+            (held(&in_force, "ada"), held(&in_force, "ben")),
+            (None, None)
+        );
         assert_eq!(refused.len(), 2, "{refused:?}");
         assert!(matches!(&refused[1], Refused::Missing { patient, .. } if patient == "ben"));
     }
 
     #[test]
     fn what_is_taken_back_holds_no_longer() {
-        let (book, _) =
-            Rulebook::default().take(answer(vec![document("default", 1)], &[("ada", "default")]));
-        let (gone, refused) = book.take(answer(Vec::new(), &[("ada", "")]));
+        let (in_force, _) = RulesInForce::default()
+            .take(answer(vec![document("default", 1)], &[("ada", "default")]));
+        let (gone, refused) = in_force.take(answer(Vec::new(), &[("ada", "")]));
         assert_eq!((held(&gone, "ada"), refused.as_slice()), (None, &[][..]));
-        let (nobody, _) = book.take(FollowRulesResponse::default());
-        assert_eq!(nobody, Rulebook::default());
+        let (nobody, _) = in_force.take(FollowRulesResponse::default());
+        assert_eq!(nobody, RulesInForce::default());
     }
 
     #[test]
@@ -330,26 +342,30 @@ mod tests {
             interval("ben", HOUR_US, i64::MAX),
             interval("ada", i64::MIN, HOUR_US),
         ];
-        let (partial, _) = Rulebook::default().take(told.clone());
+        let (partial, _) = RulesInForce::default().take(told.clone());
         assert!(partial.knows("other"), "these may not be all");
         told.has_intervals = true;
-        let (book, refused) = Rulebook::default().take(told);
+        let (in_force, refused) = RulesInForce::default().take(told);
         assert_eq!(refused, []);
-        assert!(book.knows("belt") && !book.knows("other"));
+        assert!(in_force.knows("belt") && !in_force.knows("other"));
         assert!(
-            Rulebook::default().knows("belt"),
+            RulesInForce::default().knows("belt"),
             "nobody has said anything"
         );
-        assert_eq!(book.wearer("belt", 0), Some("ada"));
-        assert_eq!(book.wearer("belt", 2 * HOUR_US), Some("ben"));
-        assert_eq!(book.wearer("belt", HOUR_US + 1), None, "too close to tell");
-        assert_eq!(book.wearer("other", 0), None);
-        let (kept, _) = Rulebook::default().take(book.to_answer());
-        assert_eq!(kept, book);
+        assert_eq!(in_force.wearer("belt", 0), Some("ada"));
+        assert_eq!(in_force.wearer("belt", 2 * HOUR_US), Some("ben"));
+        assert_eq!(
+            in_force.wearer("belt", HOUR_US + 1),
+            None,
+            "too close to tell"
+        );
+        assert_eq!(in_force.wearer("other", 0), None);
+        let (kept, _) = RulesInForce::default().take(in_force.to_answer());
+        assert_eq!(kept, in_force);
         let mut many = answer(Vec::new(), &[]);
         many.intervals = vec![interval("ada", 0, 1); INTERVALS_MAX + 1];
-        let (same, refused) = book.take(many);
-        assert_eq!(same, book);
+        let (same, refused) = in_force.take(many);
+        assert_eq!(same, in_force);
         assert_eq!(refused, [Refused::TooManyIntervals(INTERVALS_MAX + 1)]);
     }
 
@@ -357,8 +373,8 @@ mod tests {
     fn patients_are_bounded() {
         let names: Vec<String> = (0..=PATIENTS_MAX).map(|n| format!("p{n}")).collect();
         let of: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
-        let (book, refused) = Rulebook::default().take(answer(Vec::new(), &of));
+        let (in_force, refused) = RulesInForce::default().take(answer(Vec::new(), &of));
         assert_eq!(refused, [Refused::TooMany(PATIENTS_MAX + 1)]);
-        assert_eq!(book, Rulebook::default());
+        assert_eq!(in_force, RulesInForce::default());
     }
 }

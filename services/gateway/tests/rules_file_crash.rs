@@ -8,15 +8,15 @@ mod test_disk;
 
 use contracts::vitals::{FollowRulesResponse, PatientRules, RulesDocument};
 use gateway::{
-    from_ingest::{BookFile, LoadError},
+    from_ingest::{LoadError, RulesFile},
     journal::{Disk, DiskFile},
-    rulebook::Rulebook,
+    rules_in_force::RulesInForce,
 };
 use test_disk::TestDisk;
 use testkit::disk::{Crash, FakeDisk};
 use vitals::RuleSet;
 
-fn book(version: u32) -> Rulebook {
+fn in_force(version: u32) -> RulesInForce {
     let answer = FollowRulesResponse {
         documents: vec![RulesDocument {
             subject: "default".into(),
@@ -31,7 +31,7 @@ fn book(version: u32) -> Rulebook {
         }],
         ..FollowRulesResponse::default()
     };
-    Rulebook::default().take(answer).0
+    RulesInForce::default().take(answer).0
 }
 
 #[test]
@@ -41,10 +41,10 @@ fn after_a_crash_at_any_step_there_is_a_whole_book() {
         for crash in [Crash::Process, Crash::Power] {
             for step in 0.. {
                 let disk = FakeDisk::new(seed);
-                let file = BookFile(TestDisk(disk.clone()));
-                file.store(&book(1)).unwrap();
+                let file = RulesFile(TestDisk(disk.clone()));
+                file.store(&in_force(1)).unwrap();
                 disk.crash_at(disk.boundaries() + step);
-                let stored = file.store(&book(2)).is_ok();
+                let stored = file.store(&in_force(2)).is_ok();
                 if !disk.is_dead() {
                     assert!(stored);
                     break;
@@ -53,13 +53,13 @@ fn after_a_crash_at_any_step_there_is_a_whole_book() {
                 disk.restart(crash);
                 let found = file.load().unwrap();
                 assert!(
-                    found == book(1) || found == book(2),
+                    found == in_force(1) || found == in_force(2),
                     "seed {seed}, step {step}"
                 );
-                assert!(!stored || found == book(2), "durable when it returned");
+                assert!(!stored || found == in_force(2), "durable when it returned");
                 // The next write succeeds, whatever the crash has left.
-                file.store(&book(3)).unwrap();
-                assert_eq!(file.load().unwrap(), book(3));
+                file.store(&in_force(3)).unwrap();
+                assert_eq!(file.load().unwrap(), in_force(3));
             }
         }
         assert!(crashes >= 8, "{crashes} crashes only");
@@ -68,9 +68,13 @@ fn after_a_crash_at_any_step_there_is_a_whole_book() {
 
 #[test]
 fn a_damaged_book_is_not_judged_by() {
-    let file = BookFile(TestDisk(FakeDisk::new(1)));
-    assert_eq!(file.load().unwrap(), Rulebook::default(), "none was kept");
-    file.store(&book(1)).unwrap();
+    let file = RulesFile(TestDisk(FakeDisk::new(1)));
+    assert_eq!(
+        file.load().unwrap(),
+        RulesInForce::default(),
+        "none was kept"
+    );
+    file.store(&in_force(1)).unwrap();
     let bytes = file.0.read_at("rules", 0, 1 << 20).unwrap();
     for at in [0, 3, 4, bytes.len() / 2, bytes.len() - 1] {
         let mut damaged = bytes.clone();
