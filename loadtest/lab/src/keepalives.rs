@@ -4,7 +4,7 @@
 mod cost;
 mod cuts;
 mod drive;
-mod estimates;
+pub(crate) mod estimates;
 mod optimum;
 mod tunnel;
 

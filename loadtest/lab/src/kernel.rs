@@ -25,6 +25,7 @@ mod line;
 mod namespace;
 mod network;
 mod priority;
+pub(crate) mod prober;
 mod product;
 mod speed;
 mod transfer;

@@ -1,6 +1,7 @@
 //! One run as data: a transfer or an application, the links that it may use, and the seed. The same
 //! file format serves virtual and kernel time.
 
+mod examples;
 mod half;
 
 use std::path::{Path, PathBuf};
@@ -195,7 +196,7 @@ impl Scenario {
     /// From the text of a TOML file.
     pub fn from_toml(text: &str) -> Result<Self, ScenarioError> {
         let mut scenario: Self =
-            toml::from_str(text).map_err(|error| ScenarioError::Toml(error.to_string()))?;
+            toml::from_str(text).map_err(|error| examples::refusal(text, &error))?;
         if let Some(document) = scenario.steering.take() {
             let checked = Document::from_toml(&document.to_toml(), "steering")
                 .map_err(|error| ScenarioError::Toml(error.to_string()))?;
@@ -384,7 +385,8 @@ impl Interface {
 /// A scenario that cannot be run; the writer of the file is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    #[error("the scenario file is not valid TOML: {0}")]
+    /// With line and example.
+    #[error("{0}")]
     Toml(String),
     #[error("{field}: {reason}")]
     Invalid { field: String, reason: String },

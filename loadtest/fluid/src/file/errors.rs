@@ -30,10 +30,15 @@ impl FileError {
         let key = written.split(['=', ' ']).next().unwrap_or_default();
         let reason = error.message();
         let named = |it: &&(&str, &str)| reason.contains(&format!("`{}`", it.0));
-        let example = examples
-            .iter()
-            .find(named)
-            .or_else(|| examples.iter().find(|it| it.0 == key))
+        let of = |wanted: &dyn Fn(&str) -> bool| examples.iter().find(|it| wanted(it.0));
+        let alike = |name: &str| name.starts_with(key) || key.starts_with(name);
+        let own = if reason.contains("missing field") || key.is_empty() {
+            None
+        } else {
+            of(&|name| name == key).or_else(|| of(&alike))
+        };
+        let example = own
+            .or_else(|| examples.iter().find(named))
             .or(examples.first())
             .map_or("", |it| it.1);
         Self::Toml {

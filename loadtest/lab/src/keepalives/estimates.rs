@@ -19,7 +19,8 @@ const DATA_PER_SECOND: u64 = 50;
 /// Probes in one loss interval.
 const N: u64 = 10;
 
-type Curve = Vec<(f64, f64)>;
+/// Seconds and milliseconds.
+pub(crate) type Curve = Vec<(f64, f64)>;
 
 /// Round trips that the client measures while the link follows a course.
 fn measure(seed: u64, t_ka_ms: u64, course: &[(f64, f64)], end_s: f64) -> Curve {
@@ -70,22 +71,33 @@ pub(super) fn add(exhibit: &mut Exhibit, seed: u64) {
             .figures
             .push(published(&id, "ms", 1.0, tau_of_alpha(alpha, 0.2) * 1e3));
     }
-    for (t_ka_ms, name, step_s, end_s) in [
-        (200, "step_200ms", 3.75, 10.0),
-        (2000, "step_2s", 37.5, 100.0),
-    ] {
-        step(exhibit, seed, t_ka_ms, name, step_s, end_s);
+    for (t_ka_ms, name) in [(200, "step_200ms"), (2000, "step_2s")] {
+        let course = step_course(t_ka_ms);
+        let samples = measure(seed, t_ka_ms, &course, step_times(t_ka_ms).1);
+        step(exhibit, &samples, t_ka_ms, name);
     }
     for (t_ka_ms, name) in [(2000, "2s"), (200, "200ms")] {
-        levels(exhibit, seed, t_ka_ms, name);
+        let samples = measure(seed, t_ka_ms, &levels_course(), LEVELS_S);
+        levels(exhibit, &samples, t_ka_ms, name);
     }
     loss(exhibit, seed);
 }
 
-/// Figures 16 and 21: from 100 to 200 ms; the estimate is within 10 % after 2.3 tau.
-fn step(exhibit: &mut Exhibit, seed: u64, t_ka_ms: u64, name: &str, step_s: f64, end_s: f64) {
-    let course = [(0.0, 100.0), (step_s, 200.0)];
-    let samples = measure(seed, t_ka_ms, &course, end_s);
+/// Seconds of the step for probes every so many milliseconds, and of the end.
+pub(crate) fn step_times(t_ka_ms: u64) -> (f64, f64) {
+    let t_ka_s = t_ka_ms as f64 / 1e3;
+    (18.75 * t_ka_s, 50.0 * t_ka_s)
+}
+
+/// The round trip of the experiment with a step: from 100 to 200 ms.
+pub(crate) fn step_course(t_ka_ms: u64) -> Curve {
+    vec![(0.0, 100.0), (step_times(t_ka_ms).0, 200.0)]
+}
+
+/// Figures 16 and 21 of measured round trips; the estimate is within 10 % after 2.3 tau.
+pub(crate) fn step(exhibit: &mut Exhibit, samples: &Curve, t_ka_ms: u64, name: &str) {
+    let (step_s, end_s) = step_times(t_ka_ms);
+    let course = step_course(t_ka_ms);
     let (x, y) = (
         Axis::new("time", "s"),
         Axis::new("RTT", "ms").range(80.0, 220.0),
@@ -96,7 +108,7 @@ fn step(exhibit: &mut Exhibit, seed: u64, t_ka_ms: u64, name: &str, step_s: f64,
     let t_ka_s = t_ka_ms as f64 / 1e3;
     for (alpha, label) in ALPHAS {
         let tau_s = tau_of_alpha(alpha, t_ka_s);
-        let estimate = plain(&samples, tau_s);
+        let estimate = plain(samples, tau_s);
         let reached = estimate.iter().find(|(_, value)| *value >= 190.0);
         let took_s = reached.map_or(f64::INFINITY, |(at, _)| at - step_s);
         // The first sample after the step is up to an interval and a round trip late.
@@ -110,21 +122,24 @@ fn step(exhibit: &mut Exhibit, seed: u64, t_ka_ms: u64, name: &str, step_s: f64,
     exhibit.plot(&format!("keepalive.{name}"), chart);
 }
 
-/// Figures 17, 18, 22 and 23: 200, 300, 200, 100 ms for five seconds each.
-fn levels(exhibit: &mut Exhibit, seed: u64, t_ka_ms: u64, name: &str) {
-    let course: Curve = (0..20)
-        .map(|step| {
-            (
-                f64::from(step) * 5.0,
-                [200.0, 300.0, 200.0, 100.0][step as usize % 4],
-            )
-        })
-        .collect();
-    let samples = measure(seed, t_ka_ms, &course, 100.0);
+/// Length of the experiment with three levels.
+pub(crate) const LEVELS_S: f64 = 100.0;
+
+/// Its round trip: 200, 300, 200, 100 ms for five seconds each.
+pub(crate) fn levels_course() -> Curve {
+    let level = |step: u32| [200.0, 300.0, 200.0, 100.0][step as usize % 4];
+    (0..20)
+        .map(|step| (f64::from(step) * 5.0, level(step)))
+        .collect()
+}
+
+/// Figures 17, 18, 22 and 23 of measured round trips.
+pub(crate) fn levels(exhibit: &mut Exhibit, samples: &Curve, t_ka_ms: u64, name: &str) {
+    let course = levels_course();
     let interval_s = t_ka_ms as f64 / 1e3;
     let (short_s, long_s) = (tau_of_alpha(0.8, interval_s), tau_of_alpha(0.2, interval_s));
-    let (fast, slow) = (plain(&samples, short_s), plain(&samples, long_s));
-    let careful = asymmetric(&samples, short_s, long_s);
+    let (fast, slow) = (plain(samples, short_s), plain(samples, long_s));
+    let careful = asymmetric(samples, short_s, long_s);
     let late = |curve: &Curve| -> Vec<f64> {
         curve
             .iter()
@@ -141,7 +156,7 @@ fn levels(exhibit: &mut Exhibit, seed: u64, t_ka_ms: u64, name: &str) {
         least(&slow),
         least(&careful),
     ));
-    let reference: Curve = course.iter().copied().chain([(100.0, 200.0)]).collect();
+    let reference: Curve = course.iter().copied().chain([(LEVELS_S, 200.0)]).collect();
     let axes = || {
         (
             Axis::new("time", "s"),

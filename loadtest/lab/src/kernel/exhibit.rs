@@ -1,4 +1,9 @@
-//! Kernel time in the report: TCP and MPTCP of this machine beside Braid, over the same links.
+//! Kernel time in the report: TCP and MPTCP of this machine beside Braid, over the same links, and
+//! the prober over real packets.
+
+mod packets;
+
+use serde::{Deserialize, Serialize};
 
 use super::baseline::{self, Transport};
 use super::bed::{KernelError, KernelReport};
@@ -14,7 +19,7 @@ use crate::exhibit::{Exhibit, Section, Table};
 use crate::figures::Figure;
 use crate::lte::{self as of_lte, Links};
 use crate::pals::{self as of_pals, Case, Reading, Setting};
-use crate::plot::{Axis, Boxes};
+use crate::plot::{Axis, Boxes, Lines};
 use crate::references;
 use crate::report::mean;
 use crate::scenario::{Controller, Direction, Scenario};
@@ -38,11 +43,17 @@ pub(crate) fn experiments() -> Vec<Experiment> {
             cost_s: (1, 1500),
             run: lte,
         },
+        Experiment {
+            id: "keepalive.packets",
+            section: Section::Keepalive,
+            cost_s: (13, 130),
+            run: packets::run,
+        },
     ]
 }
 
 /// Why kernel time cannot run here, if it cannot; an error where it must.
-fn refusal() -> Result<Option<String>, LabError> {
+pub(crate) fn refusal() -> Result<Option<String>, LabError> {
     match permitted() {
         Ok(()) => Ok(None),
         Err(error) if std::env::var_os("BRAID_REQUIRE_NETNS").is_none() => {
@@ -53,8 +64,11 @@ fn refusal() -> Result<Option<String>, LabError> {
 }
 
 /// One transport's runs: goodput in Mbit/s and efficiency in percent.
+#[derive(Serialize, Deserialize)]
 struct Row {
     name: String,
+    /// From connect() to the last byte; none of a transfer that did not end.
+    seconds: Vec<Option<f64>>,
     goodput: Vec<f64>,
     efficiency: Vec<f64>,
     gaps_s: Vec<f64>,
@@ -66,6 +80,7 @@ impl Row {
         let (goodput, efficiency, gaps_s) = (Vec::new(), Vec::new(), Vec::new());
         Self {
             name,
+            seconds: Vec::new(),
             goodput,
             efficiency,
             gaps_s,
@@ -76,6 +91,8 @@ impl Row {
     fn add(&mut self, run: &KernelReport) {
         let report = &run.report;
         let mbit = report.delivered_bytes as f64 * 8e-6 / report.from_connect_s.max(1e-3);
+        self.seconds
+            .push(report.completed.then_some(report.from_connect_s));
         self.goodput.push(mbit);
         self.efficiency.push(report.efficiency_connect);
         self.gaps_s.extend(report.bulk_gap_ms.map(|ms| ms / 1e3));
@@ -83,8 +100,9 @@ impl Row {
     }
 }
 
-/// Braid, and each of the kernel's transports, over every scenario.
-fn rows(task: &Task<'_>, what: &str, scenarios: &[Scenario]) -> Result<Vec<Row>, LabError> {
+/// Braid, and each of the kernel's transports, over every scenario. `id` names the parts that are
+/// kept.
+fn rows(task: &Task<'_>, id: &str, scenarios: &[Scenario]) -> Result<Vec<Row>, LabError> {
     let identities = Identities::new().map_err(KernelError::from)?;
     let congestions = if task.quick {
         QUICK.to_vec()
@@ -96,31 +114,54 @@ fn rows(task: &Task<'_>, what: &str, scenarios: &[Scenario]) -> Result<Vec<Row>,
         .iter()
         .flat_map(|congestion| both.map(|transport| (transport, *congestion)))
         .collect();
-    let bar = task
-        .runner
-        .bar(what, (scenarios.len() * (transports.len() + 1)) as u64);
-    let mut ours = Row::new("Braid".to_owned());
-    for scenario in scenarios {
-        ours.add(&believed(ATTEMPTS, || transfer::run(scenario, &identities))?.0);
-        bar.inc(1);
-    }
+    let runs = scenarios.len() * (transports.len() + 1);
+    let bar = task.runner.bar(id, runs as u64);
+    let row = |name: String, run: &dyn Fn(&Scenario) -> Result<KernelReport, KernelError>| {
+        task.part(&format!("{id}.{}", name.replace(' ', "_")), || {
+            let mut row = Row::new(name);
+            for scenario in scenarios {
+                row.add(&believed(ATTEMPTS, || run(scenario))?.0);
+                bar.inc(1);
+            }
+            Ok(row)
+        })
+    };
+    let ours = row("Braid".to_owned(), &|scenario| {
+        transfer::run(scenario, &identities)
+    })?;
     let mut rows = vec![ours];
     for (transport, congestion) in transports {
-        let mut row = Row::new(format!("{} {congestion}", transport.name().to_uppercase()));
-        for scenario in scenarios {
+        let name = format!("{} {congestion}", transport.name().to_uppercase());
+        rows.push(row(name, &|scenario| {
             let alone = best_alone(scenario);
             let own = if transport == Transport::Tcp {
                 &alone
             } else {
                 scenario
             };
-            row.add(&believed(ATTEMPTS, || baseline::run(own, transport, congestion))?.0);
-            bar.inc(1);
-        }
-        rows.push(row);
+            baseline::run(own, transport, congestion)
+        })?);
     }
     bar.finish_and_clear();
     Ok(rows)
+}
+
+/// Times of the kernel's transports by Braid's, over the same scenarios.
+fn ratios(title: &str, rows: &[Row]) -> Lines {
+    let axis = Axis::new("ratio of times", "").log();
+    let chart = Lines::cdf(title, axis).moment("equal", 1.0);
+    let [ours, others @ ..] = rows else {
+        return chart;
+    };
+    others.iter().fold(chart, |chart, other| {
+        let pairs = other.seconds.iter().zip(&ours.seconds);
+        // A transfer that did not end took forever.
+        let ratio = |(other, ours): (&Option<f64>, &Option<f64>)| {
+            ours.map(|ours| other.map_or(f64::INFINITY, |other| other / ours))
+        };
+        let ratios: Vec<f64> = pairs.filter_map(ratio).collect();
+        chart.sample(&format!("{} / Braid", other.name), &ratios)
+    })
 }
 
 fn table(title: &str) -> Table {
@@ -180,16 +221,19 @@ fn pals(task: &Task<'_>) -> Result<Exhibit, LabError> {
     };
     let axis = Axis::new("efficiency from connect()", "%").range(0.0, 100.0);
     let mut boxes = Boxes::new("Kernel time: bandwidth efficiency", axis);
+    let mut curves = Vec::new();
     for &case in cases {
         let name = of_pals::name_of(case);
         let scenarios: Vec<Scenario> = of_pals::scenarios(case, setting)
             .into_iter()
             .map(shortened)
             .collect();
-        let rows = rows(task, &format!("kernel {name}"), &scenarios)?;
+        let rows = rows(task, &format!("{id}.{name}"), &scenarios)?;
         let mut table = table(&format!("{name}: {} scenarios", scenarios.len()));
         fill(&mut table, &rows);
         exhibit.tables.push(table);
+        let title = format!("Kernel time: time divided by Braid's, {name}");
+        curves.push((format!("pals.kernel_ratios_{name}"), ratios(&title, &rows)));
         let samples: Vec<(&str, &[f64])> = rows
             .iter()
             .map(|row| (row.name.as_str(), row.efficiency.as_slice()))
@@ -200,6 +244,9 @@ fn pals(task: &Task<'_>) -> Result<Exhibit, LabError> {
             .extend(ratio(&format!("kernel.report.pals.{name}"), &rows));
     }
     exhibit.plot("pals.kernel", boxes);
+    for (id, chart) in curves {
+        exhibit.plot(&id, chart);
+    }
     Ok(exhibit)
 }
 
@@ -241,6 +288,8 @@ fn lte(task: &Task<'_>) -> Result<Exhibit, LabError> {
         return Ok(exhibit);
     }
     let drive = of_lte::drive(Environment::Road, task.seed);
+    let axis = Axis::new("goodput by capacity", "%").range(0.0, 100.0);
+    let mut boxes = Boxes::new("Kernel time: share of the capacity on the road", axis);
     for links in [Links::Ideal, Links::Best(1), Links::Best(2), Links::Best(4)] {
         let direction = Direction::Download;
         let mut scenarios =
@@ -249,10 +298,16 @@ fn lte(task: &Task<'_>) -> Result<Exhibit, LabError> {
             scenario.limit_s = scenario.limit_s.min(90.0);
         }
         let name = links.name();
-        let rows = rows(task, &format!("kernel {name}"), &scenarios)?;
+        let rows = rows(task, &format!("{id}.{name}"), &scenarios)?;
         let mut table = table(&format!("{name}: {} starting points", scenarios.len()));
         fill(&mut table, &rows);
         exhibit.tables.push(table);
+        let samples: Vec<(&str, &[f64])> = rows
+            .iter()
+            .map(|row| (row.name.as_str(), row.efficiency.as_slice()))
+            .collect();
+        boxes = boxes.group(&name, &samples);
     }
+    exhibit.plot("lte.kernel", boxes);
     Ok(exhibit)
 }
