@@ -4,11 +4,12 @@
 //! has room, and delay only their own gateway. No alert is refused for its number. Alerts of high
 //! priority have a quota of their own, so they never wait behind others.
 //! The quota counts what reaches the bus. An alert that the bus already holds costs nothing, so a
-//! gateway that repeats its upload continues where it was.
+//! gateway that repeats its upload continues where it was. Copies of an alert may arrive together,
+//! before the bus holds it: one payment covers them.
 
 use std::{
     cmp::Reverse,
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -34,6 +35,10 @@ use crate::{
 pub(crate) const ALERTS_PER_UPLOAD_MAX: usize = 4_096;
 /// A gateway may send at once what it did not use of its quota in this time.
 const SAVED: Duration = Duration::from_secs(60);
+/// Copies of an alert that its payment covers: a gateway sends it over three links at once.
+const COPIES_COVERED: u8 = 2;
+/// Payments that still cover copies; the oldest is forgotten, and its late copies pay.
+const PAID_MAX: usize = 4_096;
 /// Shortest pause before the quota is looked at again.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 
@@ -87,6 +92,7 @@ pub(crate) struct Alerts {
     lanes: Lanes,
     duplicates: Arc<Mutex<Duplicates>>,
     quotas: Mutex<Quotas<(GatewayId, Class)>>,
+    paid: Mutex<Paid>,
     /// Pause between two looks at a quota that is used up.
     pause: Duration,
     shutdown: Shutdown,
@@ -106,6 +112,7 @@ impl Alerts {
             lanes,
             duplicates,
             quotas: Mutex::new(Quotas::new(Quota::items(per_s, SAVED))),
+            paid: Mutex::default(),
             pause: (Duration::from_secs(1) / u32::try_from(per_s.max(1)).unwrap_or(u32::MAX))
                 .max(PAUSE_MIN),
             shutdown,
@@ -148,7 +155,7 @@ impl Alerts {
             let class = Class::of(&alert);
             let admitted = Admitted { key, alert, came };
             let waits = behind && class == Class::Other;
-            if waits || !self.pays(gateway, class) {
+            if waits || !self.pays(gateway, class, &admitted.came) {
                 taken.rest.push(admitted);
                 continue;
             }
@@ -195,7 +202,7 @@ impl Alerts {
                 if self.is_held(&next.came) {
                     continue;
                 }
-                if !self.pays(gateway, Class::of(&next.alert)) {
+                if !self.pays(gateway, Class::of(&next.alert), &next.came) {
                     rest.push_front(next);
                     break;
                 }
@@ -234,18 +241,69 @@ impl Alerts {
         is_held
     }
 
-    /// Takes one alert from the quota, if that has room.
-    fn pays(&self, gateway: &GatewayId, class: Class) -> bool {
+    /// Takes one alert from the quota, if that has room, unless an earlier copy has paid.
+    fn pays(&self, gateway: &GatewayId, class: Class, came: &EdgeAlert) -> bool {
+        let key = self.duplicates.lock().alert_key(came);
+        if self.paid.lock().covers(key) {
+            return true;
+        }
         let (payer, now) = ((gateway.clone(), class), Instant::now());
         let mut quotas = self.quotas.lock();
         let has_room = quotas.room(&payer, now) > 0;
         if has_room {
             quotas.take(&payer, now, 1, 0);
+            self.paid.lock().enter(key);
         }
         has_room
     }
 }
 
+/// Alerts that were paid for, and how many copies of each are covered.
+#[derive(Debug, Default)]
+struct Paid {
+    left: HashMap<u64, u8>,
+    in_order: VecDeque<u64>,
+}
+
+impl Paid {
+    fn covers(&mut self, alert: u64) -> bool {
+        let left = self.left.get_mut(&alert).filter(|left| **left > 0);
+        left.map(|left| *left -= 1).is_some()
+    }
+
+    fn enter(&mut self, alert: u64) {
+        if self.left.insert(alert, COPIES_COVERED).is_none() {
+            self.in_order.push_back(alert);
+        }
+        if self.in_order.len() > PAID_MAX
+            && let Some(oldest) = self.in_order.pop_front()
+        {
+            self.left.remove(&oldest);
+        }
+    }
+}
+
 fn count_duplicate() {
     metrics::counter!("braid_ingest_duplicates_total", "kind" => "alert").increment(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payment_covers_the_copies_of_its_alert_and_no_more() {
+        let mut paid = Paid::default();
+        assert!(!paid.covers(7));
+        paid.enter(7);
+        assert!(paid.covers(7) && paid.covers(7) && !paid.covers(7));
+        // It pays again.
+        paid.enter(7);
+        assert!(paid.covers(7) && !paid.covers(8));
+        for alert in 0..10_000 {
+            paid.enter(alert);
+        }
+        assert!(paid.left.len() <= PAID_MAX && paid.in_order.len() <= PAID_MAX);
+        assert!(paid.covers(9_999) && !paid.covers(1));
+    }
 }

@@ -84,7 +84,7 @@ impl Duplicates {
         }
     }
 
-    fn alert_key(&self, alert: &EdgeAlert) -> u64 {
+    pub fn alert_key(&self, alert: &EdgeAlert) -> u64 {
         self.hash.hash_one(alert.encode_to_vec())
     }
 }
