@@ -9,6 +9,7 @@
 //! its bytes would take an access that stands by for alerts.
 
 mod document;
+mod series;
 mod table;
 mod usage;
 
@@ -31,6 +32,7 @@ use tunnel::{
 };
 
 pub use document::{InForce, Kept};
+use series::Series;
 use usage::Usage;
 
 use crate::{alarms::Alarms, clock::Clock};
@@ -228,6 +230,7 @@ impl Steering {
         let file = self.data_dir.join("steering-usage.json");
         let mut usage = Usage::read(file);
         let mut losses = Losses::default();
+        let mut series = Series::default();
         let mut kept_at = Instant::now();
         let mut alarmed = self.alarms.watch();
         let mut ticks = tokio::time::interval(DECIDE_EVERY);
@@ -252,6 +255,7 @@ impl Steering {
                 .map(|it| it.0)
                 .collect();
             let (states, measurements) = measure(names, &paths, &losses, &usage);
+            series.publish(&paths, &measurements);
             {
                 let mut table = self.flows.0.lock();
                 table.in_force = in_force;
