@@ -109,7 +109,7 @@ fn readings_wait_for_their_freshness_and_those_of_an_alert_do_not() {
     assert_eq!(bench.commands(), [send(1, 0)]);
     assert_eq!(bench.sent(1, 4), []);
     assert_eq!(bench.tell(Event::Acknowledged(4)), [Command::Trim(4)]);
-    // What waits goes with an alert, and so does what comes a moment after it.
+    // Waiting entries go with an alert, and so do entries a moment later.
     assert_eq!(bench.tell(Event::Durable(5)), []);
     assert_eq!(bench.tell(Event::Hurry), [send(1, 4)]);
     assert_eq!(bench.sent(1, 5), []);
@@ -138,7 +138,8 @@ fn what_comes_while_a_batch_is_out_is_gathered_for_a_bounded_time() {
     assert_eq!(bench.tell(Event::Up(2)), []);
     assert_eq!(bench.tell(Event::Durable(1)), [send(1, 0)]);
     assert_eq!(bench.sent(1, 1), []);
-    // With nothing out an entry goes at once; the ones behind it wait for its acknowledgement, and go together.
+    // With nothing in flight an entry goes at once. The ones behind it wait for its acknowledgement
+    // and go together.
     assert_eq!(bench.tell(Event::Durable(2)), []);
     bench.now += Duration::from_millis(100);
     assert_eq!(bench.tell(Event::Durable(3)), []);
@@ -181,7 +182,7 @@ fn a_dead_path_opens_a_second_link_and_what_was_not_acknowledged_goes_again() {
         [Command::Trim(20), send(1, 30)]
     );
     assert_eq!(bench.tell(Event::Up(2)), [Command::Close(1)]);
-    // What was being sent on the old link is not counted for the new one.
+    // A batch that the old link was sending does not count for the new one.
     assert_eq!(bench.sent(1, 40), [send(2, 20)]);
     assert_eq!(bench.tell(Event::Acknowledged(30)), [Command::Trim(30)]);
     assert_eq!(bench.sent(2, 30), [send(2, 30)]);
@@ -309,14 +310,14 @@ fn what_has_no_answer_a_moment_later_is_copied_once() {
     assert_eq!(bench.pass(after), [copy(0, 2)]);
     assert_eq!(bench.sent(3, 2), []);
     assert_eq!(bench.pass(after), []);
-    // What was sent meanwhile is copied with the next one, and nothing is skipped.
+    // Entries sent meanwhile are copied with the next batch, and none is skipped.
     assert_eq!(bench.tell(Event::Durable(3)), [send(1, 2)]);
     bench.sent(1, 3);
     assert_eq!(bench.pass(after), [copy(2, 3)]);
     bench.sent(3, 3);
     // Either answer counts.
     assert_eq!(bench.tell(Event::Acknowledged(3)), [Command::Trim(3)]);
-    // What is answered in time is not copied, and what comes after it begins there.
+    // An entry answered in time is not copied, and the next copy begins behind it.
     assert_eq!(bench.tell(Event::Durable(4)), [send(1, 3)]);
     bench.sent(1, 4);
     bench.tell(Event::Acknowledged(4));
