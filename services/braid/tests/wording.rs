@@ -22,11 +22,11 @@ const OPENINGS: [&str; 7] = [
 
 /// Lines wider than `COLUMNS_MAX`: the number that was measured last. Lower it with every
 /// improvement, and never raise it.
-const WIDE_LINES: usize = 127;
+const WIDE_LINES: usize = 82;
 /// Sentences longer than `WORDS_MAX`; falls only, as above.
-const LONG_SENTENCES: usize = 111;
+const LONG_SENTENCES: usize = 90;
 /// Sentences that begin with one of `OPENINGS`; falls only, as above.
-const OPENED_BY_PRONOUN: usize = 97;
+const OPENED_BY_PRONOUN: usize = 81;
 /// Functions longer than `FUNCTION_LINES_MAX`; falls only, as above.
 const LONG_FUNCTIONS: usize = 10;
 

@@ -1,9 +1,9 @@
 //! Alerts without the core: the rules of the `vitals` crate, run beside the sensor.
 //!
-//! A reading is judged by the rules of the patient who wore its sensor at its time, according to the
-//! register that the core has sent. Where the register has no answer, the patient that the sensor
-//! names counts, and else the sensor is a subject of its own. The state of the rules is kept on
-//! disk by [`crate::rule_states`]; a restart continues it.
+//! A reading is judged by the rules of the patient who wore its sensor at its time, according to
+//! the core's register. Without an answer there, the patient that the sensor names counts.
+//! Otherwise the sensor is a subject of its own. The state of the rules is kept on disk by
+//! [`crate::rule_states`], and a restart continues it.
 
 pub(crate) mod at_start;
 
@@ -56,9 +56,9 @@ impl EdgeRules {
         }
     }
 
-    /// Continues where the kept states left off, by the rules that hold now. A clock that shows an
-    /// earlier time than the newest sample was set back: an open stretch would seem to lie in the
-    /// future, and no reading could end it. The rules then begin without states.
+    /// Continues from the stored states under the present rules. If the clock shows an earlier time
+    /// than the newest sample, it was set back. An open stretch would then lie in the future, and
+    /// no reading could end it. The rules start without states.
     pub fn restore(&mut self, kept: States, now: Moment) {
         if kept.newest_us.saturating_sub(now.wall_us) > STEP_US {
             tracing::warn!(

@@ -1,14 +1,15 @@
-//! Alerts that the journal could not take: in memory until it can, or the core has them, whichever comes first. Pure.
+//! Alerts that the journal could not take. They stay in memory until the journal or the core has
+//! them. Pure.
 //!
-//! The rules have raised them and will not again. Until one is kept or told its device is refused, so that no later alert of the device
-//! overtakes it.
+//! The rules do not raise them again. Until an alert is stored or sent, its device is refused, so
+//! that no later alert of the device overtakes it.
 
 use std::collections::VecDeque;
 
 use contracts::vitals::EdgeAlert;
 
-/// With so many held no sample is judged any more: sensors are told 503 and keep what they have. Beyond it at most by what one request
-/// raises, since a request is judged whole.
+/// At this number samples are refused with 503, and sensors keep their readings. The alerts of one
+/// request may exceed it, because a request is judged as a whole.
 pub const HELD_ALERTS_MAX: usize = 1024;
 
 pub type HeldId = u64;
@@ -49,7 +50,7 @@ impl Held {
         self.alerts.iter().take(count).cloned().collect()
     }
 
-    /// What is kept or told, of which some may be gone already.
+    /// Removes stored or sent alerts. Some may be gone already.
     pub fn remove(&mut self, ids: &[HeldId]) {
         self.alerts.retain(|(id, _)| !ids.contains(id));
     }

@@ -23,7 +23,7 @@ const FILE_NEW: &str = "states.new";
 /// Length and checksum of a record.
 const HEAD_BYTES: usize = 8;
 
-/// What the rules at the edge keep over a restart.
+/// State of the rules at the edge, kept over a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct States {
     /// Time of the newest sample by the gateway's clock.
@@ -56,7 +56,7 @@ impl<D: Disk> StateLog<D> {
         };
         let log = StateLog {
             disk,
-            // What follows a torn record would be lost, so nothing is appended to an old log.
+            // Records behind a torn record would be lost, so nothing is appended to an old log.
             file: None,
             rewritten_bytes: 0,
             appended_bytes: 0,

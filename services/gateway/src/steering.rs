@@ -1,12 +1,12 @@
 //! Steering rules at the gateway: which accesses its session may use, and which flows are let in.
 //!
-//! The document comes from path-telemetry, which hands out what `braid steering put` has put. It is
-//! kept on disk and holds at the next start before any network does. Until one has come, the file of
-//! `--steering` holds.
+//! The document comes from path-telemetry, which serves the documents of `braid steering put`. It
+//! is kept on disk and applies at the next start before any network is up. Before the first
+//! document the file of `--steering` applies.
 //!
-//! A session has one schedule for all its flows: the strictest of their decisions. A flow that may
-//! use no living access is refused, and one that is open then is closed after `BLOCKED_MAX`, since
-//! its bytes would take an access that stands by for alerts.
+//! A session has one schedule for all its flows: the strictest of their decisions. A flow without
+//! an allowed living access is refused. An open one is closed after `BLOCKED_MAX`, because its
+//! bytes would use an access reserved for alerts.
 
 mod document;
 mod series;
@@ -70,7 +70,7 @@ struct Table {
     measurements: Measurements,
     /// A high alert is open.
     alarmed: bool,
-    /// Of the session, by the last decision.
+    /// Schedule of the session after the last decision.
     schedule: Schedule,
     /// Bounded by the bounds on connections of applications.
     open: BTreeMap<u64, OpenFlow>,

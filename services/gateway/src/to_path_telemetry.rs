@@ -1,6 +1,8 @@
-//! Reports of what the gateway measures of its paths, through the tunnel to path-telemetry; and the policy that comes back.
+//! Reports of the gateway's path measurements, through the tunnel to path-telemetry, and the policy
+//! in the answers.
 //!
-//! The gateway reports on change and on a slow beat. Reports are a convenience: without a connection the oldest are dropped, and nothing waits for them.
+//! The gateway reports on change and at a slow interval. Reports are a convenience: without a
+//! connection the oldest are dropped, and nothing waits for them.
 
 mod beat;
 
@@ -34,9 +36,9 @@ use crate::{
     to_proxy::Uplink,
 };
 
-/// Intervals whose reports wait for a connection; then the oldest go.
+/// Intervals whose reports wait for a connection. Beyond it the oldest are dropped.
 const WAITING_MAX: usize = 64;
-/// Reports handed to the stream and not taken by it.
+/// Reports passed to the stream that it has not taken.
 const HANDED_MAX: usize = 8;
 /// Each question costs a SIM card 400 bytes.
 const POLICY_INTERVAL: Duration = Duration::from_secs(120);
@@ -63,8 +65,8 @@ impl Reporter {
         }
     }
 
-    /// Reports on every path that is there, and once more on one that has closed. The tables hold what the tunnel holds: a path
-    /// that it has forgotten is forgotten here.
+    /// Reports on every present path, and once more on a closed one. The tables have the tunnel's
+    /// paths: one that the tunnel has dropped is dropped here.
     pub fn report(
         &mut self,
         paths: &[PathSnapshot],
@@ -138,7 +140,7 @@ fn state_of(state: tunnel::PathState) -> PathState {
 
 type Count = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// How many entries wait in the journals. Clones are the same. Unknown until they are open.
+/// Number of entries in the journals. Clones share it. Unknown until the journals are open.
 #[derive(Clone, Default)]
 pub struct JournalsWaiting(Arc<OnceLock<Count>>);
 
@@ -159,13 +161,13 @@ pub struct Telemetry {
     pub url: String,
     /// How often the paths are looked at.
     pub interval: Duration,
-    /// Between two reports, if nothing changes.
+    /// Time between two reports while nothing changes.
     pub beat: Duration,
     pub clock: Clock,
     pub journals: JournalsWaiting,
-    /// Whose keepalive follows the policy.
+    /// The tunnel whose keepalive follows the policy.
     pub tunnel: Option<Tunnel>,
-    /// Where the steering document of the policy goes, and where it is kept.
+    /// Receiver of the policy's steering document, and its file.
     pub steering: Option<(watch::Sender<Arc<InForce>>, Kept)>,
 }
 
@@ -255,7 +257,7 @@ impl Telemetry {
                 Ok(()) => "ended".to_owned(),
                 Err(status) => status.to_string(),
             };
-            // Whoever asked may be gone.
+            // The receiver may be gone.
             let _ = ended.send(reason).await;
         });
         Some(requests)
@@ -274,7 +276,7 @@ impl Telemetry {
         };
         let mut current = Keepalive::default();
         let mut pause = Duration::ZERO;
-        // Kept, because the handshakes of another one cost ten times as much as a question.
+        // Kept open, because the handshakes of a new one cost ten times as much as a question.
         let mut channel = None;
         loop {
             tokio::time::sleep(pause).await;
@@ -360,7 +362,7 @@ async fn carry(
     clock: Clock,
 ) -> Result<(), tonic::Status> {
     let mut client = PathTelemetryServiceClient::new(channel);
-    // As late as can be: what it waited in the queue would pass for an error of the clock.
+    // As late as possible, because time in the queue would count as an error of the clock.
     let requests = ReceiverStream::new(queue).map(move |request| ReportRequest {
         sent_time_us: clock().wall_us,
         ..request

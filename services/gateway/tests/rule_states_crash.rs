@@ -1,5 +1,5 @@
-//! The states of the rules at the edge: a gateway that is killed at any point raises and ends the
-//! same stretches, with the same beginnings, as one that was never killed.
+//! Crashes and the states of the rules at the edge. A gateway killed at any point raises and ends
+//! the same stretches as one that was never killed, with the same beginnings.
 
 #![allow(clippy::unwrap_used)]
 

@@ -186,8 +186,8 @@ fn both_ends_warn_of_a_missing_device() {
     stage.stop();
 }
 
-/// One TCP connection of a program that knows no proxy fills both networks at once, and goes on
-/// when one of them is cut without notice.
+/// One TCP connection of a program without a proxy fills both networks, and continues when one of
+/// them is cut silently.
 #[test]
 fn one_tcp_connection_uses_both_networks_at_once() {
     let Some(stage) = Stage::start(RATE, "--tun-routes") else {

@@ -22,8 +22,8 @@ pub(crate) struct AtStart {
     pub states: StateLog<Directory>,
 }
 
-/// Damage of what was kept is no reason not to start: the core sends its rules again, and rules
-/// without states raise a lasting condition anew.
+/// Damaged files do not prevent the start. The core sends its rules again, and rules without states
+/// raise a lasting condition again.
 pub(crate) async fn open(config: &Config) -> Result<AtStart, RunError> {
     let own = load_rules(config.rules.as_deref())?;
     let journal = config.data_dir.join("journal");

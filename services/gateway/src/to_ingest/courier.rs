@@ -28,17 +28,17 @@ use crate::{
     to_proxy::Uplink,
 };
 
-/// Batches whose bounds are remembered: more than can be in flight on three links.
+/// Batches whose bounds are remembered: more than three links have in flight.
 const CUTS_MAX: usize = 64;
-/// Events of links that the courier has not looked at; then their tasks wait.
+/// Events of links that the courier has not read. Beyond it their tasks wait.
 const EVENTS_MAX: usize = 64;
 /// An upload stops growing at this size; with the largest entry on top it stays below gRPC's 4 MiB.
 const BATCH_BYTES_MAX: usize = 256 << 10;
-/// Damaged segments that are passed over at once; further ones when the next entry comes.
+/// Damaged segments that are skipped at once. More follow with the next entry.
 const DAMAGES_MAX: usize = 4;
-/// How long a drain waits for acknowledgements. What is left waits in the journal.
+/// Time that a drain waits for acknowledgements. The rest stays in the journal.
 const FLUSH_LIMIT: Duration = Duration::from_millis(1500);
-/// A path's death this soon after its silence is the same event.
+/// A path's death within this time after its silence is the same event.
 const SILENT_TO_DOWN_MAX: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +68,8 @@ impl Options {
         limits: Limits {
             in_flight_max: 4,
             acknowledge_limit: Duration::from_secs(3),
-            // One goes on the path of the original and one on another path: the loss of one packet costs
-            // nothing, and neither does the loss of a path.
+            // One copy takes the path of the original and one another path. So neither the loss of
+            // a packet nor the loss of a path costs time.
             copies: 2,
             redundant: true,
             gather: Duration::ZERO,
@@ -85,21 +85,21 @@ pub struct Courier<D> {
     /// Address of ingest.
     pub url: String,
     pub dead_letters: Arc<DeadLetters>,
-    /// Ok while a link to ingest stands.
+    /// Ok while a link to ingest is up.
     pub check: CheckHandle,
-    /// The one that samples are taken by.
+    /// The clock that stamps samples.
     pub clock: Clock,
     pub core: Arc<CoreClock>,
     /// Follows the core's rules over the same links.
     pub rules: Option<Follower>,
-    /// Whether a high alert is open; then uploads go redundantly.
+    /// Whether an alert of high priority is open. Uploads are then redundant.
     pub alarmed: watch::Receiver<bool>,
-    /// Notified of alerts: what they are about is uploaded at once.
+    /// Notified of alerts, so that their readings are uploaded at once.
     pub urgent: Arc<Notify>,
 }
 
 impl<D: Disk> Courier<D> {
-    /// Sends until shutdown is requested, then what it can within FLUSH_LIMIT.
+    /// Sends until shutdown is requested, and then for up to FLUSH_LIMIT.
     pub async fn run(self, shutdown: Shutdown) {
         let reader = self.journal.reader();
         let mut sender = Sender::new(
@@ -224,13 +224,14 @@ impl<D: Disk> Courier<D> {
         }
     }
 
-    /// Whether what happened to a path may hold up what was sent over it. `silent`: the path that fell silent last, and when.
+    /// Whether an event of a path may stall its links. `silent`: the path that was silent last, and
+    /// since when.
     fn breaks_links(&self, event: TunnelEvent, silent: &mut Option<(String, Instant)>) -> bool {
         let class = self.options.class;
         match event {
-            // It only stood by.
+            // The path carried nothing.
             TunnelEvent::PathDown { carried: false, .. } => false,
-            // The link that took over when the path fell silent was never on it.
+            // The link that took over when the path was silent never used it.
             TunnelEvent::PathDown { name, .. }
                 if silent.as_ref().is_some_and(|(known, since)| {
                     *known == name && since.elapsed() < SILENT_TO_DOWN_MAX
@@ -244,7 +245,8 @@ impl<D: Disk> Courier<D> {
                     .increment(1);
                 true
             }
-            // The spare has nothing in flight there: it takes over before it is known whether the path is dead.
+            // The spare has nothing in flight there, so it takes over before the path is known to
+            // be dead.
             TunnelEvent::PathSilent { name } => {
                 tracing::debug!(class, path = name, "path silent: the spare takes over");
                 *silent = Some((name, Instant::now()));
@@ -266,7 +268,7 @@ impl<D: Disk> Courier<D> {
         )
     }
 
-    /// Hands one batch to the link; returns its end, or `from` when there was none.
+    /// Passes one batch to the link. Returns its end, or `from` if there was none.
     async fn send(&self, link: Option<&Link>, from: u64) -> u64 {
         let Some(link) = link else {
             return from;
@@ -286,7 +288,7 @@ impl<D: Disk> Courier<D> {
         }
         let (samples, alerts) = (request.samples.len(), request.alerts.len());
         if link.requests.send(request).instrument(span).await.is_err() {
-            // The link is lost; its event is on the way.
+            // The link is lost, and its event will follow.
             return from;
         }
         metrics::counter!("braid_gateway_uploaded_samples_total").increment(samples as u64);
@@ -294,7 +296,7 @@ impl<D: Disk> Courier<D> {
         end
     }
 
-    /// Hands a copy to the link, which must not wait for it: one that is full stands on a dead path.
+    /// Passes a copy to the link without waiting. A full link is stuck on a dead path.
     async fn copy(&self, link: Option<&Link>, from: u64, until: u64) -> u64 {
         let Some(link) = link else {
             return from;
@@ -339,7 +341,7 @@ impl<D: Disk> Courier<D> {
         None
     }
 
-    /// `known`: up to there an earlier answer has named what was refused.
+    /// `known`: an earlier answer has named the refused samples up to here.
     async fn on_answer(
         &self,
         generation: Generation,
@@ -351,13 +353,14 @@ impl<D: Disk> Courier<D> {
             && answer.position > known
             && let Err(error) = self.bury(generation, &answer, cuts, known).await
         {
-            // They are lost for people, not for the core, which did not want them.
+            // The samples are lost for people, but the core refused them anyway.
             tracing::error!(%error, "refused samples cannot be written to the dead-letter file");
         }
         Event::Acknowledged(answer.position)
     }
 
-    /// Rejections name samples by their index in the request of that link that ended at the answer's position; the journal still holds them.
+    /// Rejections name samples by their index in the request of this link that ends at the answer's
+    /// position. The journal still has the samples.
     async fn bury(
         &self,
         generation: Generation,
@@ -430,7 +433,8 @@ fn upload_request(chunk: Chunk) -> UploadRequest {
         match entry {
             Entry::Sample(sample) => request.samples.push(sample),
             Entry::Alert(alert) => request.alerts.push(alert),
-            // A decayed stretch of the alerts' own journal has no device; it was logged when it was found.
+            // A damaged segment of the alerts' own journal has no device. It was logged when it was
+            // found.
             Entry::Gaps(gaps) => request
                 .gaps
                 .extend(gaps.into_iter().filter(|gap| !gap.device.is_empty())),
@@ -439,7 +443,7 @@ fn upload_request(chunk: Chunk) -> UploadRequest {
     request
 }
 
-/// Where the latest batches began and ended.
+/// Beginning and end of the latest batches.
 #[derive(Default)]
 struct Cuts(VecDeque<(Generation, u64, u64)>);
 
@@ -465,7 +469,7 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
-/// Random numbers for pauses: seeded by the process's own hash seed.
+/// Random numbers for pauses, seeded by the hash seed of the process.
 struct Jitter(u64);
 
 impl Jitter {

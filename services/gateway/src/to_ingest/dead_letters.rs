@@ -1,4 +1,5 @@
-//! Samples that ingest refused: kept for people, since nobody will accept them by being asked again.
+//! Samples that ingest refused. They are kept for people, because a repetition would be refused
+//! again.
 
 use std::{
     fs,
@@ -10,7 +11,7 @@ use contracts::vitals::{Sample, sample::Reading};
 use parking_lot::Mutex;
 use serde_json::json;
 
-/// At this size the file is set aside as `.1` and the one that was set aside before is deleted.
+/// At this size the file becomes `.1`, and the previous `.1` is deleted.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
 /// A file of JSON lines.

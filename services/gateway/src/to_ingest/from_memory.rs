@@ -1,7 +1,9 @@
-//! Alerts that the journal cannot take go to ingest from memory, each over a stream of its own, which is opened for it: this happens
-//! while a disk is full, and the couriers know positions of a journal only.
+//! Alerts that the journal cannot take are sent from memory, each over a stream of its own. This
+//! happens while a disk is full. The couriers cannot send them, because they need positions of a
+//! journal.
 //!
-//! At least once: what ingest answered is let go, and what the journal takes meanwhile goes by it, too. The core merges what comes twice.
+//! Delivery is at least once. An answered alert is dropped here, and one that the journal takes
+//! meanwhile goes that way too. The core merges both.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,13 +13,13 @@ use tunnel::Urgency;
 
 use crate::{clock::Clock, held::HeldId, intake::Intake, journal::Disk, to_proxy::Uplink};
 
-/// Alerts in one upload; the rest goes with the next.
+/// Alerts in one upload. More follow in the next.
 const UPLOAD_ALERTS_MAX: usize = 256;
-/// An upload that is not answered by then is tried again.
+/// An upload without an answer by then is tried again.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Of the last attempt, when the gateway ends.
+/// Limit of the last attempt at shutdown.
 const FLUSH_LIMIT: Duration = Duration::from_millis(1500);
-/// Someone may wait for help: the pauses between attempts stay short.
+/// A person may wait for help, so the pauses between attempts stay short.
 const RETRY_INITIAL: Duration = Duration::from_millis(250);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
@@ -30,7 +32,7 @@ pub struct FromMemory<D: Disk> {
 }
 
 impl<D: Disk> FromMemory<D> {
-    /// Until shutdown is requested, and then once more.
+    /// Runs until shutdown is requested, and then makes a last attempt.
     pub async fn run(self, shutdown: Shutdown) {
         let mut count = self.intake.held();
         let mut backoff = Backoff::new(RETRY_INITIAL, RETRY_MAX);

@@ -22,7 +22,7 @@ use crate::{
 
 pub(super) struct Link {
     pub(super) generation: Generation,
-    /// What is to be uploaded.
+    /// Uploads to send.
     pub(super) requests: mpsc::Sender<UploadRequest>,
     task: JoinHandle<()>,
 }
@@ -34,7 +34,7 @@ pub(super) enum LinkEvent {
 }
 
 impl Link {
-    /// What becomes of it is told by `events`.
+    /// Opens a link. Its fate is reported by `events`.
     pub(super) fn open(
         generation: Generation,
         in_flight_max: usize,

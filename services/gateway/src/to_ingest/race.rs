@@ -1,6 +1,5 @@
-//! What copies cost and win; sans-IO. A batch may be on several links at once, and the first
-//! acknowledgement counts. If it came over a copy, the time until the original's is what the copy
-//! won.
+//! Costs and gains of copies. Sans-IO. A batch may be on several links at once, and the first
+//! acknowledgement counts. If it came over a copy, the copy gained the time until the original's.
 
 use std::{collections::VecDeque, time::Duration, time::Instant};
 

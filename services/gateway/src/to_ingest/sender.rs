@@ -1,23 +1,27 @@
-//! What to send next, without a socket or a clock.
+//! Decides what to send next. Sans-IO.
 //!
-//! State is three positions of the journal, `acknowledged <= next <= durable`, and up to five links to ingest: the current one, a
-//! spare that stands idle, one or two for copies, and one that is being opened. Invariants:
-//! 1. Whatever link becomes current starts at `acknowledged`: everything sent on an earlier one and not acknowledged is sent again.
-//!    Ingest discards what it has.
-//! 2. An acknowledgement counts whichever link it came over.
-//! 3. When a path dies or falls silent, or acknowledgements stay away, the spare takes over at once. It has nothing in flight, so the dead path
-//!    holds nothing of it back, and the round trips of CONNECT, TLS and gRPC are behind it.
-//! 4. Without a spare a link is opened at once, and the old one stays in use until the new one stands.
-//! 5. What is few entries and has no acknowledgement a moment later goes out once more on the links for copies: in other packets, so that the loss
-//!    of one costs no round trip. While the sender is redundant, copies go at once, whether or not an acknowledgement is missing. Such a link
-//!    never skips an entry, so that its acknowledgements count like any other. It may hold bytes on a dead path, so it never becomes current:
-//!    with each takeover it is closed and opened anew.
-//! 6. While a batch waits for its acknowledgement, what comes is gathered into the next one, for a bounded time. A link delivers in order, so
-//!    an upload sent earlier would have waited behind the lost packet of the one before it; and a core that answers late gets fewer uploads.
-//! 7. With a freshness of its own, vitals wait for company for so long, which is what makes uploads few. An alert that the rules raise
-//!    hurries them, and a repetition waits no more.
-//! 8. A core that reads slowly, because a quota is used up, is told from a dead path by its answers: as long as they come late, each has the time
-//!    that it takes from one late one to the next. One in time ends that, so where answers are in time a path's death is seen as soon as ever.
+//! State is three positions of the journal, `acknowledged <= next <= durable`, and up to five links
+//! to ingest. They are the current link, an idle spare, one or two links for copies, and one that
+//! is being opened. Invariants:
+//! 1. A link that becomes current starts at `acknowledged`. Entries that an earlier link sent
+//!    without an acknowledgement are sent again, and ingest discards what it has.
+//! 2. An acknowledgement counts on any link.
+//! 3. When a path dies or is silent, or acknowledgements are overdue, the spare takes over at once.
+//!    It has nothing in flight on the dead path, and its handshakes (CONNECT, TLS, gRPC) are done.
+//! 4. Without a spare a link is opened at once. The old link stays in use until the new one is up.
+//! 5. A few entries without an acknowledgement a moment later are sent once more on the links for
+//!    copies. They travel in other packets, so the loss of one packet costs no round trip. While
+//!    the sender is redundant, copies go at once. A link for copies never skips an entry, so its
+//!    acknowledgements count like any other. It may hold bytes on a dead path, so it never becomes
+//!    current, and each takeover replaces it.
+//! 6. While a batch waits for its acknowledgement, entries are gathered into the next batch for a
+//!    bounded time. A link delivers in order, so an earlier upload would wait behind a lost packet
+//!    anyway. A slow core gets fewer uploads.
+//! 7. With a freshness of its own, vitals wait that long for further entries, so uploads are few.
+//!    An alert that is raised ends the wait, and a repetition does not wait.
+//! 8. A core that reads slowly because of a quota differs from a dead path by its answers. While
+//!    they come late, each may take the time from one late answer to the next. An answer in time
+//!    ends that, so a dead path is then found as quickly as ever.
 
 mod copies;
 
@@ -30,39 +34,43 @@ use copies::Copier;
 use multipath::Answers;
 use service_kit::Backoff;
 
-/// A link that has not come up by then is tried again.
+/// A link that is not up by then is tried again.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
-/// Path deaths within this time cause one fresh link, not one each. The handshakes of a link that one disturbs have as long, and twice as long
-/// after each that was given up in a row: where the core is slow, because many come at once, each that is given up makes it slower.
+/// Path deaths within this time cause one fresh link, not one each. The handshakes of a link that a
+/// path death disturbs get the same time. It doubles after each attempt in a row that was given up,
+/// because attempts slow down a busy core.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
 const RETRY_INITIAL: Duration = Duration::from_millis(100);
-/// Acknowledgements are overdue later than usual, but no sooner than the least, which is above the pauses of a busy disk; each takeover in a
-/// row without an answer doubles the time.
+/// Shortest time until an acknowledgement is overdue, above the pauses of a busy disk. Each
+/// takeover in a row without an answer doubles the time.
 const OVERDUE_MIN: Duration = Duration::from_millis(250);
-/// From one late answer to the next is waited no longer: between them may be an outage, and the next one right behind it.
+/// Longest wait from one late answer to the next. An outage may lie between them.
 const PACE_MAX: Duration = Duration::from_secs(2);
-/// Of whatever is given more time after each failure in a row.
+/// Doublings at most, for each time that doubles after a failure.
 const DOUBLINGS_MAX: u32 = 6;
-/// What belongs to an alert is on its way to the journal for less.
+/// Time after an alert in which entries do not wait for their freshness. The alert's readings reach
+/// the journal within it.
 const HURRY: Duration = Duration::from_secs(2);
-/// A batch of so many entries is not gathered any longer.
+/// A batch of this many entries is sent without waiting for more.
 pub const BATCH_ENTRIES_MAX: usize = 512;
-/// Alerts wait for a link no longer than this once the network is back.
+/// Longest wait of alerts for a link once the network is back.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Batches sent and not acknowledged; then sending waits.
+    /// Batches sent and not acknowledged. Beyond it sending waits.
     pub in_flight_max: usize,
-    /// After so long without an acknowledgement of the oldest batch the link counts as dead, whatever was usual before.
+    /// A link counts as dead after this time without an acknowledgement of its oldest batch.
     pub acknowledge_limit: Duration,
-    /// Links for copies.
+    /// Number of links for copies.
     pub copies: usize,
-    /// Copies go at once, from the beginning (see [`Event::Redundant`]).
+    /// Copies go at once from the start (see [`Event::Redundant`]).
     pub redundant: bool,
-    /// The longest that an entry waits for the acknowledgement of the batch before it, so as to share an upload with what comes meanwhile.
+    /// Longest wait of an entry for the acknowledgement of the batch before it, so that later
+    /// entries share the upload.
     pub gather: Duration,
-    /// How long an entry waits for company although nothing is in flight: the age that readings may have. Nothing waits in a hurry.
+    /// Longest wait of an entry for further ones while nothing is in flight. After an alert there
+    /// is no wait.
     pub freshness: Duration,
 }
 
@@ -76,9 +84,10 @@ pub enum Event {
     Up(Generation),
     /// With a random number in [0, 1) for the pause before the next attempt.
     Lost(Generation, f64),
-    /// A path died or a session was replaced: links may stall.
+    /// A path died or a session was replaced, so links may stall.
     PathDown,
-    /// The batch read at `from` was handed to the link and ends before `end`; equal when there was nothing to read.
+    /// The batch read at `from` was passed to the link and ends before `end`. Equal if there was
+    /// nothing to read.
     Sent {
         generation: Generation,
         end: u64,
@@ -86,14 +95,14 @@ pub enum Event {
     Acknowledged(u64),
     /// Whether each batch is copied at once, or only if its acknowledgement is late.
     Redundant(bool),
-    /// What waits, and what comes within `HURRY`, is not held back for its freshness.
+    /// Entries that wait, or come within `HURRY`, do not wait for their freshness.
     Hurry,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     Open(Generation),
-    /// Read a batch at `from`, hand it to the link, answer with `Sent`.
+    /// Read a batch at `from`, pass it to the link, and answer with `Sent`.
     Send {
         generation: Generation,
         from: u64,
@@ -104,7 +113,7 @@ pub enum Command {
         from: u64,
         until: u64,
     },
-    /// Tell the journal.
+    /// Report the position to the journal.
     Trim(u64),
     Close(Generation),
 }
@@ -130,7 +139,7 @@ pub struct Sender {
     acknowledged: u64,
     trimmed: u64,
     next: u64,
-    /// Since when entries wait at `next`, when there are any.
+    /// Since when entries wait at `next`, if any do.
     waiting_since: Instant,
     hurries_until: Option<Instant>,
     /// A `Send` is being carried out.
@@ -141,7 +150,7 @@ pub struct Sender {
     late_at: Option<Instant>,
     /// From one late acknowledgement to the next.
     pace: Answers,
-    /// What ends here or before was sent more than once: its acknowledgement tells no time.
+    /// Entries up to here were sent more than once, so their acknowledgement measures no time.
     repeated_until: u64,
     /// Takeovers since the last acknowledgement.
     unanswered: u32,
@@ -157,7 +166,7 @@ pub struct Sender {
     generations: Generation,
     created: Instant,
     opened_at: Option<Instant>,
-    /// The current link, if any, is to be replaced.
+    /// The current link, if any, must be replaced.
     replace: bool,
     retry_at: Option<Instant>,
     backoff: Backoff,
@@ -200,7 +209,7 @@ impl Sender {
         self.current.is_some()
     }
 
-    /// What ends here or before was acknowledged.
+    /// End of the acknowledged entries.
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
@@ -307,7 +316,8 @@ impl Sender {
         self.in_flight.len() < self.limits.in_flight_max
     }
 
-    /// Until when what waits is gathered; `None` when it is not. What is sent again was held back before.
+    /// End of gathering. `None`: nothing is gathered. Repeated entries have waited before and do
+    /// not wait again.
     fn gathered_at(&self) -> Option<Instant> {
         let waiting = self.durable.saturating_sub(self.next);
         let hurries = self.redundant
@@ -359,8 +369,8 @@ impl Sender {
             }
     }
 
-    /// When a link is to be opened, given that none is being opened: one to replace the current one at the pace of
-    /// REOPEN_INTERVAL, a first one or a spare also not before the pause that follows a loss.
+    /// When to open a link while none is being opened. A replacement keeps the pace of
+    /// REOPEN_INTERVAL. A first link or a spare also waits for the pause after a loss.
     fn open_at(&self) -> Option<Instant> {
         if self.spare.is_some() && self.copiers.len() >= self.limits.copies {
             return None;
@@ -406,7 +416,8 @@ impl Sender {
         })
     }
 
-    /// An acknowledgement has come. The first late one may have waited for a takeover, which says nothing of the core.
+    /// Learns the pace of late acknowledgements. The first late one may have waited for a takeover,
+    /// so it teaches nothing.
     fn keep_pace(&mut self, now: Instant, is_late: bool) {
         if !is_late {
             self.late_at = None;

@@ -1,13 +1,13 @@
-//! When the journal hears of what the core has acknowledged: not of each answer.
+//! When the acknowledged position is reported to the journal, which is not after each answer.
 
 use std::time::{Duration, Instant};
 
-/// What the core has acknowledged is told to the journal after so long, or as soon as it is so many entries: each time wakes the journal's thread, and
-/// what a crash leaves untold is only sent again.
+/// The position is reported after this time, or after this number of entries. Each report wakes the
+/// journal's thread, and a crash before a report only causes a repetition.
 const TRIM_AFTER: Duration = Duration::from_secs(1);
 const TRIM_ENTRIES: u64 = 64;
 
-/// What is acknowledged and not yet told to the journal.
+/// The acknowledged position that is not reported to the journal yet.
 pub(super) struct Trims {
     told: u64,
     acknowledged: u64,

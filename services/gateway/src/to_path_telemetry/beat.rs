@@ -22,7 +22,7 @@ type SaidPath = (
     Option<SocketAddr>,
 );
 
-/// What people must learn of at once when it changes.
+/// Values whose changes are reported at once.
 #[derive(Debug, PartialEq)]
 struct Said {
     paths: Vec<SaidPath>,

@@ -12,15 +12,15 @@ use tonic::transport::Channel;
 use tunnel::{PathSnapshot, Tunnel, TunnelEvent, Urgency};
 
 pub trait Uplink: Send + Sync + 'static {
-    /// A fresh connection to `url`; never one that an earlier call returned.
+    /// A fresh connection to `url`, never one that an earlier call returned.
     fn channel(&self, url: &str, urgency: Urgency) -> Result<Channel, ChannelError>;
     fn events(&self) -> broadcast::Receiver<TunnelEvent>;
     fn paths(&self) -> Vec<PathSnapshot>;
 }
 
-/// Through CONNECT streams of a tunnel; TLS with the device's certificate runs inside, end to end. The tunnels are plain, not
-/// resumable: a courier whose path died opens a fresh one at once and replays from its journal, while a resumed one would bring
-/// what it carried again, behind which the next alert would wait, and leave ingest with the connection that was given up.
+/// Connects through CONNECT streams of a tunnel, with TLS of the gateway's certificate inside. The
+/// tunnels are not resumable. A courier whose path died opens a fresh one and replays from its
+/// journal. A resumed tunnel would repeat its old bytes before the next alert.
 pub struct Through {
     pub tunnel: Tunnel,
     pub identity: Identity,

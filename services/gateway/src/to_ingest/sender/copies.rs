@@ -1,22 +1,22 @@
-//! Copies of what has no acknowledgement yet, on links of their own.
+//! Copies of entries without an acknowledgement, on links of their own.
 
 use std::time::{Duration, Instant};
 
 use super::{Command, Generation, Sender};
 
-/// More entries than this without an acknowledgement are a backlog, which is not copied.
+/// Entries without an acknowledgement beyond this number are a backlog, which is not copied.
 pub(super) const COPIED_ENTRIES_MAX: u64 = 64;
 
-/// Uploads of this freshness or more are copied only while the sender is redundant. A copy saves a
-/// round trip, which is little beside that age, for twice the data.
+/// Uploads with this freshness or a longer one are copied only while the sender is redundant. A
+/// copy saves a round trip, which is little beside that age, for twice the data.
 const COPIED_BELOW: Duration = Duration::from_millis(500);
 
-/// A link of copies, and where they have come to.
+/// A link for copies, and the position that it has reached.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copier {
     pub(super) generation: Generation,
     pub(super) copied: u64,
-    /// Where the copy that is being carried out begins.
+    /// Start of the copy that is being sent.
     pub(super) from: u64,
 }
 
@@ -33,7 +33,7 @@ impl Sender {
         })
     }
 
-    /// Which link of copies is next, and when: its oldest batch that was not copied yet counts.
+    /// The next link for copies and its time. Its oldest batch without a copy counts.
     pub(super) fn copy_at(&self) -> Option<(usize, Instant)> {
         let few = self.durable.saturating_sub(self.acknowledged) <= COPIED_ENTRIES_MAX;
         let fresh = self.redundant || self.limits.freshness < COPIED_BELOW;

@@ -1,5 +1,6 @@
 use super::{copies::COPIED_ENTRIES_MAX, *};
 
+mod copied;
 mod held_back;
 mod redundant;
 
@@ -109,7 +110,7 @@ fn readings_wait_for_their_freshness_and_those_of_an_alert_do_not() {
     assert_eq!(bench.commands(), [send(1, 0)]);
     assert_eq!(bench.sent(1, 4), []);
     assert_eq!(bench.tell(Event::Acknowledged(4)), [Command::Trim(4)]);
-    // What waits goes with an alert, and so does what comes a moment after it.
+    // Waiting entries go with an alert, and so do entries a moment later.
     assert_eq!(bench.tell(Event::Durable(5)), []);
     assert_eq!(bench.tell(Event::Hurry), [send(1, 4)]);
     assert_eq!(bench.sent(1, 5), []);
@@ -138,7 +139,8 @@ fn what_comes_while_a_batch_is_out_is_gathered_for_a_bounded_time() {
     assert_eq!(bench.tell(Event::Up(2)), []);
     assert_eq!(bench.tell(Event::Durable(1)), [send(1, 0)]);
     assert_eq!(bench.sent(1, 1), []);
-    // With nothing out an entry goes at once; the ones behind it wait for its acknowledgement, and go together.
+    // With nothing in flight an entry goes at once. The ones behind it wait for its acknowledgement
+    // and go together.
     assert_eq!(bench.tell(Event::Durable(2)), []);
     bench.now += Duration::from_millis(100);
     assert_eq!(bench.tell(Event::Durable(3)), []);
@@ -181,7 +183,7 @@ fn a_dead_path_opens_a_second_link_and_what_was_not_acknowledged_goes_again() {
         [Command::Trim(20), send(1, 30)]
     );
     assert_eq!(bench.tell(Event::Up(2)), [Command::Close(1)]);
-    // What was being sent on the old link is not counted for the new one.
+    // A batch that the old link was sending does not count for the new one.
     assert_eq!(bench.sent(1, 40), [send(2, 20)]);
     assert_eq!(bench.tell(Event::Acknowledged(30)), [Command::Trim(30)]);
     assert_eq!(bench.sent(2, 30), [send(2, 30)]);
@@ -292,74 +294,6 @@ fn an_acknowledgement_that_is_later_than_usual_brings_the_spare() {
             .overdue_after()
             .is_some_and(|usual| usual < OVERDUE_MIN)
     );
-}
-
-#[test]
-fn what_has_no_answer_a_moment_later_is_copied_once() {
-    let mut bench = Bench::with_copies(0);
-    let copy = |from, until| Command::Copy {
-        generation: 3,
-        from,
-        until,
-    };
-    assert_eq!(bench.tell(Event::Durable(2)), [send(1, 0)]);
-    assert_eq!(bench.sent(1, 2), []);
-    let after = bench.sender.usual.copy_after();
-    assert_eq!(bench.sender.deadline(), Some(bench.now + after));
-    assert_eq!(bench.pass(after), [copy(0, 2)]);
-    assert_eq!(bench.sent(3, 2), []);
-    assert_eq!(bench.pass(after), []);
-    // What was sent meanwhile is copied with the next one, and nothing is skipped.
-    assert_eq!(bench.tell(Event::Durable(3)), [send(1, 2)]);
-    bench.sent(1, 3);
-    assert_eq!(bench.pass(after), [copy(2, 3)]);
-    bench.sent(3, 3);
-    // Either answer counts.
-    assert_eq!(bench.tell(Event::Acknowledged(3)), [Command::Trim(3)]);
-    // What is answered in time is not copied, and what comes after it begins there.
-    assert_eq!(bench.tell(Event::Durable(4)), [send(1, 3)]);
-    bench.sent(1, 4);
-    bench.tell(Event::Acknowledged(4));
-    assert_eq!(bench.pass(after), []);
-    assert_eq!(bench.tell(Event::Durable(5)), [send(1, 4)]);
-    bench.sent(1, 5);
-    assert_eq!(bench.pass(after), [copy(4, 5)]);
-}
-
-#[test]
-fn a_backlog_is_not_copied() {
-    let mut bench = Bench::with_copies(0);
-    bench.tell(Event::Durable(COPIED_ENTRIES_MAX + 1));
-    bench.sent(1, COPIED_ENTRIES_MAX + 1);
-    assert_eq!(bench.pass(Duration::from_millis(100)), []);
-}
-
-#[test]
-fn the_link_of_copies_goes_with_the_path() {
-    let mut bench = Bench::with_copies(0);
-    bench.tell(Event::Durable(1));
-    bench.sent(1, 1);
-    bench.pass(Duration::from_millis(20));
-    bench.sent(3, 1);
-    // It may have bytes on the dead path: the idle spare takes over.
-    let taken = [Command::Close(1), Command::Close(3), send(2, 0)];
-    assert_eq!(bench.tell(Event::PathDown), taken);
-    bench.sent(2, 1);
-    assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(4)]);
-    bench.tell(Event::Up(4));
-    assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(5)]);
-    // When it is lost alone, or takes no more, the others go on.
-    let copy = |generation| Command::Copy {
-        generation,
-        from: 0,
-        until: 1,
-    };
-    assert_eq!(bench.tell(Event::Up(5)), [copy(5)]);
-    assert_eq!(bench.sent(5, 1), []);
-    assert_eq!(bench.tell(Event::Lost(5, 0.5)), []);
-    assert_eq!(bench.pass(Duration::from_secs(1)), [Command::Open(6)]);
-    assert_eq!(bench.tell(Event::Up(6)), [copy(6)]);
-    assert_eq!(bench.sent(6, 0), [Command::Close(6)]);
 }
 
 #[test]

@@ -2,14 +2,15 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// A core whose ingest holds a gateway back: what is new takes its time, what was there before none, and a stream that is closed is read no further.
+/// A core whose ingest delays a gateway. New entries take their time, and known ones none. A closed
+/// stream is read no further.
 struct Held {
     bench: Bench,
     /// By generation: what each batch on its way or waiting is.
     streams: BTreeMap<Generation, VecDeque<(u64, u64)>>,
     up: Vec<Generation>,
     durable: u64,
-    /// What ingest has, and when it admits more.
+    /// Entries that ingest has, and when it admits more.
     held: u64,
     free_at: Instant,
     entry_takes: Duration,
@@ -88,7 +89,8 @@ impl Held {
     }
 }
 
-/// What batches waited in a row was taken for silence: each takeover sent the row again, and no answer to what is sent again says what is usual.
+/// The wait of queued batches once counted as silence. Each takeover sent the queue again, and
+/// answers to repetitions teach nothing about the usual time.
 #[test]
 fn a_core_that_holds_back_is_sent_hardly_more_than_the_backlog() {
     for (entries_per_s, takeovers_max) in [(5_000, 0), (4_000, 1), (2_000, 2), (1_000, 3), (300, 5)]
