@@ -131,6 +131,7 @@ impl World {
             })),
             url: self.url.clone(),
             interval: Duration::from_millis(200),
+            beat: Duration::from_millis(200),
             clock,
             journals: self.journals.clone(),
             tunnel: None,
