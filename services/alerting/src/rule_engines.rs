@@ -321,6 +321,7 @@ impl RuleEngines {
         for (key, partition) in waiting {
             let patient = self.touch(&key, partition);
             let heard_us = heard_us.min(now_us);
+            patient.watermark.on_clock(now_us);
             // After a restart time passes from the newest known reading.
             let since_us = heard_us.saturating_sub(patient.seen_us).max(0);
             let known_us = patient.engine.clock_us().saturating_add(since_us);

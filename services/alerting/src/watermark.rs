@@ -127,8 +127,7 @@ impl Watermark {
 
     /// Event time that has passed by the clock, minus the slowest recent transit. `None`: no
     /// reading yet.
-    pub(crate) fn clock_us(&mut self, now_us: i64) -> Option<i64> {
-        self.on_clock(now_us);
+    pub(crate) fn clock_us(&self, now_us: i64) -> Option<i64> {
         let passed = self.devices.values().map(|device| {
             let transits = device
                 .previous
@@ -144,7 +143,7 @@ impl Watermark {
     }
 
     /// No reading from before this event time is expected. `None`: no reading yet.
-    pub(crate) fn before_us(&mut self, now_us: i64) -> Option<i64> {
+    pub(crate) fn before_us(&self, now_us: i64) -> Option<i64> {
         let passed_us = self.clock_us(now_us)?;
         Some(self.held(passed_us, now_us))
     }
@@ -183,7 +182,7 @@ impl Watermark {
     }
 
     /// Transits measured before the clock was set back are void.
-    fn on_clock(&mut self, now_us: i64) {
+    pub(crate) fn on_clock(&mut self, now_us: i64) {
         if now_us < self.heard_us {
             self.devices.clear();
             self.streams.clear();
@@ -259,6 +258,7 @@ mod tests {
         let now_us = T0 + 10 * S;
         assert_eq!(watermark.before_us(now_us), Some(now_us - S - LATE_US_MIN));
         // The own clock is set back, so everything is learned again.
+        watermark.on_clock(T0 - 3600 * S);
         assert_eq!(watermark.before_us(T0 - 3600 * S), None);
     }
 }

@@ -23,6 +23,8 @@ use crate::{ports::try_reserve, sources};
 pub const SCRIPT: &str = "infra/airgap/kafka.sh";
 /// Longest start of a node, with a cold cache on a busy machine; then the test fails.
 const UP_WITHIN: Duration = Duration::from_secs(120);
+/// Starts of one node that ends before it accepts connections.
+const STARTS_MAX: u32 = 4;
 
 pub struct Cluster {
     dir: PathBuf,
@@ -136,13 +138,20 @@ impl Cluster {
         self.nodes[node] = Some(spawn(command).expect("bash"));
     }
 
+    /// A node that was killed while it started may find its data unreadable, and end. It is started
+    /// again, as by the supervisor of a real broker.
     fn wait_for(&mut self, node: usize) {
         let deadline = Instant::now() + UP_WITHIN;
+        let mut starts = 1;
         while TcpStream::connect(("127.0.0.1", self.port_of(node))).is_err() {
             let ended = self.nodes[node]
                 .as_mut()
                 .is_none_or(|child| child.try_wait().is_ok_and(|status| status.is_some()));
-            if ended || Instant::now() > deadline {
+            if ended && starts < STARTS_MAX {
+                starts += 1;
+                self.kill(node);
+                self.launch(node);
+            } else if ended || Instant::now() > deadline {
                 let log = fs::read_to_string(self.log(node)).unwrap_or_default();
                 let tail: Vec<&str> = log.lines().rev().take(30).collect();
                 for line in tail.iter().rev() {
