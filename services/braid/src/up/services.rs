@@ -46,6 +46,14 @@ impl Services {
     pub fn new(process: Context) -> Services {
         let running = Arc::new(Mutex::new(Vec::new()));
         tokio::spawn(mirror_readiness(process.clone(), running.clone()));
+        let shown = running.clone();
+        process.show_paths(Arc::new(move |only| {
+            let shown = shown.lock();
+            // The proxy is in this process too, and would show each path once more.
+            let gateways = shown.iter().filter(|it| it.context.noun() == "gateway");
+            let tables = gateways.filter_map(|it| it.context.paths(only));
+            tables.flat_map(|table| table.paths).collect()
+        }));
         Services {
             process,
             running,

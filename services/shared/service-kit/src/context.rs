@@ -121,7 +121,8 @@ impl Context {
         *self.inner.paths.lock() = Some(table);
     }
 
-    pub(crate) fn paths(&self, gateway: Option<&str>) -> Option<ServicePaths> {
+    /// The table of this service; `None` if it has no paths.
+    pub fn paths(&self, gateway: Option<&str>) -> Option<ServicePaths> {
         let table = self.inner.paths.lock().clone()?;
         Some(ServicePaths::new(self.inner.noun, table(gateway)))
     }
