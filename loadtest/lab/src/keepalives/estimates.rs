@@ -99,7 +99,7 @@ pub(crate) fn step(exhibit: &mut Exhibit, samples: &Curve, t_ka_ms: u64, name: &
     let (step_s, end_s) = step_times(t_ka_ms);
     let course = step_course(t_ka_ms);
     let (x, y) = (
-        Axis::new("time", "s"),
+        Axis::new("time", "s").range(0.0, end_s),
         Axis::new("RTT", "ms").range(80.0, 220.0),
     );
     let title = format!("RTT step, T_KA {t_ka_ms} ms, four time constants");

@@ -67,8 +67,6 @@ pub(crate) fn refusal() -> Result<Option<String>, LabError> {
 #[derive(Serialize, Deserialize)]
 struct Row {
     name: String,
-    /// From connect() to the last byte; none of a transfer that did not end.
-    seconds: Vec<Option<f64>>,
     goodput: Vec<f64>,
     efficiency: Vec<f64>,
     gaps_s: Vec<f64>,
@@ -80,7 +78,6 @@ impl Row {
         let (goodput, efficiency, gaps_s) = (Vec::new(), Vec::new(), Vec::new());
         Self {
             name,
-            seconds: Vec::new(),
             goodput,
             efficiency,
             gaps_s,
@@ -91,8 +88,6 @@ impl Row {
     fn add(&mut self, run: &KernelReport) {
         let report = &run.report;
         let mbit = report.delivered_bytes as f64 * 8e-6 / report.from_connect_s.max(1e-3);
-        self.seconds
-            .push(report.completed.then_some(report.from_connect_s));
         self.goodput.push(mbit);
         self.efficiency.push(report.efficiency_connect);
         self.gaps_s.extend(report.bulk_gap_ms.map(|ms| ms / 1e3));
@@ -146,21 +141,19 @@ fn rows(task: &Task<'_>, id: &str, scenarios: &[Scenario]) -> Result<Vec<Row>, L
     Ok(rows)
 }
 
-/// Times of the kernel's transports by Braid's, over the same scenarios.
+/// Braid's goodput by that of the kernel's transports, over the same scenarios: the ratio of times
+/// where both end.
 fn ratios(title: &str, rows: &[Row]) -> Lines {
-    let axis = Axis::new("ratio of times", "").log();
+    let axis = Axis::new("ratio of goodputs", "").log();
     let chart = Lines::cdf(title, axis).moment("equal", 1.0);
     let [ours, others @ ..] = rows else {
         return chart;
     };
     others.iter().fold(chart, |chart, other| {
-        let pairs = other.seconds.iter().zip(&ours.seconds);
-        // A transfer that did not end took forever.
-        let ratio = |(other, ours): (&Option<f64>, &Option<f64>)| {
-            ours.map(|ours| other.map_or(f64::INFINITY, |other| other / ours))
-        };
-        let ratios: Vec<f64> = pairs.filter_map(ratio).collect();
-        chart.sample(&format!("{} / Braid", other.name), &ratios)
+        let pairs = ours.goodput.iter().zip(&other.goodput);
+        // What delivered nothing is infinitely slower.
+        let ratios: Vec<f64> = pairs.map(|(ours, other)| ours / other).collect();
+        chart.sample(&format!("Braid / {}", other.name), &ratios)
     })
 }
 
@@ -229,10 +222,10 @@ fn pals(task: &Task<'_>) -> Result<Exhibit, LabError> {
             .map(shortened)
             .collect();
         let rows = rows(task, &format!("{id}.{name}"), &scenarios)?;
-        let mut table = table(&format!("{name}: {} scenarios", scenarios.len()));
+        let mut table = table(&format!("{name}, scenarios: {}", scenarios.len()));
         fill(&mut table, &rows);
         exhibit.tables.push(table);
-        let title = format!("Kernel time: time divided by Braid's, {name}");
+        let title = format!("Kernel time: Braid's goodput by the transport's, {name}");
         curves.push((format!("pals.kernel_ratios_{name}"), ratios(&title, &rows)));
         let samples: Vec<(&str, &[f64])> = rows
             .iter()
@@ -299,7 +292,7 @@ fn lte(task: &Task<'_>) -> Result<Exhibit, LabError> {
         }
         let name = links.name();
         let rows = rows(task, &format!("{id}.{name}"), &scenarios)?;
-        let mut table = table(&format!("{name}: {} starting points", scenarios.len()));
+        let mut table = table(&format!("{name}, starting points: {}", scenarios.len()));
         fill(&mut table, &rows);
         exhibit.tables.push(table);
         let samples: Vec<(&str, &[f64])> = rows

@@ -65,10 +65,9 @@ fn believed(
         probed = prober::run(seed, t_ka, course, end_s)?;
     }
     if !probed.kept.up {
-        exhibit.notes.push(
-            format!("The machine did not keep up in {ATTEMPTS} runs: these are of the last.")
-                .into(),
-        );
+        exhibit.notes.push(format!(
+            "The machine did not keep up in {ATTEMPTS} runs: these are of the last."
+        ));
     }
     Ok(probed)
 }
