@@ -852,4 +852,6 @@ mod keepalive_world_tests;
 #[cfg(test)]
 mod rare_pings_tests;
 #[cfg(test)]
+mod rest_tests;
+#[cfg(test)]
 mod zombie_tests;

@@ -33,6 +33,9 @@ const TURN_BUSY_MAX: Duration = Duration::from_millis(10);
 /// Datagrams received in one turn from which on data counts as flowing; pings alone stay far below.
 const BUSY_DATAGRAMS: u64 = 8;
 
+/// Unsent bytes from which on there is a backlog: more than three packets.
+const BACKLOG_BYTES_MIN: u64 = 4_096;
+
 /// Shortest pause, so that an overdue deadline cannot spin the task.
 const TURN_MIN: Duration = Duration::from_millis(2);
 
@@ -206,8 +209,11 @@ impl Steered {
                 self.steering.on_event(now, event);
             }
         }
+        // An upload that is seen between its writing and its sending is no backlog.
         let bytes = self.handles.pending_bytes() as u64;
-        self.steering.on_event(now, Event::Backlog { bytes });
+        if bytes >= BACKLOG_BYTES_MIN {
+            self.steering.on_event(now, Event::Backlog { bytes });
+        }
         self.obey_schedule(now);
         for _ in 0..COMMANDS_PER_TURN_MAX {
             let Some(command) = self.steering.poll(now) else {

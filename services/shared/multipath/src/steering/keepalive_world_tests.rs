@@ -9,7 +9,7 @@ use noq_proto::{PathId, PathStatus};
 
 use crate::{
     Command, Coupling, Event, Keepalive, KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms,
-    PathModel, PathScheduler, Side, Steering, SteeringConfig,
+    PathModel, PathScheduler, Rest, Side, Steering, SteeringConfig,
 };
 
 pub(super) const MS: Duration = Duration::from_millis(1);
@@ -57,6 +57,8 @@ enum Arrival {
         sent: Instant,
     },
     Message(Message),
+    /// The peer's status of a path.
+    Status(PathId, PathStatus),
 }
 
 /// The role of the end in the agreement.
@@ -80,12 +82,17 @@ pub(super) struct End {
     /// The longest silence that the terms allowed since the cut.
     pub(super) promised: Duration,
     last_message_at: Instant,
+    /// Packets sent on each path, without acknowledgements.
+    pub(super) sent: [u32; 2],
+    rest: Rest,
 }
 
 impl End {
-    fn new(side: Side, agreeing: Agreeing, start: Instant) -> Self {
+    fn new(side: Side, agreeing: Agreeing, start: Instant, rest: Rest) -> Self {
         let scheduler = PathScheduler::new();
-        let mut steering = Steering::new(SteeringConfig::new(side), scheduler.clone());
+        let mut config = SteeringConfig::new(side);
+        config.rest = rest;
+        let mut steering = Steering::new(config, scheduler.clone());
         for (index, path) in PATHS.into_iter().enumerate() {
             scheduler.enter();
             let event = match index {
@@ -93,6 +100,9 @@ impl End {
                 _ => Event::Established { path },
             };
             steering.on_event(start, event);
+            if rest.rests && side == Side::Server {
+                steering.on_event(start, Event::Slot { path, slot: index });
+            }
         }
         Self {
             steering,
@@ -105,6 +115,8 @@ impl End {
             closed: Vec::new(),
             promised: Duration::ZERO,
             last_message_at: start,
+            sent: [0; 2],
+            rest,
         }
     }
 
@@ -117,7 +129,8 @@ impl End {
     }
 
     fn apply_terms(&mut self, now: Instant) {
-        self.steering.on_event(now, Event::Keepalive(self.terms()));
+        let terms = self.terms().with_rest(self.rest);
+        self.steering.on_event(now, Event::Keepalive(terms));
     }
 
     fn ack_path(&self) -> usize {
@@ -143,6 +156,7 @@ pub(super) struct Plan {
     /// The data is a backlog, so every living path becomes Available.
     pub(super) bulk: bool,
     pub(super) old: Option<usize>,
+    pub(super) rest: Rest,
 }
 
 impl Plan {
@@ -157,6 +171,7 @@ impl Plan {
             busy: |_| false,
             bulk: true,
             old: None,
+            rest: Rest::default(),
         }
     }
 }
@@ -190,8 +205,8 @@ impl World {
             start,
             now: start,
             ends: [
-                End::new(Side::Client, client, start),
-                End::new(Side::Server, server, start),
+                End::new(Side::Client, client, start, plan.rest),
+                End::new(Side::Server, server, start, plan.rest),
             ],
             delays,
             flying: Vec::new(),
@@ -278,6 +293,11 @@ impl World {
 
     fn send(&mut self, from: usize, path: usize) {
         let sent = self.now;
+        let end = &mut self.ends[from];
+        end.sent[path] += 1;
+        if self.plan.rest.rests {
+            end.scheduler.sent(path, 50, 50);
+        }
         self.fly(1 - from, path, Arrival::Packet { path, sent });
     }
 
@@ -306,11 +326,16 @@ impl World {
                     let models = end.scheduler.models();
                     let model = PathModel {
                         acked_sent_at: models[of].acked_sent_at.max(Some(sent)),
+                        in_flight_bytes: 0,
                         ..models[of]
                     };
                     end.scheduler.report(now, model, false, Coupling::Off);
                 }
                 Arrival::Message(message) => self.take(to, message),
+                Arrival::Status(path, status) => {
+                    let event = Event::RemoteStatus { path, status };
+                    self.ends[to].steering.on_event(now, event);
+                }
             }
         }
     }
@@ -380,6 +405,12 @@ impl World {
                 Some(Command::Ping { path }) => self.send(index, number(path)),
                 Some(Command::SetStatus { path, status }) => {
                     self.ends[index].statuses[number(path)] = status;
+                    // Frames of status are repeated until they arrive.
+                    if self.plan.rest.rests {
+                        let at = now + self.delays[0].max(self.delays[1]);
+                        self.flying
+                            .push((at, 1 - index, Arrival::Status(path, status)));
+                    }
                 }
                 Some(Command::Close { path }) => {
                     self.ends[index].closed.push((passed, number(path)));

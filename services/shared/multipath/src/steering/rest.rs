@@ -11,7 +11,8 @@
 //!
 //! At rest silence alone is no verdict. A path is doubted when
 //! - an acknowledgement is overdue, whether of a ping or of data,
-//! - the peer turns away from the path that this end uses, or
+//! - the peer turns away from the path that this end uses,
+//! - the server misses the client's ping, so that a gateway that is off is noticed, or
 //! - it was silent when the activity ended.
 //!
 //! A doubted path is asked at once, and often. Anything received on it, or the acknowledgement of
@@ -26,6 +27,8 @@ use super::{PATHS_MAX, Path, SERVER_PATIENCE, Side, Steering};
 
 /// Shorter than the binding of a UDP flow in any usual address translator (30 s).
 const REST_INTERVAL: Duration = Duration::from_secs(25);
+/// The client's ping is late by less, also when it is lost and repeated.
+const REST_SLACK: Duration = Duration::from_secs(3);
 /// The server asks by itself only where the client has long been silent.
 const SERVER_REST_INTERVAL: Duration = Duration::from_secs(100);
 /// Dense pings go on for so long after the activity, which covers the loss of the statuses that
@@ -77,6 +80,8 @@ pub(super) struct Resting {
     asked_at: Option<Instant>,
     /// When the last of [`ASKS`] was sent.
     all_asked_at: Option<Instant>,
+    /// When an acknowledgement last ended a doubt.
+    trusted_at: Option<Instant>,
     echoed_at: Option<Instant>,
 }
 
@@ -90,6 +95,7 @@ impl Default for Resting {
             asks: 0,
             asked_at: None,
             all_asked_at: None,
+            trusted_at: None,
             echoed_at: None,
         }
     }
@@ -164,6 +170,7 @@ impl Steering {
                 .paths
                 .get(&id)
                 .and_then(|path| self.path_overdue_at(path));
+            let missed = self.paths.get(&id).and_then(|path| self.missed_at(path));
             let acked_sent_at = (self.paths.get(&id).and_then(Path::any_slot))
                 .and_then(|slot| self.scheduler.acked_sent_at(slot));
             let Some(path) = self.paths.get_mut(&id) else {
@@ -173,8 +180,11 @@ impl Steering {
                 && acked_sent_at.is_some_and(|sent| sent >= since)
             {
                 path.resting.trust();
+                path.resting.trusted_at = Some(now);
             } else if overdue.is_some_and(|at| now >= at) {
                 path.resting.doubt(now, now);
+            } else if missed.is_some_and(|at| now >= at) {
+                path.resting.doubt(now, overdue_at(now, path.rtt));
             }
         }
     }
@@ -307,6 +317,16 @@ impl Steering {
         })
     }
 
+    /// When the server misses the ping that the client sends on the path at rest.
+    fn missed_at(&self, path: &Path) -> Option<Instant> {
+        let rests = self.config.side == Side::Server && self.terms.rest.rests;
+        let heard_at = path
+            .resting
+            .trusted_at
+            .max(Some(path.liveness.heard_at()))?;
+        rests.then_some(heard_at + REST_INTERVAL + REST_SLACK)
+    }
+
     /// When the acknowledgement of what is in flight is overdue.
     fn path_overdue_at(&self, path: &Path) -> Option<Instant> {
         let since = self.scheduler.waits_since(path.any_slot()?)?;
@@ -324,6 +344,7 @@ impl Steering {
             suspect,
             self.unanswered_at(path),
             self.path_overdue_at(path),
+            self.missed_at(path),
             activity_ends.map(|last| last + super::BULK_ENDS_AFTER),
         ]
         .into_iter()
