@@ -446,7 +446,7 @@ mod tests {
         };
         let said = assign(&engines, tenant, None, &all, &signed).await.unwrap();
         assert!(said.starts_with("2 entries are taken in, 2 left"), "{said}");
-        assert!(said.contains("nobody wore"), "{said}");
+        assert!(said.contains("no patient wore"), "{said}");
         let by_hand = |patient: &str| Some(patient.to_owned());
         let stranger = assign(&engines, tenant, by_hand("zoe"), &which, &signed).await;
         assert!(stranger.unwrap_err().to_string().contains("unknown"));
