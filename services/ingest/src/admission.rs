@@ -422,7 +422,7 @@ mod tests {
             (
                 |_, _, worn| worn.from_us = NOW_US + 1,
                 "not-assigned",
-                "nobody wore",
+                "no patient wore",
             ),
             (
                 |s, _, _| s.sensor_sequence = Some(1 << 63),
