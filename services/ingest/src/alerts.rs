@@ -5,7 +5,7 @@
 //! priority have a quota of their own, so they never wait behind others.
 //! The quota counts what reaches the bus. An alert that the bus already holds costs nothing, so a
 //! gateway that repeats its upload continues where it was. Copies of an alert may arrive together,
-//! before the bus holds it: one payment covers them.
+//! before the bus holds it: the first copy pays, and the others wait until the bus holds the alert.
 
 use std::{
     cmp::Reverse,
@@ -35,10 +35,10 @@ use crate::{
 pub(crate) const ALERTS_PER_UPLOAD_MAX: usize = 4_096;
 /// A gateway may send at once what it did not use of its quota in this time.
 const SAVED: Duration = Duration::from_secs(60);
-/// Copies of an alert that its payment covers: a gateway sends it over three links at once.
-const COPIES_COVERED: u8 = 2;
-/// Payments that still cover copies; the oldest is forgotten, and its late copies pay.
-const PAID_MAX: usize = 4_096;
+/// A copy waits so long for the copy that paid; then it pays itself.
+const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
+/// Alerts that are remembered as under way; beyond it the oldest is forgotten.
+const UNDER_WAY_COUNT_MAX: usize = 4_096;
 /// Shortest pause before the quota is looked at again.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 
@@ -92,7 +92,7 @@ pub(crate) struct Alerts {
     lanes: Lanes,
     duplicates: Arc<Mutex<Duplicates>>,
     quotas: Mutex<Quotas<(GatewayId, Class)>>,
-    paid: Mutex<Paid>,
+    under_way: Mutex<UnderWay>,
     /// Pause between two looks at a quota that is used up.
     pause: Duration,
     shutdown: Shutdown,
@@ -112,7 +112,7 @@ impl Alerts {
             lanes,
             duplicates,
             quotas: Mutex::new(Quotas::new(Quota::items(per_s, SAVED))),
-            paid: Mutex::default(),
+            under_way: Mutex::default(),
             pause: (Duration::from_secs(1) / u32::try_from(per_s.max(1)).unwrap_or(u32::MAX))
                 .max(PAUSE_MIN),
             shutdown,
@@ -129,6 +129,7 @@ impl Alerts {
         behind: bool,
     ) -> Result<Taken, Status> {
         let mut taken = Taken::default();
+        let mut paced = 0;
         // The sort is stable, so that the raising and the end of one rule keep their order.
         alerts.sort_by_key(|alert| Reverse(alert.priority));
         let mut urgent = Records::new();
@@ -154,8 +155,12 @@ impl Alerts {
             };
             let class = Class::of(&alert);
             let admitted = Admitted { key, alert, came };
-            let waits = behind && class == Class::Other;
-            if waits || !self.pays(gateway, class, &admitted.came) {
+            let payment = match behind && class == Class::Other {
+                true => Payment::NoRoom,
+                false => self.pay(gateway, class, &admitted.came),
+            };
+            if payment != Payment::Paid {
+                paced += u64::from(payment == Payment::NoRoom);
                 taken.rest.push(admitted);
                 continue;
             }
@@ -170,12 +175,12 @@ impl Alerts {
         if !urgent.is_empty() {
             taken.published = Some(self.lanes.publish(Lane::Alerts, urgent).await);
         }
-        if !taken.rest.is_empty() {
-            metrics::counter!("braid_ingest_paced_alerts_total").increment(taken.rest.len() as u64);
+        if paced > 0 {
+            metrics::counter!("braid_ingest_paced_alerts_total").increment(paced);
             tracing::warn!(
                 gateway = gateway.id,
                 tenant = gateway.tenant,
-                alerts = taken.rest.len(),
+                alerts = paced,
                 "a gateway raises more alerts than its quota; they go on one after the other"
             );
         }
@@ -197,12 +202,17 @@ impl Alerts {
         while !rest.is_empty() {
             let mut urgent = Records::new();
             let mut sent = Vec::new();
+            let mut pause = self.pause;
             while let Some(next) = rest.pop_front() {
                 // The alert may have arrived by another stream meanwhile.
                 if self.is_held(&next.came) {
                     continue;
                 }
-                if !self.pays(gateway, Class::of(&next.alert), &next.came) {
+                let payment = self.pay(gateway, Class::of(&next.alert), &next.came);
+                if payment != Payment::Paid {
+                    if payment == Payment::UnderWay {
+                        pause = PAUSE_MIN;
+                    }
                     rest.push_front(next);
                     break;
                 }
@@ -218,7 +228,7 @@ impl Alerts {
             tokio::select! {
                 () = self.shutdown.requested() => return Err(NotPublished::Ending),
                 () = answers.closed() => return Err(NotPublished::Ending),
-                () = tokio::time::sleep(self.pause) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
         Ok(())
@@ -241,44 +251,53 @@ impl Alerts {
         is_held
     }
 
-    /// Takes one alert from the quota, if that has room, unless an earlier copy has paid.
-    fn pays(&self, gateway: &GatewayId, class: Class, came: &EdgeAlert) -> bool {
-        let key = self.duplicates.lock().alert_key(came);
-        if self.paid.lock().covers(key) {
-            return true;
-        }
+    /// Takes one alert from the quota, if that has room and no copy of the alert has paid just now.
+    fn pay(&self, gateway: &GatewayId, class: Class, came: &EdgeAlert) -> Payment {
         let (payer, now) = ((gateway.clone(), class), Instant::now());
-        let mut quotas = self.quotas.lock();
-        let has_room = quotas.room(&payer, now) > 0;
-        if has_room {
-            quotas.take(&payer, now, 1, 0);
-            self.paid.lock().enter(key);
+        let key = self.duplicates.lock().alert_key(came);
+        let mut under_way = self.under_way.lock();
+        if under_way.has(key, now) {
+            return Payment::UnderWay;
         }
-        has_room
+        let mut quotas = self.quotas.lock();
+        if quotas.room(&payer, now) == 0 {
+            return Payment::NoRoom;
+        }
+        quotas.take(&payer, now, 1, 0);
+        under_way.enter(key, now);
+        Payment::Paid
     }
 }
 
-/// Alerts that were paid for, and how many copies of each are covered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Payment {
+    Paid,
+    /// A copy has paid and is on its way to the bus.
+    UnderWay,
+    NoRoom,
+}
+
+/// Alerts that were paid for, with the time of the payment.
 #[derive(Debug, Default)]
-struct Paid {
-    left: HashMap<u64, u8>,
+struct UnderWay {
+    paid: HashMap<u64, Instant>,
     in_order: VecDeque<u64>,
 }
 
-impl Paid {
-    fn covers(&mut self, alert: u64) -> bool {
-        let left = self.left.get_mut(&alert).filter(|left| **left > 0);
-        left.map(|left| *left -= 1).is_some()
+impl UnderWay {
+    fn has(&self, alert: u64, now: Instant) -> bool {
+        let paid = self.paid.get(&alert);
+        paid.is_some_and(|paid| now.saturating_duration_since(*paid) < UNDER_WAY_MAX)
     }
 
-    fn enter(&mut self, alert: u64) {
-        if self.left.insert(alert, COPIES_COVERED).is_none() {
+    fn enter(&mut self, alert: u64, now: Instant) {
+        if self.paid.insert(alert, now).is_none() {
             self.in_order.push_back(alert);
         }
-        if self.in_order.len() > PAID_MAX
+        if self.in_order.len() > UNDER_WAY_COUNT_MAX
             && let Some(oldest) = self.in_order.pop_front()
         {
-            self.left.remove(&oldest);
+            self.paid.remove(&oldest);
         }
     }
 }
@@ -292,18 +311,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payment_covers_the_copies_of_its_alert_and_no_more() {
-        let mut paid = Paid::default();
-        assert!(!paid.covers(7));
-        paid.enter(7);
-        assert!(paid.covers(7) && paid.covers(7) && !paid.covers(7));
-        // It pays again.
-        paid.enter(7);
-        assert!(paid.covers(7) && !paid.covers(8));
+    fn a_copy_waits_for_the_copy_that_paid_and_pays_when_that_takes_long() {
+        let (mut under_way, start) = (UnderWay::default(), Instant::now());
+        assert!(!under_way.has(7, start));
+        under_way.enter(7, start);
+        assert!(under_way.has(7, start + UNDER_WAY_MAX / 2));
+        assert!(!under_way.has(8, start));
+        assert!(!under_way.has(7, start + UNDER_WAY_MAX));
+        under_way.enter(7, start + UNDER_WAY_MAX);
+        assert!(under_way.has(7, start + UNDER_WAY_MAX));
         for alert in 0..10_000 {
-            paid.enter(alert);
+            under_way.enter(alert, start);
         }
-        assert!(paid.left.len() <= PAID_MAX && paid.in_order.len() <= PAID_MAX);
-        assert!(paid.covers(9_999) && !paid.covers(1));
+        assert!(under_way.paid.len() <= UNDER_WAY_COUNT_MAX);
+        assert!(under_way.in_order.len() <= UNDER_WAY_COUNT_MAX);
+        assert!(under_way.has(9_999, start) && !under_way.has(1, start));
     }
 }
