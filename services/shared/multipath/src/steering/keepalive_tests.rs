@@ -14,7 +14,7 @@ fn every(interval_ms: u64, silent_intervals: u32) -> Keepalive {
 }
 
 /// Random policies at random times.
-fn policies(seed: u64, length_s: u64) -> Vec<(Duration, Keepalive)> {
+pub(super) fn policies(seed: u64, length_s: u64) -> Vec<(Duration, Keepalive)> {
     let mut random = Random(seed ^ 0x5eed);
     let mut at = Duration::ZERO;
     let mut all = Vec::new();

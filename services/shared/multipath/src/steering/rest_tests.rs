@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::keepalive_world_tests::{CLIENT, MS, Plan, SERVER, World};
+use super::{
+    keepalive_tests::policies,
+    keepalive_world_tests::{CLIENT, MS, Plan, SERVER, World},
+};
 use crate::Rest;
 
 /// The longest time to the verdict over a path at rest: the interval, and the questions.
@@ -27,6 +30,26 @@ fn an_idle_connection_sends_a_ping_each_25_seconds_on_each_path() {
         // The server answers on the standby.
         let standby = ends[SERVER].sent.into_iter().min();
         assert!(standby <= Some(80), "seed {seed}: {standby:?}");
+    }
+}
+
+/// Policies change, data comes in bursts, and packets are lost. Only the pings of a path at rest
+/// tell that it lives.
+#[test]
+fn no_healthy_path_is_closed_at_rest() {
+    for seed in 0..48 {
+        let mut plan = at_rest(seed, 300);
+        plan.bulk = seed % 4 < 2;
+        plan.policies = policies(seed, 300);
+        plan.busy = match seed % 3 {
+            0 => |_| false,
+            1 => |second| second % 37 < 2,
+            _ => |second| second % 61 < 11,
+        };
+        plan.loss = seed % 2;
+        let ends = World::new(plan).run();
+        assert_eq!(ends[CLIENT].closed, [], "seed {seed}");
+        assert_eq!(ends[SERVER].closed, [], "seed {seed}");
     }
 }
 
