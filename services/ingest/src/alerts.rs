@@ -9,7 +9,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -28,6 +28,7 @@ use crate::{
     duplicates::Duplicates,
     from_gateway::refuse,
     judging::{Alert, At, Judged, Judging, Run},
+    newest::Newest,
     to_bus::{Lane, Lanes, NotPublished, Records},
 };
 
@@ -278,27 +279,22 @@ enum Payment {
 }
 
 /// Alerts that were paid for, with the time of the payment.
-#[derive(Debug, Default)]
-struct UnderWay {
-    paid: HashMap<u64, Instant>,
-    in_order: VecDeque<u64>,
+struct UnderWay(Newest<Instant>);
+
+impl Default for UnderWay {
+    fn default() -> Self {
+        Self(Newest::new(UNDER_WAY_COUNT_MAX))
+    }
 }
 
 impl UnderWay {
     fn has(&self, alert: u64, now: Instant) -> bool {
-        let paid = self.paid.get(&alert);
+        let paid = self.0.get(alert);
         paid.is_some_and(|paid| now.saturating_duration_since(*paid) < UNDER_WAY_MAX)
     }
 
     fn enter(&mut self, alert: u64, now: Instant) {
-        if self.paid.insert(alert, now).is_none() {
-            self.in_order.push_back(alert);
-        }
-        if self.in_order.len() > UNDER_WAY_COUNT_MAX
-            && let Some(oldest) = self.in_order.pop_front()
-        {
-            self.paid.remove(&oldest);
-        }
+        self.0.enter(alert, now);
     }
 }
 
@@ -323,8 +319,7 @@ mod tests {
         for alert in 0..10_000 {
             under_way.enter(alert, start);
         }
-        assert!(under_way.paid.len() <= UNDER_WAY_COUNT_MAX);
-        assert!(under_way.in_order.len() <= UNDER_WAY_COUNT_MAX);
+        assert!(under_way.0.len() <= UNDER_WAY_COUNT_MAX);
         assert!(under_way.has(9_999, start) && !under_way.has(1, start));
     }
 }

@@ -6,13 +6,15 @@
 //! A sequence is entered only after the bus holds it, because a duplicate is acknowledged at once.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::HashMap,
     hash::{BuildHasher, RandomState},
 };
 
 use contracts::vitals::{EdgeAlert, Sample};
 use foldhash::fast::RandomState as QuickHash;
 use prost::Message;
+
+use crate::newest::Newest;
 
 /// Sequences remembered for a stream: more than a gateway has in flight.
 const WINDOW: u64 = 64 * WORDS as u64;
@@ -23,14 +25,23 @@ const STREAMS_MAX: usize = 100_000;
 /// Alerts remembered; beyond it the oldest is forgotten.
 const ALERTS_MAX: usize = 10_000;
 
-#[derive(Default)]
 pub(crate) struct Duplicates {
     /// By device, then stream, so that a look-up needs no copy of a name.
     streams: HashMap<String, HashMap<String, Window, QuickHash>, QuickHash>,
     count: usize,
-    alerts: HashSet<u64>,
-    alerts_in_order: VecDeque<u64>,
+    alerts: Newest<()>,
     hash: RandomState,
+}
+
+impl Default for Duplicates {
+    fn default() -> Self {
+        Self {
+            streams: HashMap::default(),
+            count: 0,
+            alerts: Newest::new(ALERTS_MAX),
+            hash: RandomState::default(),
+        }
+    }
 }
 
 struct Window {
@@ -68,23 +79,14 @@ impl Duplicates {
 
     /// By content, because a gateway that lost its journal counts its alerts from 1 again.
     pub(crate) fn has_alert(&self, alert: &EdgeAlert) -> bool {
-        self.alerts.contains(&self.alert_key(alert))
+        self.alerts.get(self.alert_key(alert)).is_some()
     }
 
     pub(crate) fn enter_alert(&mut self, alert: &EdgeAlert) {
-        let key = self.alert_key(alert);
-        if !self.alerts.insert(key) {
-            return;
-        }
-        self.alerts_in_order.push_back(key);
-        if self.alerts_in_order.len() > ALERTS_MAX
-            && let Some(oldest) = self.alerts_in_order.pop_front()
-        {
-            self.alerts.remove(&oldest);
-        }
+        self.alerts.enter(self.alert_key(alert), ());
     }
 
-    pub fn alert_key(&self, alert: &EdgeAlert) -> u64 {
+    pub(crate) fn alert_key(&self, alert: &EdgeAlert) -> u64 {
         self.hash.hash_one(alert.encode_to_vec())
     }
 }

@@ -27,6 +27,7 @@ mod from_gateway;
 mod gateway_clocks;
 mod judging;
 pub mod measure;
+mod newest;
 pub mod readmission;
 mod register;
 pub mod release;
