@@ -6,7 +6,6 @@
 
 mod messages;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,13 +15,14 @@ use rayon::prelude::*;
 use crate::command::LabError;
 use crate::exhibit::Exhibit;
 use crate::exports;
-use crate::figures::{Figure, table};
+use crate::figures::Figure;
 use crate::host::Mechanisms;
 use crate::identity::Identity;
 use crate::plot::{Axis, Bar, BarGroup, Bars, Lines};
 use crate::report::{percentile, sorted};
 use crate::scenario::{Controller, Direction, Half, Interface, Scenario};
 use crate::thin::{Regular, Thin};
+use crate::to_terminal;
 use crate::world::{self, derive_seed};
 
 const MONTH_S: f64 = 30.0 * 24.0 * 3600.0;
@@ -92,20 +92,7 @@ impl BudgetOptions {
         if let Some(folder) = &self.out {
             exports::write(folder, &exhibit)?;
         }
-        let mut out = std::io::stdout().lock();
-        if self.json {
-            writeln!(out, "{}", serde_json::to_string_pretty(&exhibit.figures)?)?;
-        } else {
-            write!(out, "{}", table(&exhibit.figures))?;
-            for note in &exhibit.notes {
-                writeln!(out, "{note}")?;
-            }
-        }
-        Ok(if exhibit.figures.iter().all(|figure| figure.met) {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        })
+        to_terminal::print(&exhibit.figures, &exhibit.notes, self.json)
     }
 }
 
@@ -349,7 +336,7 @@ mod tests {
     fn an_idle_gateway_fits_a_sim_card_and_its_alerts_come_in_time() {
         let identity = Identity::new().expect("an identity");
         let exhibit = study(&identity, 5, true).expect("runs");
-        let text = table(&exhibit.figures);
+        let text = crate::figures::table(&exhibit.figures);
         let missed: Vec<&Figure> = exhibit.figures.iter().filter(|row| !row.met).collect();
         assert_eq!(exhibit.figures.len(), 9);
         assert!(missed.is_empty(), "{text}");

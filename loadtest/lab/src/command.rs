@@ -9,7 +9,7 @@ use crate::budget::BudgetOptions;
 use crate::compare::{CompareError, CompareOptions};
 use crate::experiments::{self, Findings};
 use crate::exports;
-use crate::figures::{Figure, table};
+use crate::figures::Figure;
 use crate::fluids::FluidOptions;
 use crate::given;
 use crate::host::Mechanisms;
@@ -21,6 +21,7 @@ use crate::report::RunReport;
 use crate::runner::Runner;
 use crate::scenario::{Controller, Scenario, ScenarioError};
 use crate::selection::Selection;
+use crate::to_terminal;
 
 /// The experiments in virtual time.
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -290,17 +291,7 @@ fn finish(options: &Options, outcome: Findings) -> Result<ExitCode, LabError> {
             source,
         })?;
     }
-    let mut out = std::io::stdout().lock();
-    if options.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&figures)?)?;
-    } else {
-        write!(out, "{}", table(&figures))?;
-    }
-    Ok(if figures.iter().all(|figure| figure.met) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    to_terminal::print(&figures, &[], options.json)
 }
 
 fn write_csv(file: &PathBuf, reports: &[RunReport]) -> std::io::Result<()> {

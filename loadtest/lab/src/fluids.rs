@@ -5,7 +5,6 @@ mod charts;
 mod page;
 mod rows;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,8 +13,8 @@ use ::fluid::{Experiment, FileError, Run};
 use crate::command::LabError;
 use crate::exhibit::Exhibit;
 use crate::exports;
-use crate::figures::table;
 use crate::scenario::read_bounded;
+use crate::to_terminal;
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -94,20 +93,7 @@ impl FluidOptions {
         if self.experiment.is_none() {
             figures.extend(rows::speed()?);
         }
-        let mut out = std::io::stdout().lock();
-        if self.json {
-            writeln!(out, "{}", serde_json::to_string_pretty(&figures)?)?;
-        } else {
-            write!(out, "{}", table(&figures))?;
-            for note in notes {
-                writeln!(out, "{note}")?;
-            }
-        }
-        Ok(if figures.iter().all(|figure| figure.met) {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        })
+        to_terminal::print(&figures, &notes, self.json)
     }
 
     fn chosen(&self) -> Result<Vec<Experiment>, LabError> {

@@ -8,15 +8,15 @@ pub(crate) mod estimates;
 mod optimum;
 mod tunnel;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::command::LabError;
 use crate::exhibit::Exhibit;
 use crate::exports;
-use crate::figures::{Figure, table};
+use crate::figures::Figure;
 use crate::references;
+use crate::to_terminal;
 
 /// Cuts, hours of watching for false alarms, and seconds of the drive.
 const WHOLE: (u32, u32, usize) = (1000, 96, 3600);
@@ -52,20 +52,8 @@ impl KeepaliveOptions {
         if let Some(folder) = &self.out {
             exports::write(folder, &exhibit)?;
         }
-        let mut out = std::io::stdout().lock();
-        if self.json {
-            writeln!(out, "{}", serde_json::to_string_pretty(&exhibit.figures)?)?;
-        } else {
-            write!(out, "{}", table(&exhibit.figures))?;
-            for note in exhibit.notes.iter().chain(&exhibit.skipped) {
-                writeln!(out, "{note}")?;
-            }
-        }
-        Ok(if exhibit.figures.iter().all(|figure| figure.met) {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        })
+        let notes = [exhibit.notes, exhibit.skipped].concat();
+        to_terminal::print(&exhibit.figures, &notes, self.json)
     }
 }
 

@@ -45,6 +45,7 @@ pub mod steered;
 pub mod steering;
 pub mod studies;
 pub mod thin;
+mod to_terminal;
 mod traffic;
 mod wire;
 mod world;

@@ -14,6 +14,7 @@ use crate::figures::{Figure, table};
 use crate::identity::Identity;
 use crate::runner::Runner;
 use crate::scenario::read_bounded;
+use crate::to_terminal;
 use file::Plan;
 use model::Outcome;
 
@@ -97,11 +98,7 @@ impl PlanOptions {
                 write!(out, "{}", table(&comparison))?;
             }
         }
-        Ok(if comparison.iter().all(|row| row.met) {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        })
+        Ok(to_terminal::verdict(&comparison))
     }
 }
 
