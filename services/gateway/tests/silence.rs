@@ -49,19 +49,11 @@ impl Uplink for OnePath {
     fn paths(&self) -> Vec<PathSnapshot> {
         vec![PathSnapshot {
             session: 1,
-            path_id: 0,
             name: "wifi".into(),
             state: PathState::Available,
             rtt: Duration::from_millis(20),
             rtt_min: Duration::from_millis(20),
-            sent_bytes: 0,
-            received_bytes: 0,
-            sent_packets: 0,
-            received_datagrams: 0,
-            lost_packets: 0,
-            congestion_window_bytes: 0,
-            local_ip: None,
-            remote_address: None,
+            ..PathSnapshot::default()
         }]
     }
 }

@@ -149,10 +149,8 @@ mod tests {
             received_bytes: 2 * sent_bytes,
             sent_packets: sent_bytes / 100,
             received_datagrams: 1,
-            lost_packets: 0,
             congestion_window_bytes: 1_000,
-            local_ip: None,
-            remote_address: None,
+            ..PathSnapshot::default()
         }
     }
 

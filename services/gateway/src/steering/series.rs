@@ -60,8 +60,6 @@ impl Series {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tunnel::PathState;
 
     use super::*;
@@ -70,19 +68,10 @@ mod tests {
     fn bytes_of_a_path_are_added_once_and_names_are_bounded() {
         let path = |name: &str, session, sent_bytes| PathSnapshot {
             session,
-            path_id: 0,
             name: name.to_owned(),
             state: PathState::Available,
-            rtt: Duration::ZERO,
-            rtt_min: Duration::ZERO,
             sent_bytes,
-            received_bytes: 0,
-            sent_packets: 0,
-            received_datagrams: 0,
-            lost_packets: 0,
-            congestion_window_bytes: 0,
-            local_ip: None,
-            remote_address: None,
+            ..PathSnapshot::default()
         };
         let mut series = Series::default();
         let lte = |up| vec![("lte".to_owned(), up, 0)];

@@ -119,8 +119,6 @@ fn day_of_month(day: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::time::Duration;
-
     use tunnel::PathState;
 
     use super::*;
@@ -131,19 +129,10 @@ mod tests {
     fn path(session: u64, sent_bytes: u64) -> PathSnapshot {
         PathSnapshot {
             session,
-            path_id: 0,
             name: "lte".into(),
             state: PathState::Available,
-            rtt: Duration::ZERO,
-            rtt_min: Duration::ZERO,
             sent_bytes,
-            received_bytes: 0,
-            sent_packets: 0,
-            received_datagrams: 0,
-            lost_packets: 0,
-            congestion_window_bytes: 0,
-            local_ip: None,
-            remote_address: None,
+            ..PathSnapshot::default()
         }
     }
 

@@ -103,19 +103,12 @@ mod tests {
     fn path(state: PathState, sent_bytes: u64) -> PathSnapshot {
         PathSnapshot {
             session: 1,
-            path_id: 0,
             name: "wifi".into(),
             state,
             rtt: Duration::from_millis(20),
             rtt_min: Duration::from_millis(10),
             sent_bytes,
-            received_bytes: 0,
-            sent_packets: 0,
-            received_datagrams: 0,
-            lost_packets: 0,
-            congestion_window_bytes: 0,
-            local_ip: None,
-            remote_address: None,
+            ..PathSnapshot::default()
         }
     }
 

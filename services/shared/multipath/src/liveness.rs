@@ -77,9 +77,10 @@ fn intervals_in(length: Duration, interval: Duration) -> u32 {
 }
 
 /// What a path is in, as reported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PathState {
     /// Opened, not yet answered by the peer.
+    #[default]
     Validating,
     /// Carries data.
     Available,

@@ -27,7 +27,7 @@ const CLOSED_KEPT_MAX: usize = 8;
 const NAMES_MAX: usize = 64;
 
 /// One path at one moment. Counters begin with the path.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct PathSnapshot {
     /// Distinguishes the successive connections of one process.
     pub session: u64,
@@ -62,19 +62,16 @@ impl PathSnapshot {
             state: format!("{:?}", self.state).to_lowercase(),
             rtt_ms: self.rtt.as_secs_f64() * 1e3,
             rtt_min_ms: self.rtt_min.as_secs_f64() * 1e3,
-            loss: None,
             sent_bytes: self.sent_bytes,
             received_bytes: self.received_bytes,
             sent_packets: self.sent_packets,
             lost_packets: self.lost_packets,
             congestion_window_bytes: self.congestion_window_bytes,
-            month_bytes: None,
-            rank: String::new(),
-            rules: Vec::new(),
             local_address: self.local_ip.map_or_else(String::new, |it| it.to_string()),
             remote_address: self
                 .remote_address
                 .map_or_else(String::new, |it| it.to_string()),
+            ..PathRow::default()
         }
     }
 }
