@@ -161,18 +161,16 @@ impl Steering {
             return;
         }
         self.note_activity(now);
-        let judged: Vec<PathId> = (self.paths.iter())
+        let judged: Vec<_> = (self.paths.iter())
             .filter(|(_, path)| path.established && !self.judges_by_pings(now, path))
-            .map(|(id, _)| *id)
+            .map(|(id, path)| {
+                let slot = path.any_slot();
+                let acked_sent_at = slot.and_then(|slot| self.scheduler.acked_sent_at(slot));
+                let (overdue, missed) = (self.path_overdue_at(path), self.missed_at(path));
+                (*id, acked_sent_at, overdue, missed)
+            })
             .collect();
-        for id in judged {
-            let overdue = self
-                .paths
-                .get(&id)
-                .and_then(|path| self.path_overdue_at(path));
-            let missed = self.paths.get(&id).and_then(|path| self.missed_at(path));
-            let acked_sent_at = (self.paths.get(&id).and_then(Path::any_slot))
-                .and_then(|slot| self.scheduler.acked_sent_at(slot));
+        for (id, acked_sent_at, overdue, missed) in judged {
             let Some(path) = self.paths.get_mut(&id) else {
                 continue;
             };
