@@ -217,18 +217,18 @@ impl Telemetry {
                 report.journal_waiting = journal_waiting;
                 report.steering_version = steering_version;
             }
-            if reports.is_empty() && waiting.is_empty() {
-                continue;
-            }
-            if !reports.is_empty() && waiting.len() >= WAITING_MAX {
-                waiting.pop_front();
-                metrics::counter!("braid_gateway_path_reports_dropped_total").increment(1);
-            }
             if !reports.is_empty() {
+                if waiting.len() >= WAITING_MAX {
+                    waiting.pop_front();
+                    metrics::counter!("braid_gateway_path_reports_dropped_total").increment(1);
+                }
                 waiting.push_back(ReportRequest {
                     reports,
                     sent_time_us: 0,
                 });
+            }
+            if waiting.is_empty() {
+                continue;
             }
             if stream.is_none() && tokio::time::Instant::now() >= retry_at {
                 stream = self.open(ended.clone());
@@ -385,13 +385,7 @@ mod tests {
             rtt: Duration::from_millis(20),
             rtt_min: Duration::from_millis(10),
             sent_bytes,
-            received_bytes: 0,
-            sent_packets: 0,
-            received_datagrams: 0,
-            lost_packets: 0,
-            congestion_window_bytes: 0,
-            local_ip: None,
-            remote_address: None,
+            ..PathSnapshot::default()
         }
     }
 

@@ -77,10 +77,10 @@ async fn carry(
     rules: Option<Follower>,
 ) -> String {
     let link = client.clone();
-    // As late as can be: what it waited in the queue would pass for an error of the clock.
     let takes_compact = Arc::new(AtomicBool::new(false));
     let compacts = Arc::clone(&takes_compact);
     let mut encoder = Encoder::default();
+    // As late as possible, because time in the queue would count as an error of the clock.
     let requests = ReceiverStream::new(queue).map(move |request| {
         let mut request = clock().stamp(request);
         if compacts.load(Ordering::Relaxed) {

@@ -235,11 +235,7 @@ impl Sender {
             Event::Sent { generation, end } => {
                 self.sending = false;
                 self.waiting_since = now;
-                let copier = self
-                    .copiers
-                    .iter()
-                    .position(|it| it.generation == generation);
-                if let Some(index) = copier {
+                if let Some(index) = self.copier_of(generation) {
                     if end > self.copiers[index].from {
                         self.copiers[index].copied = end;
                     } else {
@@ -483,11 +479,7 @@ impl Sender {
             self.replace &= self.current.is_some();
         } else if self.spare == Some(generation) {
             self.spare = None;
-        } else if let Some(index) = self
-            .copiers
-            .iter()
-            .position(|copier| copier.generation == generation)
-        {
+        } else if let Some(index) = self.copier_of(generation) {
             self.copiers.remove(index);
         } else if self.current == Some(generation) {
             self.current = None;

@@ -21,6 +21,11 @@ pub(super) struct Copier {
 }
 
 impl Sender {
+    pub(super) fn copier_of(&self, generation: Generation) -> Option<usize> {
+        let mut copiers = self.copiers.iter();
+        copiers.position(|copier| copier.generation == generation)
+    }
+
     pub(super) fn poll_copy(&mut self, now: Instant) -> Option<Command> {
         let (index, _) = self.copy_at().filter(|(_, at)| now >= *at)?;
         let copier = self.copiers.get_mut(index)?;
