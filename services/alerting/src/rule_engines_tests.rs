@@ -36,6 +36,13 @@ fn record(sequence: u64, value: f64) -> (u32, String, VitalsRecord) {
     (3, "p".into(), record)
 }
 
+/// The same of another metric.
+fn record_of(metric: Metric, sequence: u64, value: f64) -> (u32, String, VitalsRecord) {
+    let mut record = record(sequence, value);
+    record.2.samples[0].metric = metric.into();
+    record
+}
+
 fn of_rule(evaluation: &Evaluation) -> Vec<(u32, AlertState)> {
     let transitions = evaluation.transitions.iter();
     transitions
@@ -244,12 +251,10 @@ fn what_a_patients_own_rules_remember_outlives_a_takeover() {
         engines.set_profile("p", 3, "one", Profile::default(), T0);
     };
     let pulse = |second: u64, value| {
-        let mut one = record(second, 0.0);
+        let mut one = record_of(Metric::HeartRate, second, value);
         let sample = &mut one.2.samples[0];
-        sample.metric = Metric::HeartRate.into();
         sample.stream = "heart-rate".into();
         sample.unit = String::new();
-        sample.reading = Some(sample::Reading::Value(value));
         vitals::fill_defaults(sample);
         one
     };
@@ -301,10 +306,7 @@ fn a_state_is_owed_until_it_is_stored() {
 fn time_passes_only_for_those_who_are_present() {
     let mut engines = engines();
     engines.set_profile("p", 3, "", Profile::default(), T0);
-    let mut pulse = record(1, 0.0);
-    let sample = &mut pulse.2.samples[0];
-    sample.metric = Metric::HeartRate.into();
-    sample.reading = Some(sample::Reading::Value(150.0));
+    let pulse = record_of(Metric::HeartRate, 1, 150.0);
     let arrived_us = T0 + S;
     engines.evaluate(&[pulse], arrived_us);
     engines.keep();
@@ -326,15 +328,12 @@ fn time_passes_only_for_those_who_are_present() {
 fn time_goes_on_when_the_clock_is_set_back() {
     let mut engines = engines();
     engines.set_profile("p", 3, "", Profile::default(), T0);
-    let mut pulse = record(1, 0.0);
-    let sample = &mut pulse.2.samples[0];
-    sample.metric = Metric::HeartRate.into();
-    sample.reading = Some(sample::Reading::Value(150.0));
-    engines.evaluate(&[pulse.clone()], T0 + S);
+    let pulse = [record_of(Metric::HeartRate, 1, 150.0)];
+    engines.evaluate(&pulse, T0 + S);
     engines.keep();
     let back_us = T0 - 3600 * S;
-    assert_eq!(engines.wanting_profile(&[pulse.clone()], T0 + S).len(), 0);
-    assert_eq!(engines.wanting_profile(&[pulse], back_us).len(), 1);
+    assert_eq!(engines.wanting_profile(&pulse, T0 + S).len(), 0);
+    assert_eq!(engines.wanting_profile(&pulse, back_us).len(), 1);
     engines.on_time(back_us, back_us);
     engines.keep();
     let back_us = back_us + 11 * S + LATE_US_MIN;
@@ -350,11 +349,8 @@ fn what_waits_for_time_to_pass_is_raised_by_whoever_takes_over() {
     // patient is present.
     for (behind_us, is_raised) in [(0, true), (3600 * S, false)] {
         let mut first = engines();
-        let mut pulse = record(1, 0.0);
-        let sample = &mut pulse.2.samples[0];
-        sample.metric = Metric::HeartRate.into();
-        sample.device_time_us -= behind_us;
-        sample.reading = Some(sample::Reading::Value(150.0));
+        let mut pulse = record_of(Metric::HeartRate, 1, 150.0);
+        pulse.2.samples[0].device_time_us -= behind_us;
         first.evaluate(&[pulse], T0 + S);
         first.keep();
         let mut second = engines();
@@ -382,13 +378,11 @@ fn what_waits_for_time_to_pass_is_raised_by_whoever_takes_over() {
 fn a_takeover_in_an_outage_raises_nothing_that_the_next_reading_contradicts() {
     let rule = "heart-rate-very-high";
     let reading = |metric: Metric, second: i64, value: f64| {
-        let mut reading = record(second as u64 + 1, 0.0);
+        let mut reading = record_of(metric, second as u64 + 1, value);
         let sample = &mut reading.2.samples[0];
-        sample.metric = metric.into();
         sample.stream = format!("{metric:?}");
         sample.device_time_us = T0 + second * S;
         sample.ingest_time_us = sample.device_time_us + 1000;
-        sample.reading = Some(sample::Reading::Value(value));
         reading
     };
     for other_comes_first in [false, true] {
@@ -434,11 +428,8 @@ fn a_takeover_in_an_outage_raises_nothing_that_the_next_reading_contradicts() {
 fn nothing_is_resolved_by_time_alone_after_a_takeover() {
     let rule = "heart-rate-very-high";
     let pulse = |second: i64, value: f64| {
-        let mut pulse = record(second as u64 + 1, 0.0);
-        let sample = &mut pulse.2.samples[0];
-        sample.metric = Metric::HeartRate.into();
-        sample.device_time_us = T0 + second * S;
-        sample.reading = Some(sample::Reading::Value(value));
+        let mut pulse = record_of(Metric::HeartRate, second as u64 + 1, value);
+        pulse.2.samples[0].device_time_us = T0 + second * S;
         pulse
     };
     let mut first = engines();
@@ -487,10 +478,7 @@ fn a_state_that_cannot_be_read_begins_anew() {
 fn what_waits_on_the_bus_is_judged_before_a_delay_ends() {
     let mut engines = engines();
     engines.set_profile("p", 3, "", Profile::default(), T0);
-    let mut pulse = record(1, 0.0);
-    let sample = &mut pulse.2.samples[0];
-    sample.metric = Metric::HeartRate.into();
-    sample.reading = Some(sample::Reading::Value(150.0));
+    let pulse = record_of(Metric::HeartRate, 1, 150.0);
     engines.evaluate(&[pulse], T0 + S);
     engines.keep();
     let mut is_raised = |heard_us| {
