@@ -16,6 +16,8 @@ pub(super) const MS: Duration = Duration::from_millis(1);
 const TICK: Duration = Duration::from_millis(2);
 /// Longest pause of the IO shell between two polls.
 const TURN_MAX: Duration = Duration::from_millis(50);
+/// Longest time between two probes for a packet that is not acknowledged.
+const PROBE_MAX: Duration = Duration::from_secs(2);
 const COMMANDS_PER_TURN_MAX: usize = 200;
 const PATHS: [PathId; 2] = [PathId::ZERO, PathId::MAX];
 pub(super) const CLIENT: usize = 0;
@@ -84,6 +86,8 @@ pub(super) struct End {
     last_message_at: Instant,
     /// Packets sent on each path, without acknowledgements.
     pub(super) sent: [u32; 2],
+    /// Of each path with an unacknowledged packet: when it is probed, and the time-out then.
+    probes: [Option<(Instant, Duration)>; 2],
     rest: Rest,
 }
 
@@ -116,6 +120,7 @@ impl End {
             promised: Duration::ZERO,
             last_message_at: start,
             sent: [0; 2],
+            probes: [None; 2],
             rest,
         }
     }
@@ -229,6 +234,7 @@ impl World {
                 self.policy(policy);
             }
             self.arrive();
+            self.probe();
             if (self.plan.busy)(passed.as_secs()) && passed.as_millis().is_multiple_of(10) {
                 for from in [CLIENT, SERVER] {
                     for path in 0..2 {
@@ -297,8 +303,26 @@ impl World {
         end.sent[path] += 1;
         if self.plan.rest.rests {
             end.scheduler.sent(path, 50, 50);
+            let timeout = (self.delays[0] + self.delays[1]) * 3;
+            end.probes[path].get_or_insert((sent + timeout, timeout));
         }
         self.fly(1 - from, path, Arrival::Packet { path, sent });
+    }
+
+    /// The library probes a path with an unacknowledged packet, ever more rarely.
+    fn probe(&mut self) {
+        for index in [CLIENT, SERVER] {
+            for path in 0..2 {
+                let end = &mut self.ends[index];
+                let is_closed = end.closed.iter().any(|(_, closed)| *closed == path);
+                let due = end.probes[path].filter(|(at, _)| *at <= self.now && !is_closed);
+                if let Some((_, timeout)) = due {
+                    let next = (timeout * 2).min(PROBE_MAX);
+                    end.probes[path] = Some((self.now + next, next));
+                    self.send(index, path);
+                }
+            }
+        }
     }
 
     fn arrive(&mut self) {
@@ -323,6 +347,7 @@ impl World {
                 Arrival::Ack { path, of, sent } => {
                     let end = &mut self.ends[to];
                     end.heard[path] += 1;
+                    end.probes[of] = None;
                     let models = end.scheduler.models();
                     let model = PathModel {
                         acked_sent_at: models[of].acked_sent_at.max(Some(sent)),

@@ -21,8 +21,9 @@ const RELEASE_MAX: Duration = Duration::from_secs(30);
 /// Longest pause between two polls that counts as continuous.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
-/// For each path that is closing or to be replaced: the time with another living path since. Paths
-/// beyond `PATHS_MAX` are not watched.
+/// For each path that is closing or to be replaced: the time with another living path since. A path
+/// that is still open counts only while it waits for an acknowledgement. Paths beyond `PATHS_MAX`
+/// are not watched.
 #[derive(Debug, Default)]
 pub(super) struct Closing {
     waited: BTreeMap<PathId, Duration>,
@@ -50,8 +51,11 @@ impl Steering {
         let passed = now.saturating_duration_since(before).min(LOOK_MAX);
         for (id, waited) in &mut self.closing.waited {
             let slot = self.paths.get(id).and_then(|path| path.slot);
-            let acked_at = slot.and_then(|slot| self.scheduler.acked_at(slot));
-            *waited = if acked_at.is_some_and(|at| at >= before) {
+            let is_answered = slot.is_some_and(|slot| {
+                let acked_at = self.scheduler.acked_at(slot);
+                acked_at.is_some_and(|at| at >= before) || self.scheduler.in_flight(slot) == 0
+            });
+            *waited = if is_answered {
                 Duration::ZERO
             } else {
                 *waited + passed

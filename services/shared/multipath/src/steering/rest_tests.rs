@@ -37,7 +37,7 @@ fn an_idle_connection_sends_a_ping_each_25_seconds_on_each_path() {
 /// tell that it lives.
 #[test]
 fn no_healthy_path_is_closed_at_rest() {
-    for seed in 0..48 {
+    for seed in 0..96 {
         let mut plan = at_rest(seed, 300);
         plan.bulk = seed % 4 < 2;
         plan.policies = policies(seed, 300);
