@@ -62,6 +62,31 @@ impl Class {
     }
 }
 
+/// Classes of which an alert waits. Later alerts of these classes wait behind it, because the end
+/// of an alert must not overtake its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Behind {
+    high: bool,
+    other: bool,
+}
+
+impl Behind {
+    pub(crate) fn of(waiting: &[Admitted]) -> Behind {
+        let mut behind = Behind::default();
+        for admitted in waiting {
+            *behind.class(Class::of(&admitted.alert)) = true;
+        }
+        behind
+    }
+
+    fn class(&mut self, class: Class) -> &mut bool {
+        match class {
+            Class::High => &mut self.high,
+            Class::Other => &mut self.other,
+        }
+    }
+}
+
 /// An alert that may go to the bus.
 #[derive(Debug)]
 pub(crate) struct Admitted {
@@ -120,14 +145,14 @@ impl Alerts {
         }
     }
 
-    /// Admits the alerts of one upload and publishes those within the quota. `behind`: alerts of
-    /// the same stream wait, and all alerts but those of high priority wait behind them.
+    /// Admits the alerts of one upload and publishes those within the quota. `behind`: classes of
+    /// which alerts of the same gateway's stream wait already.
     pub(crate) async fn take(
         &self,
         gateway: &GatewayId,
         mut alerts: Vec<EdgeAlert>,
         at: At,
-        behind: bool,
+        mut behind: Behind,
     ) -> Result<Taken, Status> {
         let mut taken = Taken::default();
         let mut paced = 0;
@@ -156,11 +181,12 @@ impl Alerts {
             };
             let class = Class::of(&alert);
             let admitted = Admitted { key, alert, came };
-            let payment = match behind && class == Class::Other {
-                true => Payment::NoRoom,
+            let payment = match *behind.class(class) {
+                true => Payment::Behind,
                 false => self.pay(gateway, class, &admitted.came),
             };
             if payment != Payment::Paid {
+                *behind.class(class) = true;
                 paced += u64::from(payment == Payment::NoRoom);
                 taken.rest.push(admitted);
                 continue;
@@ -275,6 +301,8 @@ enum Payment {
     Paid,
     /// A copy has paid and is on its way to the bus.
     UnderWay,
+    /// An earlier alert of the class waits.
+    Behind,
     NoRoom,
 }
 

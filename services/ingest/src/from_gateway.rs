@@ -32,7 +32,7 @@ use newer::Upload;
 
 use crate::{
     admission::{GatewayId, Refusal},
-    alerts::{ALERTS_PER_UPLOAD_MAX, Alerts, Answers},
+    alerts::{ALERTS_PER_UPLOAD_MAX, Alerts, Answers, Behind},
     answers::{Pending, acknowledge},
     apart::Apart,
     caller::caller,
@@ -177,7 +177,7 @@ impl Gateways {
         // Without a quota no alert waits.
         let pending = self
             .shared
-            .admit(gateway, upload, arrived_us, false)
+            .admit(gateway, upload, arrived_us, Behind::default())
             .await?;
         for published in pending.published {
             match published.await.unwrap_or(Err(NotPublished::Ending)) {
@@ -210,7 +210,7 @@ impl Shared {
     ) -> Result<(), Status> {
         // Alerts of one upload that wait for the quota. The stream is read further only when they
         // are published, so it holds those of one upload at most.
-        let mut waiting: Option<JoinHandle<()>> = None;
+        let mut waiting: Option<(JoinHandle<()>, Behind)> = None;
         let mut decoder = Decoder::default();
         let mut is_compact = false;
         loop {
@@ -237,25 +237,28 @@ impl Shared {
                 samples = upload.known.samples.len()
             );
             continue_first_trace(&span, &mut upload.known.samples);
-            let behind = waiting.as_ref().is_some_and(|it| !it.is_finished());
+            let unfinished = waiting.as_ref().filter(|(task, _)| !task.is_finished());
+            let behind = unfinished.map_or(Behind::default(), |(_, behind)| *behind);
             let mut admitted = self
                 .admit(gateway, upload, self.clocks.own().now_us(), behind)
                 .instrument(span)
                 .await?;
             admitted.says_takes_compact = !is_compact;
             if let Some(taken) = admitted.paced.take() {
-                if let Some(waiting) = waiting.take() {
-                    // Their own answer has the result.
-                    let _ = waiting.await;
+                if let Some((task, _)) = waiting.take() {
+                    // Its own answer has the result.
+                    let _ = task.await;
                 }
+                let behind = Behind::of(&taken.rest);
                 let (done, published) = oneshot::channel();
                 admitted.published.push(published);
                 let (shared, gateway) = (Arc::clone(self), gateway.clone());
                 let answers = answers.clone();
-                waiting = Some(tokio::spawn(async move {
+                let publishing = tokio::spawn(async move {
                     let alerts = &shared.alerts;
                     let _ = done.send(alerts.publish_rest(&gateway, taken, &answers).await);
-                }));
+                });
+                waiting = Some((publishing, behind));
             }
             if pending.send(admitted).await.is_err() {
                 return Ok(());
@@ -293,7 +296,7 @@ impl Shared {
         gateway: &GatewayId,
         upload: Upload,
         arrived_us: i64,
-        behind: bool,
+        behind: Behind,
     ) -> Result<Pending, Status> {
         let Upload {
             known: upload,

@@ -100,6 +100,13 @@ fn alerts(position: u64, alerts: Vec<EdgeAlert>) -> UploadRequest {
 
 /// Patient and priority of each alert on the bus, in order, once this many have arrived.
 async fn on_the_bus(running: &Running, at_least: usize) -> Vec<(String, Priority)> {
+    let alerts = alerts_on_the_bus(running, at_least).await.into_iter();
+    alerts
+        .map(|it| (it.patient.clone(), it.priority()))
+        .collect()
+}
+
+async fn alerts_on_the_bus(running: &Running, at_least: usize) -> Vec<EdgeAlert> {
     let reading = async {
         let mut topic = running.bus.read_back(Topic::Vitals).await.unwrap();
         let mut found = Vec::new();
@@ -109,8 +116,7 @@ async fn on_the_bus(running: &Running, at_least: usize) -> Vec<(String, Priority
             };
             for delivery in batch {
                 let record = VitalsRecord::decode(delivery.value).unwrap();
-                let alerts = record.alerts.into_iter();
-                found.extend(alerts.map(|it| (it.patient.clone(), it.priority())));
+                found.extend(record.alerts);
             }
         }
         found
@@ -185,6 +191,40 @@ async fn alerts_beyond_the_quota_go_on_later_and_none_is_lost_or_twice() {
         .await;
     assert_eq!(sending.answer().await.position, 6);
     assert_eq!(on_the_bus(&running, count + 1).await.len(), count + 1);
+    running.stop().await;
+}
+
+/// The quota gets room again and again while an upload is judged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_alert_overtakes_an_earlier_one_of_its_class() {
+    const IN_UPLOAD: i64 = 4_000;
+    const UPLOADS: i64 = 16;
+    let mut world = World::new().await;
+    world.alerts_per_s = 1_000;
+    let running = world.start().await;
+    for priority in [Priority::Medium, Priority::High] {
+        let mut uplink = world.gateway(&running, gateway("gw")).await;
+        let start_us = contracts::now_us() - 60_000_000;
+        for upload in 0..UPLOADS {
+            let numbers = upload * IN_UPLOAD..(upload + 1) * IN_UPLOAD;
+            let many = numbers.map(|number| EdgeAlert {
+                time_us: start_us + number,
+                ..alert("belt-0", 0, priority)
+            });
+            uplink.send(alerts(upload as u64 + 1, many.collect())).await;
+        }
+        for upload in 0..UPLOADS {
+            assert_eq!(uplink.answer().await.position, upload as u64 + 1);
+        }
+    }
+    let all = (UPLOADS * IN_UPLOAD) as usize;
+    let found = alerts_on_the_bus(&running, 2 * all).await;
+    for priority in [Priority::Medium, Priority::High] {
+        let of_class = found.iter().filter(|it| it.priority() == priority);
+        let times: Vec<i64> = of_class.map(|it| it.time_us).collect();
+        let first = times.windows(2).position(|pair| pair[0] >= pair[1]);
+        assert_eq!((times.len(), first), (all, None));
+    }
     running.stop().await;
 }
 
