@@ -510,7 +510,7 @@ impl Engine {
                 let alert = episodes.began(subject, Source::Own, since_us, &evidence);
                 alert.into_iter().collect()
             }
-            Some(Fact::Ended { at_us }) => episodes.ended(subject, Source::Own, 0, at_us),
+            Some(Fact::Ended { at_us }) => episodes.ended(subject, at_us),
             Some(Fact::Lasts { .. }) | None => Vec::new(),
         }
     }
@@ -553,11 +553,13 @@ impl Engine {
             (0, false) => edge.time_us.saturating_sub(for_us),
             (since_us, _) => since_us,
         };
-        let alerts = if edge.resolved {
-            episodes.ended(subject, Source::Edge, since_us, edge.time_us)
-        } else {
+        let began_us = match edge.resolved {
+            true => since_us.saturating_add(for_us).min(edge.time_us),
+            false => edge.time_us,
+        };
+        let alerts = {
             let evidence = Evidence {
-                time_us: edge.time_us,
+                time_us: began_us,
                 value: edge.value,
                 device: edge.device.clone(),
                 gateway: edge.gateway.clone(),
@@ -565,8 +567,13 @@ impl Engine {
                 traceparent: edge.traceparent.clone(),
                 backfill: self.backfill,
             };
-            let alert = episodes.began(subject, Source::Edge, since_us, &evidence);
-            alert.into_iter().collect()
+            match edge.resolved {
+                true => episodes.ended_at_edge(subject, since_us, edge.time_us, &evidence),
+                false => {
+                    let alert = episodes.began(subject, Source::Edge, since_us, &evidence);
+                    alert.into_iter().collect()
+                }
+            }
         };
         self.note(alerts)
     }

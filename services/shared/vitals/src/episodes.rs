@@ -7,8 +7,8 @@
 //!   episode.
 //! - Idempotent: a known fact gives nothing.
 //! - Independent of order: two histories of the same stretches give the same rows, however they are
-//!   mixed. A stretch is found by its beginning, also after its end, and the latest fact in event
-//!   time decides.
+//!   mixed. The edge's history may come in any order, because uploads overtake each other. A stretch
+//!   is found by its beginning, also after its end, and the latest fact in event time decides.
 //! - Each revision is issued once and rises by 1 with every transition. The store knows an episode
 //!   that was dropped here, and [`Episodes::adopt`] takes over its answer.
 //!
@@ -16,6 +16,9 @@
 //! overlap. The earliest beginning counts, because the rules at the edge restart a stretch with the
 //! gateway. The first report gives the id. The end that the edge reports counts, unless a later
 //! reading has shown the condition to the core.
+//!
+//! Two stretches of the edge never overlap. So a later beginning is a new episode, even if the end
+//! of the stretch before has not arrived, unless the core's own readings show one stretch.
 
 use std::collections::VecDeque;
 
@@ -95,6 +98,9 @@ pub(crate) struct Episode {
     /// Event time of the newest reading that showed the condition to the engine's own machine.
     #[serde(default)]
     pub own_seen_us: i64,
+    /// Beginning of the newest stretch that the edge reported; 0: none is known.
+    #[serde(default)]
+    pub edge_since_us: i64,
 }
 
 /// Episodes of one rule, in order of beginning.
@@ -126,6 +132,22 @@ impl Episode {
             (Source::Own, Origin::Edge) | (Source::Edge, _) => &mut self.from_edge,
         };
         !std::mem::replace(seen, true)
+    }
+
+    /// Whether a stretch of this observer, from `since_us` to `at_us` or longer, overlaps the
+    /// episode.
+    fn overlaps(&self, subject: Subject<'_>, source: Source, since_us: i64, at_us: i64) -> bool {
+        if self.since_us > at_us || (self.is_resolved() && since_us >= self.until_us) {
+            return false;
+        }
+        // Until somebody acknowledges it, every later stretch belongs to it.
+        let absorbs = subject.latches() && self.acknowledged_by.is_empty() && !self.is_resolved();
+        match source {
+            Source::Own => true,
+            Source::Edge if absorbs => true,
+            Source::Edge if self.edge_since_us != 0 => since_us <= self.own_seen_us,
+            Source::Edge => since_us <= self.own_seen_us.max(self.until_us),
+        }
     }
 
     fn show(&mut self, evidence: &Evidence) {
@@ -187,10 +209,14 @@ impl Episodes {
     ) -> Option<Alert> {
         let at_us = evidence.time_us;
         let since_us = since_us.min(at_us);
-        let Some(place) = self.place(since_us, at_us) else {
+        let lives = |it: &Episode| !it.is_outlived(at_us);
+        let Some(place) = self.place(subject, source, since_us, at_us, lives) else {
             return self.open(subject, source, since_us, evidence);
         };
         let episode = &mut self.0[place];
+        if source == Source::Edge {
+            episode.edge_since_us = episode.edge_since_us.max(since_us);
+        }
         let is_news = episode.see(source, subject.origin);
         if source == Source::Own {
             episode.own_open = true;
@@ -260,38 +286,64 @@ impl Episodes {
         }
     }
 
-    /// A stretch ended. `since_us` 0: the observer does not report which.
-    pub(crate) fn ended(
+    /// A stretch of the engine's own readings ended.
+    pub(crate) fn ended(&mut self, subject: Subject<'_>, at_us: i64) -> Vec<Alert> {
+        // A stretch that the edge saw begin at this very time is a different one.
+        let over = self.0.iter_mut().filter(|it| {
+            it.is_active() && (it.until_us < at_us || (it.own_open && it.until_us == at_us))
+        });
+        let ended = over.map(|it| it.end(subject, at_us)).collect();
+        for episode in &mut self.0 {
+            episode.own_open = false;
+        }
+        ended
+    }
+
+    /// The edge reports the end of the stretch that began at `since_us`; 0: the edge does not
+    /// report which. `evidence`: as of the beginning, for a stretch whose beginning did not arrive.
+    pub(crate) fn ended_at_edge(
         &mut self,
         subject: Subject<'_>,
-        source: Source,
         since_us: i64,
         at_us: i64,
+        evidence: &Evidence,
     ) -> Vec<Alert> {
-        match source {
-            Source::Own => {
-                // A stretch that the edge saw begin at this very time is a different one.
-                let over = self.0.iter_mut().filter(|it| {
-                    it.is_active() && (it.until_us < at_us || (it.own_open && it.until_us == at_us))
-                });
-                let ended = over.map(|it| it.end(subject, at_us)).collect();
-                for episode in &mut self.0 {
-                    episode.own_open = false;
-                }
-                ended
-            }
-            Source::Edge => {
-                let is_named = |it: &Episode| it.since_us == since_us && it.is_active();
-                let is_over = |it: &Episode| {
-                    it.is_active() && it.until_us <= at_us && it.own_seen_us <= at_us
-                };
-                let named = self.0.iter().position(is_named);
-                let place = named.or_else(|| self.0.iter().rposition(is_over));
-                let episode = place.map(|place| &mut self.0[place]);
-                let over = episode.filter(|it| is_over(it));
-                over.map(|it| it.end(subject, at_us)).into_iter().collect()
-            }
+        let is_over =
+            |it: &Episode| it.is_active() && it.until_us <= at_us && it.own_seen_us <= at_us;
+        let place = if since_us == 0 {
+            self.0.iter().rposition(is_over)
+        } else {
+            self.place(subject, Source::Edge, since_us, at_us, |_| true)
+        };
+        let Some(place) = place else {
+            return match since_us {
+                0 => Vec::new(),
+                _ => self.open_ended(subject, since_us, at_us, evidence),
+            };
+        };
+        let episode = &mut self.0[place];
+        episode.edge_since_us = episode.edge_since_us.max(since_us);
+        match is_over(episode) {
+            true => vec![episode.end(subject, at_us)],
+            false => Vec::new(),
         }
+    }
+
+    /// A stretch of the edge whose end arrived before its beginning.
+    fn open_ended(
+        &mut self,
+        subject: Subject<'_>,
+        since_us: i64,
+        at_us: i64,
+        evidence: &Evidence,
+    ) -> Vec<Alert> {
+        let Some(began) = self.open(subject, Source::Edge, since_us, evidence) else {
+            return Vec::new();
+        };
+        let is_new = |it: &&mut Episode| it.id == began.id && it.revision == 1 && it.is_active();
+        let episode = self.0.iter_mut().find(is_new);
+        let ended = episode.map(|it| it.end(subject, at_us));
+        [began].into_iter().chain(ended).collect()
     }
 
     /// Time from which the engine's own readings may end an episode that only the edge has seen.
@@ -369,6 +421,7 @@ impl Episodes {
             until_us: stored.changed_us.max(stored.since_us),
             own_open: false,
             own_seen_us: 0,
+            edge_since_us: 0,
         });
     }
 
@@ -440,23 +493,33 @@ impl Episodes {
         Episodes([episode].into())
     }
 
-    /// Index of the episode that a stretch belongs to. `None`: it starts a new one.
-    fn place(&self, since_us: i64, at_us: i64) -> Option<usize> {
-        let lives = |place: &usize| !self.0[*place].is_outlived(at_us);
-        let named = self.0.iter().position(|it| it.since_us == since_us);
+    /// Index of the episode that a stretch belongs to, of those that count. `None`: it starts a new
+    /// one.
+    fn place(
+        &self,
+        subject: Subject<'_>,
+        source: Source,
+        since_us: i64,
+        at_us: i64,
+        counts: impl Fn(&Episode) -> bool,
+    ) -> Option<usize> {
+        let counts = |place: &usize| counts(&self.0[*place]);
+        let of_edge = |it: &Episode| source == Source::Edge && it.edge_since_us == since_us;
+        let is_named = |it: &Episode| it.since_us == since_us || of_edge(it);
+        let named = self.0.iter().position(is_named);
         let overlapping = || {
-            let overlaps = |it: &Episode| {
-                it.since_us <= at_us && (!it.is_resolved() || since_us < it.until_us)
-            };
-            self.0.iter().rposition(overlaps).filter(lives)
+            let overlaps = |it: &Episode| it.overlaps(subject, source, since_us, at_us);
+            self.0.iter().rposition(overlaps).filter(counts)
         };
         let close = || {
             let is_close = |it: &Episode| {
-                (at_us..=at_us.saturating_add(SINCE_SLACK_US)).contains(&it.since_us)
+                let is_other = source == Source::Edge && it.edge_since_us != 0;
+                let slack = at_us..=at_us.saturating_add(SINCE_SLACK_US);
+                slack.contains(&it.since_us) && !is_other
             };
-            self.0.iter().position(is_close).filter(lives)
+            self.0.iter().position(is_close).filter(counts)
         };
-        named.filter(lives).or_else(overlapping).or_else(close)
+        named.filter(counts).or_else(overlapping).or_else(close)
     }
 
     fn open(
@@ -508,6 +571,7 @@ impl Episodes {
             until_us: evidence.time_us,
             own_open: source == Source::Own,
             own_seen_us: 0,
+            edge_since_us: if source == Source::Edge { since_us } else { 0 },
         };
         episode.see(source, subject.origin);
         episode.show(evidence);
