@@ -26,12 +26,7 @@ const BINDING: [&str; 8] = [
 ];
 
 /// Files that bind for another file, and the file in the row of that socket.
-const ON_BEHALF: [(&str, &str); 2] = [
-    // Passed to `from_applications`.
-    (
-        "services/gateway/src/lib.rs",
-        "services/gateway/src/from_applications.rs",
-    ),
+const ON_BEHALF: [(&str, &str); 1] = [
     // The function that all services call.
     (
         "services/shared/service-kit/src/grpc/serve.rs",
@@ -136,7 +131,7 @@ fn doors() -> BTreeSet<String> {
             doors.insert(on_behalf.to_owned());
         }
     }
-    doors.remove(ON_BEHALF[1].0);
+    doors.remove(ON_BEHALF[0].0);
     for (path, text) in files("proto/braid", ".proto") {
         let package = between(&text, "\npackage ", ';');
         let package = package

@@ -17,6 +17,7 @@
 mod association;
 mod conversation;
 mod http_connect;
+mod listeners;
 mod redirected;
 mod refusal;
 mod socks5;
@@ -32,6 +33,7 @@ use std::{
 use association::Association;
 use bytes::Bytes;
 use conversation::{Conversation, Dialect, Step, Wanted};
+pub(crate) use listeners::bind;
 use parking_lot::Mutex;
 pub use redirected::Redirected;
 use refusal::Refusal;

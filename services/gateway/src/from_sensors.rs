@@ -20,11 +20,11 @@ use axum::{
     routing::post,
 };
 use contracts::vitals::gateway_service_server::GatewayServiceServer;
-use service_kit::{Context, Secret, grpc::Peer};
+use service_kit::{ConfigError, Context, Secret, grpc::Peer};
 use tokio::net::TcpListener;
 use tonic::service::Routes;
 
-use crate::{intake::Intake, journal::Disk};
+use crate::{Config, intake::Intake, journal::Disk};
 
 pub use time::parse_rfc3339_us;
 
@@ -79,6 +79,10 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+pub(crate) async fn bind(config: &Config) -> Result<TcpListener, ConfigError> {
+    service_kit::grpc::bind(config.listen, "listen").await
 }
 
 /// Serves until shutdown is requested.

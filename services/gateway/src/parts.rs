@@ -1,0 +1,119 @@
+//! What the tasks of a gateway share, opened in the order in which one needs the other.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use service_kit::{
+    ConfigError, Context,
+    tls::{Identity, PeerId},
+};
+use tokio::{net::TcpListener, sync::watch};
+use tunnel::{Interface, Tunnel, Urgency, steering_rules::Document};
+
+use crate::{
+    Config, RunError,
+    alarms::Alarms,
+    from_applications,
+    steering::{Flows, InForce, Kept},
+    to_dashboard::CertificateError,
+    to_path_telemetry::JournalsWaiting,
+    to_proxy::{self, Through, Uplink},
+};
+
+pub(crate) struct Parts {
+    pub(crate) gateway: String,
+    pub(crate) tunnel: Tunnel,
+    pub(crate) uplink: Arc<dyn Uplink>,
+    /// Bound listeners for applications, each with the urgency of its streams.
+    pub(crate) listeners: Vec<(TcpListener, Urgency)>,
+    pub(crate) in_force: watch::Sender<Arc<InForce>>,
+    pub(crate) kept: Kept,
+    pub(crate) flows: Flows,
+    pub(crate) alarms: Alarms,
+    pub(crate) journals: JournalsWaiting,
+}
+
+impl Parts {
+    /// `None`: shutdown was requested before the gateway had a certificate.
+    pub(crate) async fn open(
+        config: &Config,
+        interfaces: Option<Vec<Interface>>,
+        context: &Context,
+    ) -> Result<Option<Self>, RunError> {
+        let Some(identity) = open_identity(config, context).await? else {
+            return Ok(None);
+        };
+        let gateway = match identity.peer_id()? {
+            PeerId::Gateway(gateway) => gateway.id,
+            other => return Err(RunError::NotAGateway(other)),
+        };
+        let listeners = from_applications::bind(config, context).await?;
+        let tunnel = to_proxy::start(config, &identity, interfaces, context).await?;
+        let (in_force, kept) = open_steering(config)?;
+        let uplink = Arc::new(Through {
+            tunnel: tunnel.clone(),
+            identity,
+        });
+        Ok(Some(Self {
+            gateway,
+            tunnel,
+            uplink,
+            listeners,
+            in_force,
+            kept,
+            flows: Flows::default(),
+            alarms: Alarms::default(),
+            journals: JournalsWaiting::default(),
+        }))
+    }
+}
+
+/// The certificate of this gateway: enrolled at the first start, and renewed while the gateway
+/// runs.
+async fn open_identity(config: &Config, context: &Context) -> Result<Option<Identity>, RunError> {
+    // A renewal that a crash interrupted is completed before the files are read.
+    service_kit::tls::renewal::finish(&config.identity).map_err(CertificateError::from)?;
+    if let Some(token) = &config.enrol
+        && !config
+            .certificate_client()
+            .enrol(token, context.shutdown())
+            .await?
+    {
+        return Ok(None);
+    }
+    let identity = Identity::load(&config.identity)?;
+    if !config.enrol_url.is_empty() {
+        let before = Duration::from_secs(u64::from(config.renew_before_days) * 86_400);
+        let renewing = config.certificate_client().keep_renewed(
+            identity.clone(),
+            before,
+            config.enrol.clone(),
+            context.shutdown().clone(),
+        );
+        context.tasks().spawn(renewing);
+    }
+    Ok(Some(identity))
+}
+
+/// The steering document that holds at the start: the one that path-telemetry handed out last, or
+/// the file of the configuration.
+fn open_steering(config: &Config) -> Result<(watch::Sender<Arc<InForce>>, Kept), RunError> {
+    let own = match &config.steering {
+        Some(file) => InForce {
+            version: 0,
+            document: read_steering(file)?,
+        },
+        None => InForce::default(),
+    };
+    let kept = Kept::new(config.data_dir.join("steering.json"));
+    let in_force = kept.read().unwrap_or(own);
+    Ok((watch::Sender::new(Arc::new(in_force)), kept))
+}
+
+fn read_steering(file: &Path) -> Result<Document, ConfigError> {
+    const EXAMPLE: &str = "--steering steering.toml";
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        ConfigError::new("steering", format!("{}: {error}", file.display()), EXAMPLE)
+    })?;
+    Document::from_text(&text, &file.display().to_string())
+        .map_err(|error| ConfigError::new("steering", error.to_string(), EXAMPLE))
+}

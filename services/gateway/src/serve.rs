@@ -1,0 +1,195 @@
+//! Serves sensors: what they send goes by rules and journals to ingest.
+
+mod carry;
+mod journals;
+
+use std::sync::Arc;
+
+use service_kit::{CheckHandle, Context};
+use tokio::{sync::Notify, task::JoinHandle};
+
+pub(crate) use carry::{carry, without_sensors};
+pub(crate) use journals::Journals;
+
+use crate::{
+    Config, RunError,
+    alarms::Alarms,
+    clock::{self, CoreClock, Moment},
+    drain::Uploading,
+    edge_rules::at_start::{self, AtStart},
+    from_ingest::{self, Follower},
+    from_sensors,
+    intake::Intake,
+    journal::{Directory, Journal},
+    parts::Parts,
+    to_ingest::{Courier, DeadLetters, FromMemory, Options},
+    to_path_telemetry::JournalsWaiting,
+    to_proxy::Uplink,
+};
+
+/// What serving the sensors uses of the other parts.
+pub(crate) struct Surroundings {
+    gateway: String,
+    uplink: Arc<dyn Uplink>,
+    waiting: JournalsWaiting,
+    alarms: Alarms,
+}
+
+impl From<&Parts> for Surroundings {
+    fn from(parts: &Parts) -> Self {
+        Self {
+            gateway: parts.gateway.clone(),
+            uplink: Arc::clone(&parts.uplink),
+            waiting: parts.journals.clone(),
+            alarms: parts.alarms.clone(),
+        }
+    }
+}
+
+/// The gateway without its tunnel.
+pub async fn serve(
+    config: Config,
+    gateway: String,
+    uplink: Arc<dyn Uplink>,
+    context: &Context,
+) -> Result<(), RunError> {
+    let surroundings = Surroundings {
+        gateway,
+        uplink,
+        waiting: JournalsWaiting::default(),
+        alarms: Alarms::default(),
+    };
+    with_sensors(config, surroundings, context).await
+}
+
+/// Serves until shutdown is requested and what was accepted has had its last attempt to reach
+/// ingest.
+pub(crate) async fn with_sensors(
+    config: Config,
+    surroundings: Surroundings,
+    context: &Context,
+) -> Result<(), RunError> {
+    let journals = Journals::open(&config, context).await?;
+    let AtStart {
+        rules,
+        file,
+        in_force,
+        states,
+    } = at_start::open(&config).await?;
+    let listener = from_sensors::bind(&config).await?;
+    let (vitals, alerts) = (journals.vitals.clone(), journals.alerts.clone());
+    let counted = (vitals.clone(), alerts.clone());
+    surroundings
+        .waiting
+        .open(move || counted.0.waiting() + counted.1.waiting());
+
+    let (follower, answers) = Follower::new();
+    let following = follower.following();
+    let core = Arc::new(CoreClock::default());
+    let urgent = Arc::<Notify>::default();
+    let couriers = Couriers {
+        config: &config,
+        surroundings: &surroundings,
+        core: &core,
+        dead_letters: Arc::new(DeadLetters::new(config.data_dir.join("rejected.jsonl"))),
+        context,
+    };
+    let couriers = couriers.start(&journals, follower, &urgent);
+
+    let intake = Intake::new(surroundings.gateway, vitals, alerts, rules);
+    let intake = intake.hurrying(urgent).with_core(Arc::clone(&core));
+    let intake = intake.while_following(following);
+    let intake = intake.with_alarms(surroundings.alarms);
+    let intake = Arc::new(intake.with_states(states));
+    let from_memory = FromMemory {
+        intake: Arc::clone(&intake),
+        uplink: surroundings.uplink,
+        url: config.ingest.clone(),
+        clock: Moment::now,
+    };
+    let (tasks, health, shutdown) = (context.tasks(), context.health(), context.shutdown());
+    let from_memory = tasks.spawn(from_memory.run(shutdown.clone()));
+    let again = (Arc::clone(&intake), health.warning("alerts-in-memory"));
+    let until = shutdown.clone();
+    tasks.spawn(async move { again.0.try_again(again.1, until).await });
+    let rules = health.warning("rules");
+    tasks.spawn(from_ingest::keep(
+        answers,
+        in_force,
+        file,
+        Arc::clone(&intake),
+        rules,
+    ));
+    let checked = health.warning("clock");
+    tasks.spawn(clock::watch(Moment::now, core, checked, shutdown.clone()));
+
+    let mut uploading = Uploading {
+        couriers,
+        from_memory,
+        journals,
+    };
+    let sensors = from_sensors::serve(listener, intake, config.sensor_token.clone(), context);
+    let served = tokio::select! {
+        served = sensors => served.map_err(RunError::from),
+        failed = uploading.failure() => Err(failed),
+    };
+    context.shutdown().request();
+    uploading.drain().await?;
+    served
+}
+
+/// What both couriers are made of.
+struct Couriers<'a> {
+    config: &'a Config,
+    surroundings: &'a Surroundings,
+    core: &'a Arc<CoreClock>,
+    dead_letters: Arc<DeadLetters>,
+    context: &'a Context,
+}
+
+impl Couriers<'_> {
+    /// Alerts first: their connection is the first on a narrow network.
+    fn start(
+        &self,
+        journals: &Journals,
+        follower: Follower,
+        urgent: &Arc<Notify>,
+    ) -> [JoinHandle<()>; 2] {
+        let check = |name| self.context.health().check(name);
+        let alerts = self.courier(Options::ALERTS, &journals.alerts, check("alerts-uplink"));
+        let vitals = Courier {
+            rules: Some(follower),
+            urgent: Arc::clone(urgent),
+            ..self.courier(
+                self.config.vitals_options(),
+                &journals.vitals,
+                check("vitals-uplink"),
+            )
+        };
+        [alerts, vitals].map(|courier| {
+            let shutdown = self.context.shutdown().clone();
+            self.context.tasks().spawn(courier.run(shutdown))
+        })
+    }
+
+    fn courier(
+        &self,
+        options: Options,
+        journal: &Journal<Directory>,
+        check: CheckHandle,
+    ) -> Courier<Directory> {
+        Courier {
+            options,
+            journal: journal.clone(),
+            uplink: Arc::clone(&self.surroundings.uplink),
+            url: self.config.ingest.clone(),
+            dead_letters: Arc::clone(&self.dead_letters),
+            check,
+            clock: Moment::now,
+            core: Arc::clone(self.core),
+            rules: None,
+            alarmed: self.surroundings.alarms.watch(),
+            urgent: Arc::default(),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The two journals of a gateway, opened with a health check each.
+
+use service_kit::Context;
+use tokio::task::JoinHandle;
+
+use crate::{
+    Config, RunError,
+    journal::{self, Condition, Directory, Journal, Limits},
+};
+
+pub(crate) struct Journals {
+    pub(crate) vitals: Journal<Directory>,
+    pub(crate) alerts: Journal<Directory>,
+    watches: [JoinHandle<()>; 2],
+}
+
+impl Journals {
+    pub(super) async fn open(config: &Config, context: &Context) -> Result<Self, RunError> {
+        keep_private(config)?;
+        let (vitals, vitals_watch) =
+            open_journal(config, "vitals", config.vitals_limits(), context).await?;
+        let (alerts, alerts_watch) =
+            open_journal(config, "alerts", config.alerts_limits(), context).await?;
+        Ok(Self {
+            vitals,
+            alerts,
+            watches: [vitals_watch, alerts_watch],
+        })
+    }
+
+    pub(crate) async fn close(self) {
+        self.alerts.close().await;
+        self.vitals.close().await;
+        for watch in self.watches {
+            watch.abort();
+        }
+    }
+}
+
+/// Opens the journal of a class. The task that is returned reports its condition to the health
+/// checks.
+async fn open_journal(
+    config: &Config,
+    class: &'static str,
+    limits: Limits,
+    context: &Context,
+) -> Result<(Journal<Directory>, JoinHandle<()>), RunError> {
+    let check = context.health().check(match class {
+        "alerts" => "alerts-journal",
+        _ => "vitals-journal",
+    });
+    let path = config.data_dir.join("journal").join(class);
+    let options = journal::Options {
+        class,
+        limits,
+        gather: config.gather(),
+    };
+    let (journal, summary) = tokio::task::spawn_blocking(move || {
+        let directory = Directory::open(&path).map_err(|source| RunError::Directory {
+            path: path.display().to_string(),
+            source,
+        })?;
+        Journal::open(directory, options).map_err(RunError::from)
+    })
+    .await??;
+    tracing::info!(
+        class,
+        segments = summary.segments,
+        waiting = summary.waiting,
+        "journal open"
+    );
+    if summary.damaged_segments > 0 {
+        tracing::error!(
+            class,
+            segments = summary.damaged_segments,
+            "the journal is damaged; lost samples are reported as gaps"
+        );
+    }
+    let mut condition = journal.condition();
+    let watch = tokio::spawn(async move {
+        loop {
+            match &*condition.borrow_and_update() {
+                Condition::Writable => check.ok(),
+                Condition::Failing(reason) => check.failing(reason.clone()),
+            }
+            if condition.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok((journal, watch))
+}
+
+/// Waiting readings must not be readable by other users of this machine.
+fn keep_private(config: &Config) -> Result<(), RunError> {
+    let refused = config.data_dir.join("rejected.jsonl");
+    private_files::folder(&config.data_dir)
+        .and_then(|()| private_files::folder(&config.data_dir.join("journal")))
+        .and_then(|()| private_files::mend_file(&refused))
+        .and_then(|()| private_files::mend_file(&refused.with_extension("jsonl.1")))
+        .map_err(|source| RunError::Directory {
+            path: config.data_dir.display().to_string(),
+            source,
+        })
+}
