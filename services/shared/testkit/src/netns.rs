@@ -225,6 +225,16 @@ impl World {
         self.ip("rt", "rule add ipproto udp blackhole pref 1");
     }
 
+    /// The router answers all UDP with an error of ICMP: "administratively prohibited".
+    pub fn reject_udp(&self) {
+        self.ip("rt", "rule add ipproto udp prohibit pref 1");
+    }
+
+    /// Takes [`World::block_udp`] or [`World::reject_udp`] back.
+    pub fn let_udp_pass(&self) {
+        self.ip("rt", "rule del pref 1");
+    }
+
     /// The router drops all packets of a device of the gateway; the gateway's kernel gets no event.
     pub fn cut(&self, device: &str, net: u8) {
         self.ip(

@@ -5,6 +5,8 @@
 //! succeeds is used. If the former QUIC session has been silent for as long already, QUIC gets only
 //! `HEAD_START` for its handshake.
 //!
+//! Where every access network refuses UDP by ICMP (`icmp`), UDP counts as blocked at once.
+//!
 //! During a TCP session QUIC is probed at growing intervals, and at once when an access network
 //! arrives; when QUIC answers it replaces TCP. After UDP was found blocked TCP is tried at once,
 //! until QUIC has answered or another network has arrived.
@@ -61,6 +63,19 @@ impl Fallback {
             Some(heard_at) => (heard_at + BLOCKED_AFTER).max(now + HEAD_START),
             None => now + BLOCKED_AFTER,
         });
+    }
+
+    /// Every access network refuses UDP, so nothing is gained by waiting. Failed attempts over TCP
+    /// keep their pause.
+    pub(crate) fn on_refused(&mut self, now: Instant) {
+        if !self.blocked {
+            self.blocked = true;
+            self.try_at = self.try_at.map(|at| at.min(now));
+        }
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled
     }
 
     /// Whether TCP is due now.
@@ -161,6 +176,23 @@ mod tests {
         fallback.on_quic();
         fallback.on_wanted(start, Some(start));
         assert_eq!(due(&fallback, start), Some(BLOCKED_AFTER));
+    }
+
+    #[test]
+    fn refused_udp_makes_tcp_due_at_once_but_no_failure_shorter() {
+        let start = Instant::now();
+        let mut fallback = Fallback::new(true);
+        fallback.on_refused(start);
+        assert_eq!(due(&fallback, start), None, "nobody wants a session");
+        fallback.on_wanted(start, None);
+        assert_eq!(due(&fallback, start), Some(ms(0)));
+        fallback.on_failed(start);
+        fallback.on_refused(start);
+        assert_eq!(due(&fallback, start), Some(RETRY_MIN));
+        fallback.on_network(start);
+        assert_eq!(due(&fallback, start), Some(BLOCKED_AFTER));
+        fallback.on_refused(start + ms(40));
+        assert_eq!(due(&fallback, start), Some(ms(40)));
     }
 
     #[test]

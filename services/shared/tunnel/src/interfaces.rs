@@ -35,6 +35,7 @@ use noq::{
 };
 
 use crate::{
+    icmp,
     proxy_address::ProxyAddress,
     routes::{Race, Routes},
     slots::{SharedSocket, Slots, label, slot_of},
@@ -181,6 +182,9 @@ impl AsyncUdpSocket for FanOut {
                     Poll::Pending => break,
                     Poll::Ready(Err(error)) => {
                         tracing::debug!(slot = index, %error, "receiving failed");
+                        if icmp::is_refusal(&error) {
+                            self.slots.refused(index);
+                        }
                     }
                     Poll::Ready(Ok(received)) => {
                         for meta in meta.iter_mut().take(received) {
@@ -188,6 +192,7 @@ impl AsyncUdpSocket for FanOut {
                             meta.addr = mapped(self.proxy.known_as(meta.addr));
                         }
                         self.race.settle(index);
+                        self.slots.heard(index);
                         self.next = (index + 1) % count;
                         return Poll::Ready(Ok(received));
                     }

@@ -12,10 +12,12 @@
 //! growing pause.
 //!
 //! Where UDP is blocked the session uses TCP (`fallback` decides when), and QUIC is probed beside
-//! it. QUIC replaces TCP when it answers.
+//! it. QUIC replaces TCP when it answers. A block that answers by ICMP is noticed at once, also
+//! under a session.
 
 use std::{
-    pin::Pin,
+    net::IpAddr,
+    pin::{Pin, pin},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -50,6 +52,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// A session with a packet within this time needs no TCP session in its place.
 const SPEAKS: Duration = Duration::from_millis(500);
+
+/// Time for which every network must refuse UDP, without a datagram in between, before a QUIC
+/// session is given up for it. Answers that were on their way arrive within it.
+const REFUSED_FOR: Duration = Duration::from_millis(150);
 
 /// A session that ended sooner counts as refused: the next attempt waits as after a failure.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
@@ -136,10 +142,12 @@ impl Keeper {
                 Some(fresh) => {
                     let revived = current.as_ref().is_some_and(|old| {
                         let by_quic = fresh.is_fallback() && !old.is_fallback();
-                        by_quic && !old.is_retired() && old.paths.silence(Instant::now()) < SPEAKS
+                        let speaks = old.paths.silence(Instant::now()) < SPEAKS;
+                        by_quic && !old.is_retired() && speaks && !refused(&self.shared)
                     });
                     if revived {
                         fresh.close("the old session lives");
+                        self.fallback.on_quic();
                     } else {
                         if let Some(old) = current.as_ref().filter(|old| !old.is_retired()) {
                             // Before the fresh session is published.
@@ -168,6 +176,8 @@ impl Keeper {
         let mut ticks = tokio::time::interval(WATCH_INTERVAL);
         let (shared, dialler) = (&self.shared, &self.dialler);
         let mut probing: Option<Dialling<'_>> = None;
+        let by_quic = !session.is_fallback() && self.fallback.is_enabled();
+        let mut refusing = pin!(refused_for_long(shared));
         loop {
             let probed = async {
                 match &mut probing {
@@ -178,6 +188,10 @@ impl Keeper {
             tokio::select! {
                 () = session.closed() => return None,
                 () = session.retired() => return None,
+                () = &mut refusing, if by_quic => {
+                    self.fallback.on_refused(Instant::now());
+                    return None;
+                }
                 probed = probed => {
                     probing = None;
                     match probed {
@@ -252,8 +266,12 @@ impl Keeper {
         let mut by_tcp: Option<Dialling<'_>> = None;
         let mut begin_at = began;
         let mut arrived_at = began;
+        let mut refusals = shared.slots.watch_refusals();
         loop {
             let now = Instant::now();
+            if refused(&shared) {
+                self.fallback.on_refused(now);
+            }
             if by_tcp.is_none() && self.fallback.is_due(now) && shared.slots.any_up() {
                 let dialling = self.tcp_dialler.dial(&shared, shared.next_number());
                 by_tcp = Some(Box::pin(dialling));
@@ -323,8 +341,35 @@ impl Keeper {
                     }
                 }
                 Ok(()) = self.address.changed() => begin_at = Instant::now(),
+                Ok(()) = refusals.changed() => {}
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
+        }
+    }
+}
+
+/// Whether every network that leads to the proxy refuses UDP.
+fn refused(shared: &Shared) -> bool {
+    let proxy = shared.proxy.current();
+    let leads = |local: &IpAddr| proxy.of_family(local.is_ipv6()).is_some();
+    shared.slots.all_refuse(leads)
+}
+
+/// Waits until every network has refused UDP for [`REFUSED_FOR`].
+async fn refused_for_long(shared: &Shared) {
+    let mut refusals = shared.slots.watch_refusals();
+    loop {
+        refusals.mark_unchanged();
+        if refused(shared) {
+            tokio::time::sleep(REFUSED_FOR).await;
+            // A place that has spoken meanwhile notifies when it refuses again.
+            let again = refusals.has_changed().unwrap_or(true);
+            if !again && refused(shared) {
+                return;
+            }
+        }
+        if refusals.changed().await.is_err() {
+            return std::future::pending().await;
         }
     }
 }

@@ -34,6 +34,7 @@ mod fallback;
 mod h2_over_tcp;
 mod h3_over_noq;
 mod http_datagrams;
+mod icmp;
 mod interfaces;
 mod ip;
 mod ip_target;

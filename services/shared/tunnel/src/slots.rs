@@ -14,7 +14,7 @@ use std::{
     num::NonZeroUsize,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -107,6 +107,9 @@ pub(crate) struct Slots {
     receive_segments: NonZeroUsize,
     datagrams: Datagrams,
     changes: watch::Sender<u64>,
+    /// One bit for each place whose last news is a refusal of UDP (`icmp`).
+    refused: AtomicU32,
+    refusals: watch::Sender<()>,
 }
 
 impl Slots {
@@ -124,6 +127,8 @@ impl Slots {
             receive_segments: segments,
             datagrams: Datagrams::new(),
             changes: watch::Sender::new(0),
+            refused: AtomicU32::new(0),
+            refusals: watch::Sender::new(()),
         });
         for interface in interfaces {
             let name = interface.name.clone();
@@ -169,6 +174,7 @@ impl Slots {
             });
             index
         };
+        self.heard(index);
         self.sockets_changed();
         Ok(index)
     }
@@ -196,11 +202,13 @@ impl Slots {
     pub(crate) fn set_up(&self, name: &str, up: bool) {
         {
             let mut slots = self.slots.lock();
-            let Some(slot) = slots.iter_mut().find(|slot| &*slot.name == name) else {
+            let Some(index) = slots.iter().position(|slot| &*slot.name == name) else {
                 return;
             };
+            let slot = &mut slots[index];
             slot.up = up && slot.attached.is_some();
             slot.arrivals += u64::from(slot.up);
+            self.heard(index);
         }
         self.changed();
     }
@@ -254,6 +262,41 @@ impl Slots {
                 local_ip: slot.attached.as_ref().map(|attached| attached.local_ip),
             })
             .collect()
+    }
+
+    /// A datagram over the place was refused.
+    pub(crate) fn refused(&self, slot: usize) {
+        let bit = 1 << slot;
+        if self.refused.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            self.refusals.send_replace(());
+        }
+    }
+
+    /// A datagram has arrived over the place, or it has another network: what was refused before
+    /// says nothing any more.
+    pub(crate) fn heard(&self, slot: usize) {
+        let bit = 1 << slot;
+        if self.refused.load(Ordering::Relaxed) & bit != 0 {
+            self.refused.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Notified when a place begins to refuse.
+    pub(crate) fn watch_refusals(&self) -> watch::Receiver<()> {
+        self.refusals.subscribe()
+    }
+
+    /// Whether every working network refuses UDP, of those that `leads` to the proxy by the family
+    /// of their address.
+    pub(crate) fn all_refuse(&self, leads: impl Fn(&IpAddr) -> bool) -> bool {
+        let refused = self.refused.load(Ordering::Relaxed);
+        let slots = self.slots.lock();
+        let ways = slots.iter().enumerate().filter(|(_, slot)| {
+            let attached = slot.attached.as_ref();
+            slot.up && attached.is_some_and(|attached| leads(&attached.local_ip))
+        });
+        let mut ways = ways.peekable();
+        ways.peek().is_some() && ways.all(|(index, _)| refused & 1 << index != 0)
     }
 
     /// Number of arrivals of networks so far.

@@ -3,7 +3,8 @@
 //! It makes fewer system calls than the transport's own socket. A receive call that did not fill
 //! its buffers has emptied the queue, so no second call asks again: the kernel reports the next
 //! arrival. A datagram is sent without waiting for readiness first. At a server the socket maps the
-//! clients' addresses as `multipath::mapped` describes.
+//! clients' addresses as `multipath::mapped` describes. At a client it reports errors of ICMP
+//! (`icmp`) as errors of receiving.
 
 use std::{
     fmt,
@@ -23,6 +24,11 @@ use noq::{
 };
 use tokio::io::Interest;
 
+use crate::icmp;
+
+/// A pending error of the socket, of an earlier datagram, fails a send once.
+const SENDS_TRIED_MAX: usize = 2;
+
 #[derive(Debug, Clone)]
 struct Socket {
     io: Arc<tokio::net::UdpSocket>,
@@ -31,18 +37,28 @@ struct Socket {
     mapped: bool,
 }
 
+struct Receiver {
+    socket: Socket,
+    /// `None` at a server, and where the kernel reports none.
+    errors: Option<icmp::Errors>,
+}
+
 /// Must be called within a Tokio runtime.
 pub(crate) fn wrap(socket: std::net::UdpSocket, side: Side) -> io::Result<Box<dyn AsyncUdpSocket>> {
     let mapped = side == Side::Server && socket.local_addr()?.is_ipv4();
     let state = Arc::new(UdpSocketState::new((&socket).into())?);
+    let reports = side == Side::Client && icmp::enable(&socket);
     let io = Arc::new(tokio::net::UdpSocket::from_std(socket)?);
-    Ok(Box::new(Socket { io, state, mapped }))
+    Ok(Box::new(Receiver {
+        errors: reports.then(|| icmp::Errors::of(io.clone())),
+        socket: Socket { io, state, mapped },
+    }))
 }
 
-impl AsyncUdpSocket for Socket {
+impl AsyncUdpSocket for Receiver {
     fn create_sender(&self) -> Pin<Box<dyn UdpSender>> {
         Box::pin(Sender {
-            socket: self.clone(),
+            socket: self.socket.clone(),
             writable: None,
         })
     }
@@ -53,14 +69,20 @@ impl AsyncUdpSocket for Socket {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
+        if let Some(errors) = &mut self.errors
+            && let Poll::Ready(error) = errors.poll(cx)
+        {
+            return Poll::Ready(Err(error));
+        }
+        let Socket { io, state, mapped } = &self.socket;
         let room = bufs.len().min(noq::udp::BATCH_SIZE);
         loop {
-            ready!(self.io.poll_recv_ready(cx))?;
+            ready!(io.poll_recv_ready(cx))?;
             let mut received = None;
             // "Would block" makes tokio wait for the next arrival; an arrival after the beginning
             // of this call counts.
-            let tried = self.io.try_io(Interest::READABLE, || {
-                let count = self.state.recv((&self.io).into(), bufs, meta)?;
+            let tried = io.try_io(Interest::READABLE, || {
+                let count = state.recv(io.into(), bufs, meta)?;
                 received = Some(count);
                 match count < room {
                     true => Err(io::ErrorKind::WouldBlock.into()),
@@ -69,7 +91,7 @@ impl AsyncUdpSocket for Socket {
             });
             match (received, tried) {
                 (Some(count), _) => {
-                    if self.mapped {
+                    if *mapped {
                         for datagram in &mut meta[..count] {
                             datagram.addr = multipath::mapped(datagram.addr);
                         }
@@ -85,15 +107,15 @@ impl AsyncUdpSocket for Socket {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.io.local_addr()
+        self.socket.io.local_addr()
     }
 
     fn max_receive_segments(&self) -> NonZeroUsize {
-        self.state.gro_segments()
+        self.socket.state.gro_segments()
     }
 
     fn may_fragment(&self) -> bool {
-        self.state.may_fragment()
+        self.socket.state.may_fragment()
     }
 }
 
@@ -121,6 +143,7 @@ impl UdpSender for Sender {
             destination,
             ..*transmit
         };
+        let mut tries = 0;
         loop {
             if let Some(waiting) = writable {
                 let room = ready!(waiting.as_mut().poll(cx));
@@ -135,6 +158,9 @@ impl UdpSender for Sender {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let io = io.clone();
                     *writable = Some(Box::pin(async move { io.writable().await }));
+                }
+                Err(error) if icmp::is_refusal(&error) && tries + 1 < SENDS_TRIED_MAX => {
+                    tries += 1;
                 }
                 Err(error) => {
                     // A probe of the path's MTU may be too large. The datagram is lost, as on any
@@ -151,6 +177,12 @@ impl UdpSender for Sender {
 
     fn max_transmit_segments(&self) -> NonZeroUsize {
         self.socket.state.max_gso_segments()
+    }
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.socket.fmt(f)
     }
 }
 
