@@ -11,6 +11,12 @@ mod separate;
 #[path = "support/wall.rs"]
 mod wall;
 
+use std::{
+    net::UdpSocket,
+    path::Path,
+    time::{Duration, Instant},
+};
+
 use program::{eventually, free_port, http, rows, run};
 use sensor::Sensors;
 use separate::{NOUNS, Separate};
@@ -19,6 +25,9 @@ use wall::Wall;
 const DEVICES: usize = 4;
 /// Samples stored over one transport before the change.
 const PROGRESS: u64 = 200;
+
+/// Longest time from the first refused datagram to a session over TCP.
+const FALLBACK_MAX: Duration = Duration::from_secs(1);
 
 /// The transport of the gateway's session, from its metrics; `None` without a session.
 fn transport(separate: &Separate) -> Option<String> {
@@ -100,5 +109,55 @@ fn samples_arrive_by_tcp_and_by_quic_again() {
         (accepted, accepted),
         "stored and different, of those accepted"
     );
+    separate.assert_all_running();
+}
+
+/// Prepares and starts the services, with a wall before the proxy that lets UDP pass.
+fn behind_a_wall(dir: &Path, devices: &[String]) -> (Separate, Wall) {
+    let mut separate = Separate::prepare(dir, devices, &[]);
+    let wall = Wall::build(free_port(), separate.ports.proxy);
+    wall.let_udp_pass(true);
+    separate.to_proxy = Some(wall.address);
+    for noun in NOUNS {
+        separate.start(noun);
+    }
+    (separate, wall)
+}
+
+/// A port of UDP that answers by ICMP costs no patience, and no sample.
+#[test]
+fn a_refused_port_costs_less_than_a_second() {
+    let dir = tempfile::tempdir().unwrap();
+    let devices = ["sensor-1".to_owned()];
+    let (mut separate, wall) = behind_a_wall(dir.path(), &devices);
+    let by_quic = || transport(&separate).as_deref() == Some("quic");
+    eventually("a session by QUIC", by_quic);
+    let sensors = Sensors::start(separate.sensors(), &devices, |number| 60 + number % 40);
+    let data = separate.data.clone();
+    let stored = || rows(&data, "sensor-%").0;
+    eventually("rows over QUIC", || stored() >= PROGRESS);
+
+    for what in ["first", "again"] {
+        wall.refuse_udp(true);
+        eventually("a closed port", || UdpSocket::bind(wall.address).is_ok());
+        let began = Instant::now();
+        eventually("a session by TCP", || {
+            transport(&separate).is_some_and(|transport| transport != "quic")
+        });
+        let took = began.elapsed();
+        println!("{what}: TCP after {took:?}");
+        assert!(took <= FALLBACK_MAX, "{what}: TCP after {took:?}");
+        let then = stored();
+        eventually("rows over TCP", || stored() >= then + PROGRESS);
+        wall.refuse_udp(false);
+        eventually("QUIC again", by_quic);
+    }
+
+    let accepted = sensors.stop();
+    eventually(&format!("{accepted} accepted samples in the store"), || {
+        stored() >= accepted
+    });
+    let (rows, readings) = rows(&data, "sensor-%");
+    assert_eq!((rows, readings), (accepted, accepted));
     separate.assert_all_running();
 }

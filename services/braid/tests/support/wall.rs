@@ -17,10 +17,14 @@ const CLIENTS_MAX: usize = 64;
 const BUFFER_BYTES: usize = 64 << 10;
 /// Interval at which a thread checks whether the wall still exists.
 const LOOK: Duration = Duration::from_millis(200);
+/// Interval at which a closed port looks whether it may open.
+const POLL: Duration = Duration::from_millis(20);
 
 pub struct Wall {
     pub address: SocketAddr,
     open: Arc<AtomicBool>,
+    /// The port is closed, so the kernel answers by ICMP.
+    refuses: Arc<AtomicBool>,
     stands: Arc<AtomicBool>,
 }
 
@@ -30,6 +34,7 @@ impl Wall {
         let wall = Wall {
             address,
             open: Arc::new(AtomicBool::new(false)),
+            refuses: Arc::new(AtomicBool::new(false)),
             stands: Arc::new(AtomicBool::new(true)),
         };
         let listener = TcpListener::bind(address).unwrap();
@@ -46,8 +51,28 @@ impl Wall {
         let socket = UdpSocket::bind(address).unwrap();
         socket.set_read_timeout(Some(LOOK)).unwrap();
         let (open, stands) = (wall.open.clone(), wall.stands.clone());
-        std::thread::spawn(move || relay(Arc::new(socket), proxy, &open, &stands));
+        let refuses = wall.refuses.clone();
+        std::thread::spawn(move || {
+            let mut front = Some(Arc::new(socket));
+            while stands.load(Ordering::Relaxed) {
+                if let Some(socket) = front.take() {
+                    relay(&socket, proxy, &open, &refuses, &stands);
+                }
+                std::thread::sleep(POLL);
+                if !refuses.load(Ordering::Relaxed)
+                    && let Ok(socket) = UdpSocket::bind(address)
+                {
+                    socket.set_read_timeout(Some(LOOK)).unwrap();
+                    front = Some(Arc::new(socket));
+                }
+            }
+        });
         wall
+    }
+
+    /// Closes the port of UDP, or opens it again.
+    pub fn refuse_udp(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::Relaxed);
     }
 
     pub fn let_udp_pass(&self, open: bool) {
@@ -71,16 +96,18 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Write);
 }
 
-/// Each client has its own socket towards the proxy.
+/// Each client has its own socket towards the proxy. Returns when UDP is to be refused; the front
+/// closes with its owner.
 fn relay(
-    front: Arc<UdpSocket>,
+    front: &Arc<UdpSocket>,
     proxy: SocketAddr,
     open: &Arc<AtomicBool>,
+    refuses: &AtomicBool,
     stands: &Arc<AtomicBool>,
 ) {
     let mut clients: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
     let mut buffer = vec![0; BUFFER_BYTES];
-    while stands.load(Ordering::Relaxed) {
+    while stands.load(Ordering::Relaxed) && !refuses.load(Ordering::Relaxed) {
         let Ok((count, client)) = front.recv_from(&mut buffer) else {
             continue;
         };
@@ -92,7 +119,7 @@ fn relay(
         let back = clients.entry(client).or_insert_with(|| {
             let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
             socket.set_read_timeout(Some(LOOK)).unwrap();
-            let (from, to) = (socket.clone(), front.clone());
+            let (from, to) = (socket.clone(), Arc::downgrade(front));
             let (open, stands) = (open.clone(), stands.clone());
             std::thread::spawn(move || {
                 let mut buffer = vec![0; BUFFER_BYTES];
@@ -100,6 +127,9 @@ fn relay(
                     if let Ok(count) = from.recv(&mut buffer)
                         && open.load(Ordering::Relaxed)
                     {
+                        let Some(to) = to.upgrade() else {
+                            return;
+                        };
                         let _ = to.send_to(&buffer[..count], client);
                     }
                 }
