@@ -1,6 +1,7 @@
 //! `braid lab plan`: what an operator's access networks give to its patients, and what that costs.
 
 mod check;
+mod day;
 mod file;
 mod model;
 
@@ -16,7 +17,7 @@ use crate::runner::Runner;
 use crate::scenario::read_bounded;
 use crate::to_terminal;
 use file::Plan;
-use model::Outcome;
+use model::{HourOutcome, Outcome};
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -38,7 +39,7 @@ pub struct PlanOptions {
     /// Print an object with the plan's outcome and the comparison with the packet simulator.
     #[arg(long, env = "BRAID_LAB_JSON", default_value_t = false)]
     pub json: bool,
-    /// Compare model and packet simulator on three networks.
+    /// Compare model and packet simulator on six networks, three of them with shared accesses.
     #[arg(long, env = "BRAID_LAB_CHECK", default_value_t = false)]
     pub check: bool,
     /// Leave out the packet simulator.
@@ -73,7 +74,7 @@ impl PlanOptions {
             let plan = read(&name, &text)?;
             outcome = Some(model::solve(&plan).map_err(|error| fault(&name, error))?);
             if !self.no_check {
-                comparison.extend(check::alone(&runner, &plan, self.seed)?);
+                comparison.extend(check::own(&runner, &plan, self.seed)?);
             }
         }
         if self.check {
@@ -93,7 +94,7 @@ impl PlanOptions {
             if !comparison.is_empty() {
                 writeln!(
                     out,
-                    "\nmodel beside the packet simulator, one gateway each:"
+                    "\nmodel beside the packet simulator, one gateway of each kind:"
                 )?;
                 write!(out, "{}", table(&comparison))?;
             }
@@ -129,7 +130,7 @@ fn tables(outcome: &Outcome) -> Vec<Table> {
             "access",
             "patients in reach",
             "usable [Mbit/s]",
-            "busy hours [Mbit/s]",
+            "busiest hour [Mbit/s]",
             "used [%]",
             "headroom [Mbit/s]",
             "share [%]",
@@ -157,6 +158,7 @@ fn tables(outcome: &Outcome) -> Vec<Table> {
             "patients",
             "count",
             "uncovered [%]",
+            "one access only [%]",
             "busy hours [kbit/s]",
             "equilibrium [Mbit/s]",
             "alone [Mbit/s]",
@@ -169,6 +171,7 @@ fn tables(outcome: &Outcome) -> Vec<Table> {
             it.name.clone(),
             format!("{:.0}", it.patients),
             format!("{:.2}", it.uncovered_percent),
+            format!("{:.2}", it.single_percent),
             format!("{:.1}", it.busy_kbit_per_patient),
             format!("{:.2}", it.equilibrium_sum_mbit),
             format!("{:.2}", it.alone_mbit),
@@ -176,7 +179,48 @@ fn tables(outcome: &Outcome) -> Vec<Table> {
             format!("{:.2}", it.price_per_patient_month),
         ]);
     }
-    vec![accesses, groups]
+    let mut day = Table::new(
+        &format!("{}: cells over the day", outcome.plan),
+        &[
+            "access",
+            "hours",
+            "others [Mbit/s]",
+            "usable [Mbit/s]",
+            "load [Mbit/s]",
+            "used [%]",
+            "one gateway [Mbit/s]",
+        ],
+    );
+    for (name, hours, it) in spans(outcome) {
+        day.row(vec![
+            name.to_owned(),
+            hours,
+            format!("{:.2}", it.background_mbit),
+            format!("{:.2}", it.usable_mbit),
+            format!("{:.3}", it.load_mbit),
+            format!("{:.2}", it.used_percent),
+            format!("{:.3}", it.gateway_mbit),
+        ]);
+    }
+    vec![accesses, day, groups]
+}
+
+/// Hours in a row that are alike, by access.
+fn spans(outcome: &Outcome) -> Vec<(&str, String, &HourOutcome)> {
+    let is_like = |a: &HourOutcome, b: &HourOutcome| {
+        let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * a.abs().max(1.0);
+        near(a.usable_mbit, b.usable_mbit) && near(a.load_mbit, b.load_mbit)
+    };
+    let mut spans = Vec::new();
+    for access in &outcome.accesses {
+        for alike in access.hours.chunk_by(is_like) {
+            if let [first, ..] = alike {
+                let hours = format!("{:02}-{:02}", first.hour, first.hour + alike.len());
+                spans.push((access.name.as_str(), hours, first));
+            }
+        }
+    }
+    spans
 }
 
 fn read(name: &str, text: &str) -> Result<Plan, LabError> {
@@ -229,12 +273,30 @@ fn text_of(outcome: &Outcome) -> String {
         "{:wide$}  {:>9}  {:>13}  {:>11}  {:>7}  {:>15}  {:>7}  {:>9.1}  {:>10.2}\n\n",
         "sum", "", "", "", "", "", "", outcome.gb_per_month, outcome.price_per_month
     );
+    text += &format!(
+        "{:wide$}  {:>5}  {:>13}  {:>13}  {:>11}  {:>7}  {:>18}\n",
+        "access",
+        "hours",
+        "others Mbit/s",
+        "usable Mbit/s",
+        "load Mbit/s",
+        "used %",
+        "one gateway Mbit/s",
+    );
+    for (name, hours, it) in spans(outcome) {
+        text += &format!(
+            "{name:wide$}  {hours:>5}  {:>13.2}  {:>13.2}  {:>11.3}  {:>7.2}  {:>18.3}\n",
+            it.background_mbit, it.usable_mbit, it.load_mbit, it.used_percent, it.gateway_mbit,
+        );
+    }
+    text.push('\n');
     let wide = width(outcome.groups.iter().map(|it| it.name.as_str()).collect()).max(8);
     text += &format!(
-        "{:wide$}  {:>8}  {:>11}  {:>11}  {:>18}  {:>12}  {:>17}  {:>18}\n",
+        "{:wide$}  {:>8}  {:>11}  {:>12}  {:>11}  {:>18}  {:>12}  {:>17}  {:>18}\n",
         "patients",
         "count",
         "uncovered %",
+        "one access %",
         "busy kbit/s",
         "equilibrium Mbit/s",
         "alone Mbit/s",
@@ -243,10 +305,12 @@ fn text_of(outcome: &Outcome) -> String {
     );
     for it in &outcome.groups {
         text += &format!(
-            "{:wide$}  {:>8.0}  {:>11.2}  {:>11.1}  {:>18.2}  {:>12.2}  {:>17.3}  {:>18.2}\n",
+            "{:wide$}  {:>8.0}  {:>11.2}  {:>12.2}  {:>11.1}  {:>18.2}  {:>12.2}  {:>17.3}  \
+             {:>18.2}\n",
             it.name,
             it.patients,
             it.uncovered_percent,
+            it.single_percent,
             it.busy_kbit_per_patient,
             it.equilibrium_sum_mbit,
             it.alone_mbit,
@@ -308,7 +372,7 @@ mod tests {
 
     #[test]
     fn an_access_that_is_too_narrow_is_reported_and_its_load_moves_on() {
-        let narrow = EXAMPLE.replace("rate_mbit = 60.0", "rate_mbit = 0.5");
+        let narrow = plain().replace("rate_mbit = 30.0\ncells = 2", "rate_mbit = 0.5");
         let outcome = solve(&narrow);
         assert!(outcome.accesses[1].busy_mbit > 0.4, "{outcome:?}");
         assert!(outcome.accesses[2].busy_mbit > 0.4, "{outcome:?}");
@@ -331,13 +395,70 @@ mod tests {
         assert!((used[1] - used[2]).abs() < 0.01 * used[1], "{used:?}");
     }
 
+    /// Without the other users of LTE operator A.
+    fn plain() -> String {
+        let (before, after) = EXAMPLE.split_once("background").unwrap();
+        let (_, after) = after.split_once('\n').unwrap();
+        format!("{before}{after}")
+    }
+
+    #[test]
+    fn others_take_their_part_of_the_cells_in_their_hours_only() {
+        let plain = solve(&plain());
+        let many = solve(&EXAMPLE.replace("mbit = 24.0", "mbit = 50.0"));
+        for (before, after) in plain.accesses[1].hours.iter().zip(&many.accesses[1].hours) {
+            if (17..23).contains(&after.hour) {
+                // All ask for more than the cells have: each has the same part of its cell.
+                let senders = many.accesses[1].patients / 2.0;
+                let left = after.usable_mbit / before.usable_mbit;
+                assert!((left - senders / (senders + 30.0)).abs() < 0.01, "{left}");
+                assert!(after.gateway_mbit < 0.6 * before.gateway_mbit);
+            } else {
+                assert_eq!(after.usable_mbit, before.usable_mbit);
+            }
+        }
+        let few = solve(&EXAMPLE.replace("mbit = 24.0", "mbit = 2.0"));
+        let left = few.accesses[1].hours[20].usable_mbit;
+        let expected = plain.accesses[1].usable_mbit - 2.0 * 2.0;
+        assert!((left / expected - 1.0).abs() < 0.02, "{left} {expected}");
+    }
+
+    #[test]
+    fn more_cells_carry_more_and_each_has_its_own_background() {
+        let one = solve(&EXAMPLE.replace("cells = 2", "cells = 1"));
+        let three = solve(&EXAMPLE.replace("cells = 2", "cells = 3"));
+        let hour = |outcome: &Outcome, hour: usize| outcome.accesses[1].hours[hour].clone();
+        assert!((hour(&three, 3).usable_mbit / hour(&one, 3).usable_mbit - 3.0).abs() < 1e-9);
+        assert!((hour(&three, 20).background_mbit - 72.0).abs() < 1e-9);
+        assert!(hour(&three, 20).gateway_mbit > hour(&one, 20).gateway_mbit);
+    }
+
+    #[test]
+    fn busy_hours_may_go_on_after_midnight() {
+        let text = EXAMPLE.replace("busy_from_hour = 9.0", "busy_from_hour = 20.0");
+        let outcome = solve(&text);
+        let load = |hour: usize| -> f64 {
+            let hours = outcome.accesses.iter().map(|it| it.hours[hour].load_mbit);
+            hours.sum()
+        };
+        assert!(load(23) > 2.0 * load(12) && load(5) > 2.0 * load(12) && load(6) < load(5));
+    }
+
+    #[test]
+    fn who_has_one_access_only_is_told() {
+        let outcome = solve(EXAMPLE);
+        // 95 % and 90 %, each alone.
+        let single = 100.0 * (0.95 * 0.1 + 0.05 * 0.9);
+        assert!((outcome.groups[1].single_percent - single).abs() < 1e-9);
+    }
+
     #[test]
     fn errors_name_line_field_and_an_example() {
         let cases = [
             (
-                "rate_mbit = 60.0",
+                "rate_mbit = 30.0",
                 "rate_mbit = nan",
-                "line 25: access[1].rate_mbit",
+                "line 26: access[1].rate_mbit",
             ),
             ("coverage = 0.95", "coverage = 1.5", "access[1].coverage"),
             ("coverage = 0.95", "coverage = -0.1", "access[1].coverage"),
@@ -353,7 +474,22 @@ mod tests {
                 "\"LTE operator C\"]",
                 "patients[1].accesses[1]",
             ),
-            ("rtt_ms = 24.0", "rtt = 24.0", "line 17"),
+            ("rtt_ms = 24.0", "rtt = 24.0", "line 18"),
+            (
+                "to_hour = 23",
+                "to_hour = 7",
+                "access[1].background[0].to_hour",
+            ),
+            (
+                "per_patient = true",
+                "per_patient = true\ncells = 4",
+                "access[0].cells",
+            ),
+            (
+                "busy_from_hour = 9.0",
+                "busy_from_hour = -1.0",
+                "busy_from_hour",
+            ),
         ];
         for (from, to, expected) in cases {
             let text = EXAMPLE.replacen(from, to, 1);

@@ -1,7 +1,7 @@
 //! The plan's rates beside the packet simulator: the transport that ships, over links as the
 //! accesses are.
 
-use super::file::Plan;
+use super::file::{Group, Plan};
 use super::model;
 use crate::command::LabError;
 use crate::figures::Figure;
@@ -22,8 +22,8 @@ pub(super) const ERROR_MAX: f64 = 6.0;
 /// Packets cost time: faster accesses are simulated at this rate, and the result is scaled.
 const MBIT_MAX: f64 = 15.0;
 
-/// One gateway on three networks, and two gateways that share one access.
-const NETWORKS: [(&str, &str); 4] = [
+/// One gateway on three networks, and several gateways on three with shared accesses.
+const NETWORKS: [(&str, &str); 6] = [
     (
         "two_accesses",
         include_str!("../../scenarios/plan/check-two.toml"),
@@ -37,9 +37,17 @@ const NETWORKS: [(&str, &str); 4] = [
         "shared",
         include_str!("../../scenarios/plan/check-shared.toml"),
     ),
+    (
+        "shared_both",
+        include_str!("../../scenarios/plan/check-shared-both.toml"),
+    ),
+    (
+        "shared_cell",
+        include_str!("../../scenarios/plan/check-shared-cell.toml"),
+    ),
 ];
 
-/// Rows of all four.
+/// Rows of all.
 pub(super) fn rows(runner: &Runner, seed: u64) -> Result<Vec<Figure>, LabError> {
     let mut rows = Vec::new();
     for (name, text) in NETWORKS {
@@ -50,7 +58,7 @@ pub(super) fn rows(runner: &Runner, seed: u64) -> Result<Vec<Figure>, LabError> 
 }
 
 /// One gateway of the first group with all its accesses; each further group is one gateway with
-/// one access.
+/// one access, in the order of the accesses.
 pub(super) fn of(
     runner: &Runner,
     name: &str,
@@ -85,10 +93,13 @@ pub(super) fn of(
         .chain(report.competitors.iter().map(|it| &it.timeline))
         .map(|timeline| timeline.mbit_within(FROM, TO) / scale);
     let mut rows = Vec::new();
+    let (mut planned_sum, mut simulated_sum) = (0.0, 0.0);
     for (number, (group, simulated)) in (1..).zip(expected.groups.iter().zip(measured)) {
         let id = format!("plan.{name}.gateway{number}");
         let planned = group.equilibrium_sum_mbit;
         let error = 100.0 * (planned - simulated).abs() / simulated.max(1e-9);
+        planned_sum += planned;
+        simulated_sum += simulated;
         rows.push(Figure::shown(
             format!("{id}.planned"),
             "Mbit/s",
@@ -109,6 +120,11 @@ pub(super) fn of(
             Figure::shown(error_id, "%", None, error)
         });
     }
+    if plan.patients.len() > 1 {
+        let error = 100.0 * (planned_sum - simulated_sum).abs() / simulated_sum.max(1e-9);
+        let id = format!("plan.{name}.sum.error");
+        rows.push(Figure::at_most(id, "%", None, ERROR_MAX, error));
+    }
     Ok(rows)
 }
 
@@ -117,6 +133,8 @@ fn alone_of(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     for access in &mut plan.access {
         access.coverage = 1.0;
+        access.cells = 1.0;
+        access.background.clear();
     }
     for group in &mut plan.patients {
         group.count = 1.0;
@@ -124,15 +142,33 @@ fn alone_of(plan: &Plan) -> Plan {
     plan
 }
 
-/// The user's own accesses with one gateway and nobody else.
-pub(super) fn alone(runner: &Runner, plan: &Plan, seed: u64) -> Result<Vec<Figure>, LabError> {
+/// The user's own accesses with one gateway and nobody else; then with one more gateway in a cell
+/// of each access that is shared.
+pub(super) fn own(runner: &Runner, plan: &Plan, seed: u64) -> Result<Vec<Figure>, LabError> {
     let mut plan = plan.clone();
     plan.patients.truncate(1);
     if let Some(group) = plan.patients.first_mut() {
         group.accesses.clear();
     }
-    // Access that all share is one gateway's alone here.
-    of(runner, "own", &plan, seed)
+    let mut rows = of(runner, "own", &plan, seed)?;
+    // Further gateways take the first accesses.
+    plan.access.sort_by_key(|access| access.per_patient);
+    let shared = plan.access.iter().filter(|it| !it.per_patient);
+    let further: Vec<Group> = shared
+        .flat_map(|access| {
+            let like = plan.patients.first().cloned();
+            like.map(|group| Group {
+                name: format!("beside it on {}", access.name),
+                accesses: vec![access.name.clone()],
+                ..group
+            })
+        })
+        .collect();
+    if !further.is_empty() {
+        plan.patients.extend(further);
+        rows.extend(of(runner, "own_shared", &plan, seed)?);
+    }
+    Ok(rows)
 }
 
 #[cfg(test)]
@@ -145,7 +181,7 @@ mod tests {
     fn planned_rates_are_those_of_the_packet_simulator() {
         let runner = Runner::new(Identity::new().unwrap(), false);
         let rows = rows(&runner, 3).unwrap();
-        assert_eq!(rows.len(), 3 * 3 + 2 * 3);
+        assert_eq!(rows.len(), 3 * 3 + (2 + 3 + 4) * 3 + 3);
         let missed: Vec<&Figure> = rows.iter().filter(|row| !row.met).collect();
         assert!(missed.is_empty(), "{rows:#?}");
     }

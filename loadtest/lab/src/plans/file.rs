@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 pub(super) const ACCESSES_MAX: usize = 5;
 const GROUPS_MAX: usize = 32;
 const TRAFFICS_MAX: usize = 32;
+const BACKGROUNDS_MAX: usize = 48;
 const NAME_BYTES_MAX: usize = 200;
 
 #[derive(Debug, Clone, Deserialize)]
@@ -17,6 +18,9 @@ pub(super) struct Plan {
     pub(super) split: Split,
     #[serde(default = "day")]
     pub(super) busy_hours_per_day: f64,
+    /// When they begin.
+    #[serde(default)]
+    pub(super) busy_from_hour: f64,
     #[serde(default = "month")]
     pub(super) days_per_month: f64,
     #[serde(default = "currency")]
@@ -46,6 +50,12 @@ pub(super) struct Access {
     /// The rate is that of each patient; otherwise all share it.
     #[serde(default)]
     pub(super) per_patient: bool,
+    /// Cells, each with this rate; patients are spread over them evenly.
+    #[serde(default = "one")]
+    pub(super) cells: f64,
+    /// Other users of each cell, or of the patient's line.
+    #[serde(default)]
+    pub(super) background: Vec<Background>,
     pub(super) rtt_ms: f64,
     #[serde(default)]
     pub(super) loss: f64,
@@ -56,6 +66,18 @@ pub(super) struct Access {
     /// Keepalives of one gateway without traffic.
     #[serde(default)]
     pub(super) idle_mb_per_month: f64,
+}
+
+/// What others ask of one cell between two hours of the day.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Background {
+    pub(super) from_hour: f64,
+    pub(super) to_hour: f64,
+    /// Payload of all of them.
+    pub(super) mbit: f64,
+    /// Each has as good a share of a full cell as a gateway.
+    pub(super) users: f64,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -82,6 +104,10 @@ fn day() -> f64 {
     24.0
 }
 
+fn one() -> f64 {
+    1.0
+}
+
 fn month() -> f64 {
     30.0
 }
@@ -90,7 +116,7 @@ fn currency() -> String {
     "EUR".to_owned()
 }
 
-const EXAMPLES: [(&str, &str); 14] = [
+const EXAMPLES: [(&str, &str); 20] = [
     ("name", "name = \"LTE operator A\""),
     ("split", "split = \"balanced\", \"fastest\" or \"cheapest\""),
     (
@@ -101,6 +127,15 @@ const EXAMPLES: [(&str, &str); 14] = [
     ("rate_mbit", "rate_mbit = 40.0"),
     ("rtt_ms", "rtt_ms = 50.0"),
     ("loss", "loss = 0.01"),
+    ("cells", "cells = 3"),
+    (
+        "background",
+        "background = [{ from_hour = 17, to_hour = 23, mbit = 30.0, users = 20 }]",
+    ),
+    ("from_hour", "from_hour = 17"),
+    ("to_hour", "to_hour = 23"),
+    ("mbit", "mbit = 30.0"),
+    ("users", "users = 20"),
     ("price_per_gb", "price_per_gb = 2.5"),
     ("coverage", "coverage = 0.9"),
     ("count", "count = 60"),
@@ -132,6 +167,7 @@ impl Plan {
             24.0,
             "10.0",
         )?;
+        within("busy_from_hour", self.busy_from_hour, 0.0, 24.0, "8.0")?;
         within("days_per_month", self.days_per_month, 1.0, 31.0, "30.0")?;
         count("access", self.access.len(), ACCESSES_MAX)?;
         count("patients", self.patients.len(), GROUPS_MAX)?;
@@ -153,6 +189,14 @@ impl Plan {
                 1e6,
                 "50.0",
             )?;
+            within(&at("cells"), access.cells, 1.0, 1e5, "3")?;
+            if access.per_patient && access.cells > 1.0 {
+                return refuse(
+                    &at("cells"),
+                    "a line of each patient has no cells; for example per_patient = false",
+                );
+            }
+            check_background(&at("background"), &access.background)?;
         }
         for (index, group) in self.patients.iter().enumerate() {
             self.check_group(&format!("patients[{index}]"), group)?;
@@ -197,6 +241,26 @@ impl Plan {
         };
         (0..self.access.len()).filter(has).collect()
     }
+}
+
+fn check_background(field: &str, background: &[Background]) -> Result<(), Invalid> {
+    if background.len() > BACKGROUNDS_MAX {
+        return count(field, background.len(), BACKGROUNDS_MAX);
+    }
+    for (index, it) in background.iter().enumerate() {
+        let at = |part: &str| format!("{field}[{index}].{part}");
+        within(&at("from_hour"), it.from_hour, 0.0, 24.0, "17")?;
+        within(&at("to_hour"), it.to_hour, 0.0, 24.0, "23")?;
+        if it.to_hour <= it.from_hour {
+            return refuse(
+                &at("to_hour"),
+                "not after from_hour; for example two entries, one to 24 and one from 0",
+            );
+        }
+        within(&at("mbit"), it.mbit, 0.0, 1e5, "30.0")?;
+        within(&at("users"), it.users, 1.0, 1e6, "20")?;
+    }
+    Ok(())
 }
 
 fn refuse<T>(field: &str, reason: &str) -> Result<T, Invalid> {

@@ -1,20 +1,16 @@
-//! What a plan comes to: loads in the busy hours, equilibrium rates when all gateways send at
-//! once, bytes and price.
+//! What a plan comes to: loads by the hour, equilibrium rates when all gateways send at once,
+//! bytes and price.
 //!
 //! Patients of a group are parted by the accesses that cover them, each access on its own. Rates
 //! are those of payload: an access gives its rate less random loss and headers.
 
-use ::fluid::{Capacity, Network, NoEquilibrium, Resource, Route, Source, equilibrium};
+use ::fluid::NoEquilibrium;
 use serde::Serialize;
 
+use super::day::{self, HOURS, Offer};
 use super::file::{Access, Plan, Split};
 use crate::scenario::HEADER_SHARE;
 
-/// beta and a of the equilibrium: a (1 + beta) is below pi/2, and resources are used to 98 % and
-/// more.
-const RESPONSIVENESS: f64 = 2000.0;
-const INCREASE: f64 = 5e-4;
-const DECREASE: f64 = 0.875;
 /// Rounds in which loads are balanced.
 const ROUNDS_MAX: u32 = 20_000;
 /// Patients of a part that counts.
@@ -27,10 +23,24 @@ struct Part {
     patients: f64,
     /// Indices of accesses; never empty.
     accesses: Vec<usize>,
-    /// Payload of one patient in the busy hours, Mbit/s.
+    /// Payload of one patient in the hour that is looked at, Mbit/s.
     demand: f64,
     /// Of that, on each access.
     carried: Vec<f64>,
+}
+
+/// One access in one hour.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct HourOutcome {
+    pub(super) hour: usize,
+    /// Asked by other users of its cells, Mbit/s.
+    pub(super) background_mbit: f64,
+    /// Left for the plan's gateways.
+    pub(super) usable_mbit: f64,
+    pub(super) load_mbit: f64,
+    pub(super) used_percent: f64,
+    /// One gateway, while all within reach send as much as they can.
+    pub(super) gateway_mbit: f64,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -50,11 +60,15 @@ pub(super) struct AccessOutcome {
     pub(super) name: String,
     /// Patients within reach.
     pub(super) patients: f64,
-    /// Payload that it can carry, Mbit/s.
+    /// Payload that it can carry for the plan, in the hour in which it is used most, Mbit/s.
     pub(super) usable_mbit: f64,
+    /// The load of that hour.
     pub(super) busy_mbit: f64,
     pub(super) used_percent: f64,
     pub(super) headroom_mbit: f64,
+    /// That hour; the first of several.
+    pub(super) tightest_hour: usize,
+    pub(super) hours: Vec<HourOutcome>,
     /// Of the payload of all accesses.
     pub(super) share_percent: f64,
     pub(super) gb_per_month: f64,
@@ -67,9 +81,11 @@ pub(super) struct GroupOutcome {
     pub(super) patients: f64,
     /// Out of reach of every access.
     pub(super) uncovered_percent: f64,
+    /// Within reach of one access only: nothing takes over when it fails.
+    pub(super) single_percent: f64,
     pub(super) busy_kbit_per_patient: f64,
-    /// Equilibrium rate of one gateway when all send as much as they can, Mbit/s, by access and
-    /// in sum.
+    /// Equilibrium rate of one gateway when all send as much as they can, in the worst hour of each
+    /// access, Mbit/s, by access and in sum.
     pub(super) equilibrium_mbit: Vec<f64>,
     pub(super) equilibrium_sum_mbit: f64,
     /// One gateway with every access, and nobody else.
@@ -90,32 +106,95 @@ fn wire_share(access: &Access) -> f64 {
 
 pub(super) fn solve(plan: &Plan) -> Result<Outcome, NoEquilibrium> {
     let mut parts = parts(plan);
-    // A line of one's own is as wide as its users are many.
     let reach = |access: usize| -> f64 {
         let within = parts.iter().filter(|part| part.accesses.contains(&access));
         within.map(|part| part.patients).sum()
     };
     let reached: Vec<f64> = (0..plan.access.len()).map(reach).collect();
-    let capacities: Vec<f64> = plan
+    let offers: Vec<[Offer; HOURS]> = plan
         .access
         .iter()
         .zip(&reached)
-        .map(|(access, patients)| {
-            usable(access)
-                * if access.per_patient {
-                    patients.max(1.0)
-                } else {
-                    1.0
-                }
-        })
-        .collect();
-    match plan.split {
-        Split::Balanced => balance(&mut parts, &capacities),
-        Split::Fastest => fill(&mut parts, &capacities, |it| plan.access[it].rtt_ms),
-        Split::Cheapest => fill(&mut parts, &capacities, |it| plan.access[it].price_per_gb),
+        .map(|(access, gateways)| day::offers(access, *gateways))
+        .collect::<Result<_, _>>()?;
+    let mut day = Day::new(plan, &parts);
+    for hour in 0..HOURS {
+        let capacities: Vec<f64> = offers.iter().map(|it| it[hour].usable_mbit).collect();
+        let busy = day::busy_part(plan, hour);
+        for part in &mut parts {
+            part.demand = demand(plan, part.group, busy);
+            let even = part.demand / part.accesses.len() as f64;
+            part.carried.fill(even);
+        }
+        match plan.split {
+            Split::Balanced => balance(&mut parts, &capacities),
+            Split::Fastest => fill(&mut parts, &capacities, |it| plan.access[it].rtt_ms),
+            Split::Cheapest => fill(&mut parts, &capacities, |it| plan.access[it].price_per_gb),
+        }
+        day.add(hour, &parts, &offers);
     }
-    let rates = rates(plan, &parts)?;
-    Ok(outcome(plan, &parts, &reached, &capacities, &rates))
+    Ok(outcome(plan, &parts, &reached, day))
+}
+
+/// Sums over the hours.
+struct Day {
+    /// By access.
+    hours: Vec<Vec<HourOutcome>>,
+    /// Mbit/s times hours of one patient, by part and its accesses.
+    carried: Vec<Vec<f64>>,
+    /// Greatest payload of one patient, by group, Mbit/s.
+    busy: Vec<f64>,
+}
+
+impl Day {
+    fn new(plan: &Plan, parts: &[Part]) -> Self {
+        let of_part = |part: &Part| vec![0.0; part.accesses.len()];
+        Self {
+            hours: vec![Vec::with_capacity(HOURS); plan.access.len()],
+            carried: parts.iter().map(of_part).collect(),
+            busy: vec![0.0; plan.patients.len()],
+        }
+    }
+
+    fn add(&mut self, hour: usize, parts: &[Part], offers: &[[Offer; HOURS]]) {
+        let loads = loads(parts, offers.len());
+        for ((hours, load_mbit), offer) in self.hours.iter_mut().zip(loads).zip(offers) {
+            let offer = offer[hour];
+            hours.push(HourOutcome {
+                hour,
+                background_mbit: offer.background_mbit,
+                usable_mbit: offer.usable_mbit,
+                load_mbit,
+                used_percent: 100.0 * load_mbit / offer.usable_mbit,
+                gateway_mbit: offer.gateway_mbit,
+            });
+        }
+        for (part, sums) in parts.iter().zip(&mut self.carried) {
+            for (sum, carried) in sums.iter_mut().zip(&part.carried) {
+                *sum += carried;
+            }
+            let busy = &mut self.busy[part.group];
+            *busy = busy.max(part.demand);
+        }
+    }
+}
+
+/// Payload of one patient in an hour of which this part is busy, Mbit/s. Traffic of more hours than
+/// the busy ones fills those, and goes on in the others.
+fn demand(plan: &Plan, group: usize, busy: f64) -> f64 {
+    let busy_hours = plan.busy_hours_per_day;
+    let quiet_hours = HOURS as f64 - busy_hours;
+    let traffic = plan.patients[group].traffic.iter();
+    let mean = traffic.map(|it| {
+        let within = it.hours_per_day.min(busy_hours) / busy_hours;
+        let outside = if quiet_hours > 0.0 {
+            (it.hours_per_day - busy_hours).max(0.0) / quiet_hours
+        } else {
+            0.0
+        };
+        it.kbit / 1e3 * (within * busy + outside * (1.0 - busy))
+    });
+    mean.sum()
 }
 
 /// Each group by the accesses that cover its patients.
@@ -123,10 +202,6 @@ fn parts(plan: &Plan) -> Vec<Part> {
     let mut parts = Vec::new();
     for (index, group) in plan.patients.iter().enumerate() {
         let own = plan.accesses_of(group);
-        let busy = group.traffic.iter().map(|it| {
-            it.kbit / 1e3 * it.hours_per_day.min(plan.busy_hours_per_day) / plan.busy_hours_per_day
-        });
-        let demand: f64 = busy.sum();
         for subset in 1_u32..1 << own.len() {
             let is_in = |place: usize| subset >> place & 1 == 1;
             let shares = own.iter().enumerate().map(|(place, access)| {
@@ -145,13 +220,12 @@ fn parts(plan: &Plan) -> Vec<Part> {
                 .map(|(_, access)| *access)
                 .collect();
             if patients > PATIENTS_MIN {
-                let even = demand / accesses.len() as f64;
                 parts.push(Part {
                     group: index,
                     patients,
-                    carried: vec![even; accesses.len()],
+                    carried: vec![0.0; accesses.len()],
                     accesses,
-                    demand,
+                    demand: 0.0,
                 });
             }
         }
@@ -249,100 +323,38 @@ fn fill(parts: &mut [Part], capacities: &[f64], order: impl Fn(usize) -> f64) {
     }
 }
 
-/// Equilibrium rates of one patient of each part, by its accesses, when all send as much as they
-/// can.
-///
-/// Each gateway is one sender at each access: the controller couples paths only where they share
-/// a bottleneck.
-fn rates(plan: &Plan, parts: &[Part]) -> Result<Vec<Vec<f64>>, NoEquilibrium> {
-    let mut network = Network {
-        increase: INCREASE,
-        ..Network::default()
+fn outcome(plan: &Plan, parts: &[Part], reached: &[f64], day: Day) -> Outcome {
+    let worst = |hours: &Vec<HourOutcome>| {
+        let rates = hours.iter().map(|it| it.gateway_mbit);
+        rates.fold(f64::INFINITY, f64::min)
     };
-    let mut senders = vec![0.0; plan.access.len()];
-    for part in parts {
-        for access in &part.accesses {
-            senders[*access] += part.patients;
-        }
-    }
-    let shared = |access: usize| !plan.access[access].per_patient && senders[access] > 0.0;
-    let shared: Vec<usize> = (0..plan.access.len()).filter(|it| shared(*it)).collect();
-    for &access in &shared {
-        let own = &plan.access[access];
-        let trip_s = (own.rtt_ms / 1e3).max(1e-3);
-        network.resources.push(Resource {
-            name: own.name.clone(),
-            // The penalty's steepness asks for small units.
-            nominal: usable(own) * 1e3,
-            responsiveness: RESPONSIVENESS,
-            capacity: Capacity::Constant,
-        });
-        network.sources.push(Source {
-            name: own.name.clone(),
-            weight: senders[access],
-        });
-        network.routes.push(Route {
-            name: own.name.clone(),
-            source: network.sources.len() - 1,
-            decrease: DECREASE,
-            round_trip_s: trip_s,
-            resources: vec![(network.resources.len() - 1, trip_s / 2.0, trip_s / 2.0)],
-        });
-    }
-    let mut each: Vec<f64> = plan.access.iter().map(usable).collect();
-    if !shared.is_empty() {
-        let free = vec![f64::INFINITY; network.sources.len()];
-        let found = equilibrium(&network, &free)?;
-        for (access, rate) in shared.iter().zip(&found.rates) {
-            // Less than one patient on average is one patient now and then.
-            each[*access] = rate / 1e3 / senders[*access].max(1.0);
-        }
-    }
-    Ok(parts
-        .iter()
-        .map(|part| part.accesses.iter().map(|access| each[*access]).collect())
-        .collect())
-}
-
-fn outcome(
-    plan: &Plan,
-    parts: &[Part],
-    reached: &[f64],
-    capacities: &[f64],
-    rates: &[Vec<f64>],
-) -> Outcome {
-    let busy = loads(parts, plan.access.len());
-    let total: f64 = busy.iter().sum();
+    let worst: Vec<f64> = day.hours.iter().map(worst).collect();
     let mut bytes = vec![0.0; plan.access.len()];
+    let mut payloads = vec![0.0; plan.access.len()];
     let mut groups = Vec::new();
     for (index, group) in plan.patients.iter().enumerate() {
         let own = || {
-            parts
-                .iter()
-                .zip(rates)
-                .filter(|(part, _)| part.group == index)
+            let all = parts.iter().zip(&day.carried);
+            all.filter(|(part, _)| part.group == index)
         };
         let covered: f64 = own().map(|(part, _)| part.patients).sum();
-        let hours = group.traffic.iter().map(|it| it.kbit * it.hours_per_day);
-        // kbit/s times hours, over a month.
-        let payload = hours.sum::<f64>() * 1e3 / 8.0 * 3600.0 * plan.days_per_month;
+        let single: f64 = own()
+            .filter(|(part, _)| part.accesses.len() == 1)
+            .map(|(part, _)| part.patients)
+            .sum();
         let (mut group_bytes, mut group_price) = (0.0, 0.0);
         let mut equilibrium = vec![0.0; plan.access.len()];
-        for (part, rates) in own() {
-            let places = part.accesses.iter().zip(part.carried.iter().zip(rates));
-            for (&access, (carried, rate)) in places {
+        for (part, carried) in own() {
+            for (&access, mbit_hours) in part.accesses.iter().zip(carried) {
                 let network = &plan.access[access];
-                let share = if part.demand > 0.0 {
-                    carried / part.demand
-                } else {
-                    0.0
-                };
                 let idle = network.idle_mb_per_month * 1e6;
-                let wire = part.patients * (payload * share * wire_share(network) + idle);
+                let payload = mbit_hours * 1e6 / 8.0 * 3600.0 * plan.days_per_month;
+                let wire = part.patients * (payload * wire_share(network) + idle);
+                payloads[access] += part.patients * payload;
                 bytes[access] += wire;
                 group_bytes += wire;
                 group_price += wire / 1e9 * network.price_per_gb;
-                equilibrium[access] += rate * part.patients / covered.max(PATIENTS_MIN);
+                equilibrium[access] += worst[access] * part.patients / covered.max(PATIENTS_MIN);
             }
         }
         let alone = plan
@@ -353,7 +365,8 @@ fn outcome(
             name: group.name.clone(),
             patients: group.count,
             uncovered_percent: 100.0 * (1.0 - covered / group.count).max(0.0),
-            busy_kbit_per_patient: own().next().map_or(0.0, |(part, _)| part.demand * 1e3),
+            single_percent: 100.0 * single / group.count,
+            busy_kbit_per_patient: day.busy[index] * 1e3,
             equilibrium_sum_mbit: equilibrium.iter().sum(),
             equilibrium_mbit: equilibrium,
             alone_mbit: alone.sum(),
@@ -361,26 +374,37 @@ fn outcome(
             price_per_patient_month: group_price / group.count,
         });
     }
-    let accesses: Vec<AccessOutcome> = plan
-        .access
-        .iter()
-        .enumerate()
-        .map(|(index, access)| AccessOutcome {
+    let total: f64 = payloads.iter().sum();
+    let mut accesses = Vec::new();
+    for ((index, access), hours) in plan.access.iter().enumerate().zip(day.hours) {
+        let tightest = hours.iter().reduce(|most, it| {
+            if it.used_percent > most.used_percent {
+                it
+            } else {
+                most
+            }
+        });
+        let Some(tightest) = tightest.cloned() else {
+            continue;
+        };
+        accesses.push(AccessOutcome {
             name: access.name.clone(),
             patients: reached[index],
-            usable_mbit: capacities[index],
-            busy_mbit: busy[index],
-            used_percent: 100.0 * busy[index] / capacities[index],
-            headroom_mbit: capacities[index] - busy[index],
+            usable_mbit: tightest.usable_mbit,
+            busy_mbit: tightest.load_mbit,
+            used_percent: tightest.used_percent,
+            headroom_mbit: tightest.usable_mbit - tightest.load_mbit,
+            tightest_hour: tightest.hour,
+            hours,
             share_percent: if total > 0.0 {
-                100.0 * busy[index] / total
+                100.0 * payloads[index] / total
             } else {
                 0.0
             },
             gb_per_month: bytes[index] / 1e9,
             price_per_month: bytes[index] / 1e9 * access.price_per_gb,
-        })
-        .collect();
+        });
+    }
     Outcome {
         plan: plan.name.clone(),
         split: plan.split,
@@ -399,8 +423,8 @@ fn warnings(accesses: &[AccessOutcome], groups: &[GroupOutcome]) -> Vec<String> 
         .filter(|it| it.headroom_mbit < 0.0)
         .map(|it| {
             format!(
-                "{} is overloaded in the busy hours: {:.2} of {:.2} Mbit/s",
-                it.name, it.busy_mbit, it.usable_mbit
+                "{} is overloaded from {:02}:00 on: {:.2} of {:.2} Mbit/s",
+                it.name, it.tightest_hour, it.busy_mbit, it.usable_mbit
             )
         });
     let uncovered = groups
