@@ -20,6 +20,7 @@ mod emulator;
 mod emulator_tests;
 pub(crate) mod exhibit;
 mod identities;
+mod inner;
 mod lateness;
 mod line;
 mod namespace;
@@ -29,6 +30,7 @@ pub(crate) mod prober;
 mod product;
 mod speed;
 mod transfer;
+mod yardstick;
 
 pub use bed::{Kept, KernelError, KernelReport};
 pub use command::KernelOptions;

@@ -7,7 +7,7 @@ mod lte;
 mod pals;
 mod steering;
 pub(crate) mod versions;
-mod yardstick;
+pub(crate) mod yardstick;
 
 use crate::all::Experiment;
 

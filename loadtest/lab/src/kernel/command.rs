@@ -9,13 +9,14 @@ use super::bed::{Kept, KernelError, KernelReport};
 use super::compare::{Comparison, believed, compare, scenarios, shortened};
 use super::identities::Identities;
 use super::namespace::permitted;
-use super::{product, speed, transfer};
+use super::{product, speed, transfer, yardstick};
 use crate::command::LabError;
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
 use crate::rival;
 use crate::scenario::{HEADER_SHARE, Interface, RateSpec, Scenario};
 use crate::selection::Selection;
+use crate::studies::yardstick::ratio_min;
 
 use crate::wire::NOT_COMPLETED;
 
@@ -35,13 +36,14 @@ const CONGESTIONS: [&str; 3] = ["cubic", "bbr", "reno"];
 const FLOWS: u32 = 8;
 
 const ONLY: &str = "Only figures whose id starts with this: kernel.emulator, kernel.vs_virtual, \
-     kernel.baseline, kernel.product";
+     kernel.baseline, kernel.product, kernel.yardstick";
 const EXAMPLES: &str = "\
 Examples:
   braid lab kernel                                all, some twenty minutes
   braid lab kernel --only kernel.vs_virtual.pals  PALS in both times
   braid lab kernel --only kernel.product --direction upload
   braid lab kernel --file scenario.toml           one scenario in both times
+  braid lab kernel --only kernel.yardstick        mqvpn's profiles with an inner QUIC flow
   braid lab kernel --only kernel.baseline --json  beside TCP and MPTCP, as JSON
 
 Needs root, /dev/net/tun and iproute2. Namespaces are called braidlab-<process>-<number>-<role> and
@@ -147,6 +149,9 @@ impl Session<'_> {
         }
         if self.options.selection.wants("kernel.product") {
             self.products()?;
+        }
+        if self.options.selection.wants("kernel.yardstick") {
+            self.yardstick()?;
         }
         Ok(())
     }
@@ -360,6 +365,32 @@ impl Session<'_> {
             self.row(&format!("{name}.{label}.run"), run);
             let figure = Figure::at_least(format!("{name}.{label}"), "%", None, target, share);
             self.figures.push(figure);
+        }
+        Ok(())
+    }
+
+    /// Profiles of the public yardstick with an inner QUIC flow: both paths beside the best leg.
+    fn yardstick(&mut self) -> Result<(), LabError> {
+        self.say_run_header();
+        for profile in yardstick::PROFILES {
+            let name = format!("kernel.yardstick.{profile}");
+            if !self.options.selection.wants(&name) {
+                continue;
+            }
+            let Some(scenario) = yardstick::scenario(profile, self.options.seed)? else {
+                continue;
+            };
+            let legs = yardstick::run(&scenario, &self.identities, self.options.attempts)?;
+            let (best, ratio) = (legs.best_leg_mbit(), legs.ratio());
+            for (leg, run) in yardstick::NAMES.into_iter().zip(legs.runs) {
+                self.row(&format!("{name}.{leg}"), run);
+            }
+            self.say(&format!(
+                "{name}: {ratio:.2} times the best single leg ({best:.1} Mbit/s)"
+            ));
+            let id = format!("{name}.ratio");
+            self.figures
+                .push(Figure::at_least(id, "x", None, ratio_min(profile), ratio));
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use super::compare::{believed, shortened};
 use super::identities::Identities;
 use super::namespace::permitted;
 use super::transfer;
+use super::yardstick as of_yardstick;
 use crate::all::{Experiment, Task};
 use crate::command::LabError;
 use crate::drive::Environment;
@@ -23,6 +24,7 @@ use crate::plot::{Axis, Boxes, Lines};
 use crate::references;
 use crate::report::mean;
 use crate::scenario::{Controller, Direction, Scenario};
+use crate::studies::yardstick::ratio_min;
 
 /// Runs are made again until the machine keeps up, at most so often.
 const ATTEMPTS: u32 = 3;
@@ -42,6 +44,12 @@ pub(crate) fn experiments() -> Vec<Experiment> {
             section: Section::Lte,
             cost_s: (1, 1500),
             run: lte,
+        },
+        Experiment {
+            id: "yardstick.kernel",
+            section: Section::Yardstick,
+            cost_s: (15, 180),
+            run: yardstick,
         },
         Experiment {
             id: "keepalive.packets",
@@ -302,5 +310,63 @@ fn lte(task: &Task<'_>) -> Result<Exhibit, LabError> {
         boxes = boxes.group(&name, &samples);
     }
     exhibit.plot("lte.kernel", boxes);
+    Ok(exhibit)
+}
+
+fn yardstick(task: &Task<'_>) -> Result<Exhibit, LabError> {
+    let id = "yardstick.kernel";
+    let title = "Profiles of mqvpn in kernel time, with an inner QUIC flow";
+    let mut exhibit = Exhibit::new(title, &task.command(id)).note(
+        "The library's single-path QUIC as the application, its UDP in datagrams of the product's \
+         tunnel, through the proxy service, in network namespaces. 20 MiB or 12 s. The ratio is by \
+         the better leg of the same run. A run in which the machine did not keep up is repeated, \
+         and counted when that does not help.",
+    );
+    if let Some(reason) = refusal()? {
+        exhibit.skipped.push(reason);
+        return Ok(exhibit);
+    }
+    let profiles: &[&str] = if task.quick {
+        &["lte_starlink"]
+    } else {
+        &of_yardstick::PROFILES
+    };
+    let identities = Identities::new().map_err(KernelError::from)?;
+    let bar = task.runner.bar(id, profiles.len() as u64);
+    let columns = [
+        "profile",
+        "path a alone [Mbit/s]",
+        "path b alone [Mbit/s]",
+        "both [Mbit/s]",
+        "ratio to the best leg",
+        "runs not believed",
+    ];
+    let mut table = Table::new("Inner QUIC flow, goodput from connect()", &columns);
+    for &profile in profiles {
+        let Some(scenario) = of_yardstick::scenario(profile, task.seed)? else {
+            continue;
+        };
+        let legs = of_yardstick::run(&scenario, &identities, ATTEMPTS)?;
+        bar.inc(1);
+        let mut row = vec![profile.to_owned()];
+        row.extend(
+            legs.runs
+                .iter()
+                .map(|run| format!("{:.2}", of_yardstick::mbit(&run.0))),
+        );
+        let doubtful = legs.runs.iter().filter(|run| !run.0.kept.up).count();
+        row.extend([format!("{:.2}", legs.ratio()), format!("{doubtful}")]);
+        table.row(row);
+        let id = format!("kernel.yardstick.{profile}.ratio");
+        exhibit.figures.push(Figure::at_least(
+            &*id,
+            "x",
+            references::figure(&id),
+            ratio_min(profile),
+            legs.ratio(),
+        ));
+    }
+    bar.finish_and_clear();
+    exhibit.tables.push(table);
     Ok(exhibit)
 }

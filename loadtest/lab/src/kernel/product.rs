@@ -28,7 +28,7 @@ use crate::rival;
 use crate::scenario::{Controller, Direction, Scenario};
 
 /// Where the application's peer listens, in the server's namespace.
-const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_IP), 5001);
+pub(super) const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_IP), 5001);
 /// Where the forwarder listens, in the client's namespace.
 const FORWARDER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1080);
 /// Bytes that the forwarder holds for each direction.
@@ -117,17 +117,9 @@ pub fn run(scenario: &Scenario, identities: &Identities) -> Result<KernelReport,
     let receipt = Receipt::new(bed.origin, scenario.streams);
     let scenario = Arc::new(scenario.clone());
     let context = Context::new("proxy");
-    let config = proxy_config(identities)?;
-    bed.server.spawn(proxy::run(config, context.clone()));
+    start_proxy(&bed, identities, &context)?;
     let peer = bed.server.spawn(TcpListener::bind(PEER));
-    let started = bed.server.block_on(async {
-        let address = tokio::time::timeout(START_MAX, context.address("tunnel")).await;
-        let peer = peer.await.map_err(io::Error::other)??;
-        match address {
-            Ok(Some(_)) => Ok(peer),
-            _ => Err(io::Error::other("the proxy does not listen")),
-        }
-    })?;
+    let started = bed.server.block_on(peer).map_err(io::Error::other)??;
     bed.server
         .spawn(answer(started, scenario.clone(), receipt.clone()));
     let opened: Arc<Mutex<Option<Duration>>> = Arc::default();
@@ -156,6 +148,26 @@ pub fn run(scenario: &Scenario, identities: &Identities) -> Result<KernelReport,
     let bulk = receipt.bulk(*opened.lock(), scenario.limit());
     context.shutdown().request();
     bed.finish(&scenario, bulk)
+}
+
+/// The proxy service in the server's namespace, once it listens.
+pub(super) fn start_proxy(
+    bed: &Bed,
+    identities: &Identities,
+    context: &Context,
+) -> Result<(), KernelError> {
+    let config = proxy_config(identities)?;
+    bed.server.spawn(proxy::run(config, context.clone()));
+    let listens = bed.server.block_on(async {
+        let address = tokio::time::timeout(START_MAX, context.address("tunnel")).await;
+        matches!(address, Ok(Some(_)))
+    });
+    if listens {
+        return Ok(());
+    }
+    Err(KernelError::Endpoint(
+        "the proxy does not listen".to_owned(),
+    ))
 }
 
 fn proxy_config(identities: &Identities) -> Result<proxy::Config, KernelError> {

@@ -1,0 +1,76 @@
+//! The public yardstick as its authors measure it: an inner QUIC flow, in kernel time, over both
+//! paths and over each alone in the same run.
+
+use super::bed::{KernelError, KernelReport};
+use super::compare::believed;
+use super::identities::Identities;
+use super::inner;
+use crate::scenario::{Scenario, ScenarioError};
+use crate::studies::yardstick;
+
+/// Profiles of different kinds, of the sixteen: each run lasts seconds.
+pub(super) const PROFILES: [&str; 6] = [
+    "baseline",
+    "rtt_120",
+    "loss_2",
+    "bw_4to1",
+    "fiber_lte",
+    "lte_starlink",
+];
+/// A run ends by then: a slow leg alone tells its rate in that time as well.
+const LIMIT_S: f64 = 12.0;
+
+/// The goodput of an inner flow over the first path, over the second, and over both.
+pub(super) struct Legs {
+    pub(super) runs: [(KernelReport, u32); 3],
+}
+
+pub(super) const NAMES: [&str; 3] = ["path_a", "path_b", "both"];
+
+pub(super) fn scenario(profile: &str, seed: u64) -> Result<Option<Scenario>, ScenarioError> {
+    let Some(text) = yardstick::file_of(profile) else {
+        return Ok(None);
+    };
+    let mut scenario = Scenario::from_toml(text)?;
+    scenario.seed = seed;
+    scenario.limit_s = LIMIT_S;
+    Ok(Some(scenario))
+}
+
+pub(super) fn run(
+    scenario: &Scenario,
+    identities: &Identities,
+    attempts: u32,
+) -> Result<Legs, KernelError> {
+    let alone = |path: usize| {
+        let mut alone = scenario.clone();
+        alone.interfaces = scenario
+            .interfaces
+            .iter()
+            .skip(path)
+            .take(1)
+            .cloned()
+            .collect();
+        alone
+    };
+    let run = |scenario: &Scenario| believed(attempts, || inner::run(scenario, identities));
+    Ok(Legs {
+        runs: [run(&alone(0))?, run(&alone(1))?, run(scenario)?],
+    })
+}
+
+pub(super) fn mbit(run: &KernelReport) -> f64 {
+    let report = &run.report;
+    report.delivered_bytes as f64 * 8e-6 / report.from_connect_s.max(1e-3)
+}
+
+impl Legs {
+    pub(super) fn best_leg_mbit(&self) -> f64 {
+        mbit(&self.runs[0].0).max(mbit(&self.runs[1].0))
+    }
+
+    /// Over both by the best leg.
+    pub(super) fn ratio(&self) -> f64 {
+        mbit(&self.runs[2].0) / self.best_leg_mbit().max(1e-3)
+    }
+}
