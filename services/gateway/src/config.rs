@@ -8,6 +8,7 @@ use serde::Serialize;
 use service_kit::{ConfigError, Secret, ServiceConfig, config::parse_address, tls::IdentityFiles};
 use tunnel::AccessRule;
 
+use crate::from_applications;
 use crate::journal::{Limits, Overflow};
 use crate::to_dashboard::CertificateClient;
 use crate::to_ingest::{self, Options};
@@ -141,6 +142,11 @@ pub struct Config {
     /// one connection has the rate of one path.
     #[arg(long, value_enum, default_value_t = TunTcp::Streams)]
     pub tun_tcp: TunTcp,
+    /// Resolver for names, as the proxy reaches it: an address, with or without a port. Queries to
+    /// port 53 go through the tunnel to it (NET_ADMIN, nftables) if they are routed to the TUN
+    /// device, or ask its own address, or ask the resolver's address. Empty: names are not touched.
+    #[arg(long, value_name = "ADDRESS", requires = "tun")]
+    pub tun_dns: Option<String>,
     /// Token of `braid gateways enrol`. It gets the certificate and the authority (--ca) if the
     /// file of --cert does not exist. It also gets the certificate if the dashboard does not renew
     /// it any more.
@@ -306,6 +312,12 @@ impl Config {
             let reason = format!("{tun:?} would also be an access network");
             return Err(ConfigError::new("tun", reason, "--tun braid0"));
         }
+        if let Some(text) = &self.tun_dns
+            && from_applications::resolver(text).is_none()
+        {
+            let reason = format!("{text:?} is no address of a resolver");
+            return Err(ConfigError::new("tun_dns", reason, "--tun-dns 9.9.9.9"));
+        }
         let unbound = rules.iter().find(|rule| !rule.is_bound());
         if let (true, Some(unbound)) = (self.tun_routes, unbound) {
             return Err(ConfigError::new(
@@ -318,6 +330,13 @@ impl Config {
             ));
         }
         Ok(())
+    }
+
+    /// The resolver for names that are asked through the tunnel.
+    pub fn resolver(&self) -> Option<SocketAddr> {
+        self.tun_dns
+            .as_deref()
+            .and_then(from_applications::resolver)
     }
 
     /// The rules for access networks.
@@ -548,6 +567,10 @@ mod tests {
             [None, None]
         );
         assert_eq!(routed("wifi=192.0.2.0/24"), None);
+        let dns = |address: &str| refused(&["--tun", "braid0", "--tun-dns", address]);
+        assert_eq!([dns("9.9.9.9"), dns("[fd00::1]:5353")], [None, None]);
+        assert_eq!(dns("dns.example.org"), Some("tun_dns".to_owned()));
+        assert!(CommandLine::try_parse_from(["gateway", "--tun-dns", "9.9.9.9"]).is_err());
         assert!(CommandLine::try_parse_from(["gateway", "--tun-routes"]).is_err());
     }
 }

@@ -5,6 +5,7 @@
 //! TCP -> conversation (http | socks5, sans-IO) -> tunnel.open_tcp -> splice
 //!                                              -> association: UDP -> flow per destination -> tunnel.open_udp
 //! TUN device: TCP -> nftables' redirect -> redirected -> tunnel.open_tcp -> splice
+//!             port 53 -> nftables' redirect -> dns -> tunnel.open_tcp
 //!             all else -> tun -> tunnel.open_ip
 //! ```
 //!
@@ -16,6 +17,7 @@
 
 mod association;
 mod conversation;
+mod dns;
 mod http_connect;
 mod listeners;
 mod redirected;
@@ -33,6 +35,8 @@ use std::{
 use association::Association;
 use bytes::Bytes;
 use conversation::{Conversation, Dialect, Step, Wanted};
+pub use dns::Dns;
+pub(crate) use dns::resolver;
 pub(crate) use listeners::bind;
 use parking_lot::Mutex;
 pub use redirected::Redirected;

@@ -137,8 +137,7 @@ impl Redirected {
         let tunnel = match self.tunnel.open_tcp(&authority, Urgency::Bulk).await {
             Ok(tunnel) => tunnel,
             Err(error) => {
-                count("refused");
-                tracing::info!(%destination, %error, "the destination was not reached");
+                count(result_of(&error));
                 self.note_refusal(destination, &error);
                 return reset(stream);
             }
@@ -157,6 +156,15 @@ impl Redirected {
 
     /// Ends the redirection for a proxy that allows packets to the destination, but no stream.
     fn note_refusal(&self, destination: SocketAddr, error: &OpenError) {
+        if let OpenError::Refused(StatusCode::TOO_MANY_REQUESTS) = error {
+            // Written once in 10 s, however many are refused.
+            tracing::warn!(
+                limit = "the proxy's --requests-per-second-max or --tunnels-per-device-max",
+                "redirected connections are refused"
+            );
+            return;
+        }
+        tracing::info!(%destination, %error, "the destination was not reached");
         let is_forbidden = matches!(error, OpenError::Refused(StatusCode::FORBIDDEN));
         if !is_forbidden || !self.routes.read().contains(destination.ip()) {
             return;
@@ -167,6 +175,13 @@ impl Redirected {
                 to_do: "upgrade the proxy, or start this gateway with --tun-tcp packets".to_owned(),
             }));
         }
+    }
+}
+
+fn result_of(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::Refused(StatusCode::TOO_MANY_REQUESTS) => "limited",
+        _ => "refused",
     }
 }
 

@@ -14,6 +14,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 use metrics::Counter;
 use parking_lot::RwLock;
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
+use tokio::sync::watch;
 use tunnel::{
     IpAddressEntry, IpCapsule, IpGate, IpPrefix, IpRange, IpRanges, IpTunnel, OpenError,
     PACKET_BYTES_MAX, StatusCode, TunDevice, TunError, Tunnel, TunnelEnded, Urgency,
@@ -46,6 +47,8 @@ pub struct Packets {
     lanes: [Lane; 2],
     /// Destinations that the proxy allows, as it last announced them.
     announced: Arc<RwLock<IpRanges>>,
+    /// Addresses that this process has set.
+    own: watch::Sender<Vec<IpAddr>>,
 }
 
 /// The addresses and routes that this process has set.
@@ -113,7 +116,13 @@ impl Packets {
             warning,
             lanes: ["up", "down"].map(Lane::new),
             announced: Arc::default(),
+            own: watch::Sender::default(),
         })
+    }
+
+    /// Addresses of the device.
+    pub fn own(&self) -> watch::Receiver<Vec<IpAddr>> {
+        self.own.subscribe()
     }
 
     /// Destinations that the proxy allows to packets.
@@ -349,6 +358,12 @@ impl Packets {
                 standing.addresses.insert(*new);
             }
         }
+        let own = standing.addresses.iter().map(IpPrefix::network).collect();
+        self.own.send_if_modified(|known: &mut Vec<IpAddr>| {
+            let changed = *known != own;
+            *known = own;
+            changed
+        });
         for new in &routes {
             let Some(source) = source_of(gate, new) else {
                 continue;

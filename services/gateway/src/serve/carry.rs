@@ -10,7 +10,7 @@ use crate::{
     Config, RunError, TunTcp,
     clock::Moment,
     drain::Carrying,
-    from_applications::{self, Applications, Packets, Redirected},
+    from_applications::{self, Applications, Dns, Packets, Redirected},
     parts::Parts,
     steering::{Flows, Steering},
     to_path_telemetry::Telemetry,
@@ -111,7 +111,10 @@ async fn open_tun(
     let warning = context.health().warning("tun");
     let opened = Packets::open(name, config.tun_routes, tunnel.clone(), warning).await?;
     if config.tun_tcp == TunTcp::Streams {
-        redirect_tcp(name, tunnel, flows, &opened, context);
+        redirect_tcp(name, tunnel, flows.clone(), &opened, context);
+    }
+    if let Some(resolver) = config.resolver() {
+        Dns::start(name, resolver, tunnel.clone(), flows, opened.own(), context);
     }
     Ok(opened)
 }

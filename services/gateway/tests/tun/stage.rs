@@ -22,11 +22,17 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tempfile::TempDir;
 use testkit::{
     DEADLINE,
+    emulated_link::emulate,
+    link::LinkConfig,
     netns::{World, proxy},
 };
+use tunnel::Interface;
 
 pub const DEVICES: [(&str, u8); 2] = [("wlan0", 1), ("wwan0", 2)];
 pub const TUN: &str = "braid0";
+
+/// More than any test carries.
+const UNLIMITED: &str = "10gbit";
 
 /// Permitted at the proxy, and not; both exist.
 pub const LISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
@@ -88,9 +94,34 @@ impl End {
     }
 }
 
+/// The gateway's networks behind these links.
+fn emulated(links: &[LinkConfig; 2]) -> Vec<Interface> {
+    let both = DEVICES.iter().zip(links);
+    both.map(|((device, net), link)| {
+        let address = IpAddr::from([10, *net, 0, 2]);
+        let plain = Interface::bind(*device, address, Some(device)).unwrap();
+        let (socket, _) = emulate(plain.socket, link, u64::from(*net));
+        Interface { socket, ..plain }
+    })
+    .collect()
+}
+
 impl Stage {
     /// With networks of that rate; `None`, with a message, on hosts without namespaces.
     pub fn start(rate: &str, gateway_flags: &str) -> Option<Self> {
+        Self::start_behind(rate, None, gateway_flags)
+    }
+
+    /// The same with the gateway's networks behind emulated links.
+    pub fn start_over(links: [LinkConfig; 2], gateway_flags: &str) -> Option<Self> {
+        Self::start_behind(UNLIMITED, Some(links), gateway_flags)
+    }
+
+    fn start_behind(
+        rate: &str,
+        links: Option<[LinkConfig; 2]>,
+        gateway_flags: &str,
+    ) -> Option<Self> {
         let _ = tracing_subscriber::fmt()
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
             .with_test_writer()
@@ -135,7 +166,10 @@ impl Stage {
         let context = Context::new("gateway");
         let running = world.spawn("gw", {
             let context = context.clone();
-            move || async move { gateway::run(config, None, context).await.unwrap() }
+            move || async move {
+                let interfaces = links.map(|links| emulated(&links));
+                gateway::run(config, interfaces, context).await.unwrap()
+            }
         });
         Some(Self {
             world,
@@ -185,6 +219,18 @@ impl Stage {
         self.gateway.stop();
         self.proxy.stop();
     }
+}
+
+/// The IPv4 address of the TUN device in the gateway's namespace.
+pub fn own(world: &World) -> Ipv4Addr {
+    let shown = std::process::Command::new("ip")
+        .args(["-n", &world.name("gw"), "-4", "-o", "addr", "show"])
+        .args(["dev", TUN])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(shown.stdout).unwrap();
+    let address = text.split("inet ").nth(1).unwrap();
+    address.split('/').next().unwrap().parse().unwrap()
 }
 
 /// Asks until it works.

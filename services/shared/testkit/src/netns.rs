@@ -111,6 +111,23 @@ impl World {
         self.forward("px");
     }
 
+    /// Adds the side "host": a host at 10.7.0.2 whose only router is the gateway, 10.7.0.1.
+    pub fn plug_host(&self) {
+        let host = self.name("host");
+        try_ip(&format!("netns add {host}")).unwrap();
+        self.ip("host", "link set lo up");
+        self.ip(
+            "gw",
+            &format!("link add lan0 type veth peer name eth0 netns {host}"),
+        );
+        self.ip("gw", "addr add 10.7.0.1/24 dev lan0");
+        self.ip("gw", "link set lan0 up");
+        self.ip("host", "addr add 10.7.0.2/24 dev eth0");
+        self.ip("host", "link set eth0 up");
+        self.ip("host", "route add default via 10.7.0.1");
+        self.forward("gw");
+    }
+
     pub fn name(&self, side: &str) -> String {
         format!("{}-{side}", self.id)
     }
@@ -326,7 +343,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for side in ["gw", "rt", "px", "far"] {
+        for side in ["gw", "rt", "px", "far", "host"] {
             // A namespace that was not created cannot be deleted.
             let _ = try_ip(&format!("netns del {}", self.name(side)));
         }

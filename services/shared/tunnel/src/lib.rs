@@ -29,6 +29,7 @@ mod carrier;
 mod client;
 mod datagram_tunnel;
 mod datagrams;
+mod dns_redirect;
 mod exchange;
 mod fallback;
 mod h2_over_tcp;
@@ -76,6 +77,7 @@ pub use access::{AccessRule, Family};
 pub use client::{OpenError, StartError, Tunnel, TunnelConfig, TunnelEvent};
 pub use datagram_tunnel::TunnelEnded;
 pub use datagrams::DatagramCounts;
+pub use dns_redirect::{Asked, DnsRedirect, QuerySocket};
 pub use http::{StatusCode, uri::Authority};
 pub use interfaces::Interface;
 pub use ip::{

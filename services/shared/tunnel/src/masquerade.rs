@@ -42,12 +42,14 @@ pub fn masquerade(device: &str, pool: IpPrefix) -> Result<(), MasqueradeError> {
         name: CHAIN,
         hook: HOOK_POSTROUTING,
         priority: PRIORITY_OF_SOURCES,
-        rule: [
-            nftables::leaves_by_another_than(device),
-            nftables::header_matches(offset, &mask, &network),
-            nftables::masquerades(),
-        ]
-        .concat(),
+        rules: vec![
+            [
+                nftables::leaves_by_another_than(device),
+                nftables::header_matches(offset, &mask, &network),
+                nftables::masquerades(),
+            ]
+            .concat(),
+        ],
     };
     nftables::replace_table(&socket, family, TABLE, &[chain])
         .map_err(|source| MasqueradeError::Refused { pool, source })

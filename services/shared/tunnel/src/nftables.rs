@@ -9,7 +9,7 @@ use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use crate::netlink_wire::{Answer, HEADER_BYTES, NESTED, answers, attribute};
 
 /// Bound on the answers read for one transaction: one for each of its messages.
-const ANSWERS_MAX: usize = 16;
+const ANSWERS_MAX: usize = 64;
 
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
@@ -29,6 +29,7 @@ pub(crate) const FAMILY_V6: u8 = 10;
 
 const REGISTER: u32 = 1;
 const NETWORK_HEADER: u32 = 1;
+const TRANSPORT_HEADER: u32 = 2;
 const KEY_DEVICE_OUT: u32 = 7;
 const KEY_PROTOCOL: u32 = 16;
 const EQUAL: u32 = 0;
@@ -39,13 +40,13 @@ const DEVICE_NAME_BYTES: usize = 16;
 const FIB_RESULT_DEVICE_NAME: u32 = 2;
 const FIB_DESTINATION: u32 = 2;
 
-/// A chain of type `nat`, and its only rule.
+/// A chain of type `nat`, and its rules.
 pub(crate) struct NatChain {
     pub(crate) name: &'static [u8],
     pub(crate) hook: u32,
     pub(crate) priority: i32,
-    /// The concatenated expressions.
-    pub(crate) rule: Vec<u8>,
+    /// The concatenated expressions of each.
+    pub(crate) rules: Vec<Vec<u8>>,
 }
 
 /// A netlink socket for transactions, in the network namespace of the calling thread.
@@ -87,12 +88,14 @@ pub(crate) fn replace_table(
             attribute(7, b"nat\0"),
         ];
         messages.push((NEW_CHAIN, CREATE, attributes.concat()));
-        let attributes = [
-            named.clone(),
-            attribute(2, chain.name),
-            attribute(4 | NESTED, &chain.rule),
-        ];
-        messages.push((NEW_RULE, CREATE | APPEND, attributes.concat()));
+        for rule in &chain.rules {
+            let attributes = [
+                named.clone(),
+                attribute(2, chain.name),
+                attribute(4 | NESTED, rule),
+            ];
+            messages.push((NEW_RULE, CREATE | APPEND, attributes.concat()));
+        }
     }
     let mut batch = message(BATCH_BEGIN, REQUEST, 0, 0, NFTABLES, &[]);
     let mut sequence = 0;
@@ -205,6 +208,20 @@ pub(crate) fn is_protocol(protocol: u8) -> Vec<u8> {
         compare(EQUAL, &[protocol]),
     ]
     .concat()
+}
+
+/// `th dport PORT`
+pub(crate) fn is_to_port(port: u16) -> Vec<u8> {
+    const PORT_OFFSET: u32 = 2;
+    let port = port.to_be_bytes();
+    let payload = [
+        number(1, REGISTER),
+        number(2, TRANSPORT_HEADER),
+        number(3, PORT_OFFSET),
+        number(4, port.len() as u32),
+    ]
+    .concat();
+    [expression(b"payload\0", &payload), compare(EQUAL, &port)].concat()
 }
 
 /// The bytes of the network header from `offset` on, under `mask`, equal `network`.

@@ -24,10 +24,10 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::nftables::{self, FAMILY_V4, FAMILY_V6, NatChain};
 
 const TABLE: &[u8] = b"braid_tcp\0";
-const HOOK_PREROUTING: u32 = 0;
-const HOOK_OUTPUT: u32 = 3;
-const PRIORITY_OF_DESTINATIONS: i32 = -100;
-const TCP: u8 = 6;
+pub(crate) const HOOK_PREROUTING: u32 = 0;
+pub(crate) const HOOK_OUTPUT: u32 = 3;
+pub(crate) const PRIORITY_OF_DESTINATIONS: i32 = -100;
+pub(crate) const TCP: u8 = 6;
 /// Bound on connections that wait in the kernel; further ones are refused there.
 const BACKLOG: i32 = 1_024;
 
@@ -42,9 +42,9 @@ impl TcpRedirect {
     /// nftables' `nat`, `redir` and `fib`.
     /// Returns the listeners of the redirected connections. Call within a Tokio runtime.
     pub fn start(device: &str) -> io::Result<(Self, Vec<TcpListener>)> {
-        let mut listeners = vec![(FAMILY_V4, listen(Ipv4Addr::UNSPECIFIED.into())?)];
+        let mut listeners = vec![(FAMILY_V4, listen((Ipv4Addr::UNSPECIFIED, 0).into())?)];
         // A kernel without IPv6 has no connections of it.
-        if let Ok(listener) = listen(Ipv6Addr::UNSPECIFIED.into()) {
+        if let Ok(listener) = listen((Ipv6Addr::UNSPECIFIED, 0).into()) {
             listeners.push((FAMILY_V6, listener));
         }
         let socket = nftables::open()?;
@@ -55,12 +55,14 @@ impl TcpRedirect {
                 name,
                 hook,
                 priority: PRIORITY_OF_DESTINATIONS,
-                rule: [
-                    leads_to_device,
-                    nftables::is_protocol(TCP),
-                    nftables::redirects_to(port),
-                ]
-                .concat(),
+                rules: vec![
+                    [
+                        leads_to_device,
+                        nftables::is_protocol(TCP),
+                        nftables::redirects_to(port),
+                    ]
+                    .concat(),
+                ],
             };
             let chains = [
                 chain(b"local\0", HOOK_OUTPUT, nftables::leaves_by(device)),
@@ -74,13 +76,13 @@ impl TcpRedirect {
     }
 }
 
-fn listen(any: IpAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address((any, 0).into()), Type::STREAM, None)?;
+pub(crate) fn listen(any: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(any), Type::STREAM, None)?;
     if any.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     socket.set_nonblocking(true)?;
-    socket.bind(&SocketAddr::from((any, 0)).into())?;
+    socket.bind(&any.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
 }
