@@ -26,7 +26,7 @@ build: ## everything
 
 test: ## everything that CI checks; installs what it needs
 	@rm -f target/steps.txt
-	@infra/dev/need.sh room cc ip node chromium cargo-deny buf envoy kafka timescaledb curl peers
+	@infra/dev/need.sh room cc ip programs node chromium cargo-deny buf envoy kafka timescaledb curl peers
 	@$(STEP) format   cargo fmt --all --check
 	@$(STEP) contracts $(MAKE) --no-print-directory proto
 	@$(STEP) lint     $(MAKE) --no-print-directory lint
@@ -66,7 +66,7 @@ deny: ## licences, banned and unknown sources of dependencies
 
 unit: export BRAID_TEST_ENGINES ?= required
 unit: ## every Rust test; those on real engines install what they need
-	@infra/dev/need.sh cc ip envoy kafka timescaledb curl peers
+	@infra/dev/need.sh cc ip programs envoy kafka timescaledb curl peers
 	@infra/dev/unit.sh
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json

@@ -2,7 +2,7 @@
 # need.sh TOOL... - installs missing tools of the tests, and prints its actions.
 #
 #   need.sh room cc ip node chromium cargo-deny mdbook buf envoy kafka timescaledb docker helm
-#           kubeconform k6 yaml go peers curl promtool
+#           kubeconform k6 yaml go peers curl promtool programs
 #
 # Debian packages come from apt-get (root, or sudo). Everything else goes below $BRAID_CACHE
 # (default ~/.cache/braid), outside the checkout, so that a second run and a fresh clone find it.
@@ -179,6 +179,12 @@ need_go_tool() { # NAME PACKAGE VERSION
   ln -sfn "../$1-$3" "$cache/go-tools/bin/$1"
 }
 
+# Clients of others, which pass through gateway and proxy.
+need_programs() {
+  if command -v curl >/dev/null && command -v iperf3 >/dev/null && command -v proxychains4 >/dev/null; then return; fi
+  apt_install curl iperf3 proxychains4
+}
+
 need_promtool() {
   [ -x "$cache/promtool" ] || ln -sf "$("$(dirname "$0")/../airgap/debian.sh" unpack sid promtool)/usr/bin/promtool" "$cache/promtool"
 }
@@ -198,6 +204,7 @@ for tool; do
     room)       need_room ;;
     cc)         need_cc ;;
     ip)         command -v ip >/dev/null && command -v tc >/dev/null || apt_install iproute2 ;;
+    programs)   need_programs ;;
     kafka)      need_kafka ;;
     node)       need_node ;;
     chromium)   command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core ;;
