@@ -5,10 +5,11 @@
 //! is confirmed or repeated, and the tunnel ends with its session. An IP tunnel also carries its
 //! own capsules on the stream, in order.
 
+mod order;
 pub(crate) mod payload;
 pub(crate) mod queue;
 
-use std::{future::poll_fn, io, task::Poll};
+use std::{future::poll_fn, io, sync::Arc, task::Poll};
 
 use bytes::Bytes;
 use h3::quic::StreamId;
@@ -19,9 +20,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::{
     http_datagrams::{DatagramFlow, HttpDatagrams},
     ip_tunnel::capsule::{MalformedCapsule, Raw},
+    paths::Paths,
     stream::{ConnectStream, WireError},
 };
-use payload::{Arrived, Decoder, MalformedDatagram, capsule};
+use order::Numbers;
+use payload::{Arrived, Decoder, Head, MalformedDatagram, capsule};
 use queue::Queue;
 
 /// Capsules of one direction that wait; at the bound the sender waits, including the peer.
@@ -141,9 +144,14 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// For HTTP/3 with the connection's datagrams and the request's stream.
-    pub(crate) fn new(kind: Kind, by_frames: Option<(&HttpDatagrams, StreamId)>) -> Self {
-        let queue = Queue::new(kind);
+    /// For HTTP/3 with the connection's datagrams and the request's stream; with the paths by which
+    /// packets come, if both ends have agreed on an order.
+    pub(crate) fn new(
+        kind: Kind,
+        by_frames: Option<(&HttpDatagrams, StreamId)>,
+        ordered_by: Option<Arc<Paths>>,
+    ) -> Self {
+        let queue = Queue::ordered(kind, ordered_by.filter(|_| kind.is_ordered()));
         let flow = by_frames.map(|(datagrams, id)| datagrams.enter(id, queue.clone()));
         Self { queue, flow }
     }
@@ -187,6 +195,7 @@ impl Arrivals {
             stream: Mutex::new(stream),
             flow: self.flow,
             leaving: Queue::new(self.queue.kind()),
+            numbers: self.queue.is_ordered().then(Mutex::default),
             arriving: self.queue,
         };
         let tunnel = DatagramTunnel {
@@ -205,6 +214,8 @@ struct Courier {
     stream: Mutex<ConnectStream>,
     flow: Option<DatagramFlow>,
     leaving: Queue,
+    /// Of packets that leave, if an order is agreed; never contended either.
+    numbers: Option<Mutex<Numbers>>,
     arriving: Queue,
 }
 
@@ -270,16 +281,18 @@ impl Courier {
 
     async fn send(&self, payload: &[u8]) -> Result<(), WireError> {
         let kind = self.leaving.kind();
+        let place = |numbers: &Mutex<Numbers>| numbers.lock().next(payload);
+        let head = Head::new(self.numbers.as_ref().map(place));
         if let Some(flow) = &self.flow
             && self.stream.lock().peer_takes_datagrams()
         {
-            let sent = flow.send(payload).await;
+            let sent = flow.send(&head, payload).await;
             if sent.map_err(|error| WireError::Lost(error.into()))? {
                 kind.count_sent("frame");
                 return Ok(());
             }
         }
-        self.send_capsule(capsule(payload)).await?;
+        self.send_capsule(capsule(&head, payload)).await?;
         kind.count_sent("capsule");
         Ok(())
     }
@@ -304,12 +317,7 @@ impl Courier {
             };
             loop {
                 match decoder.next(&mut chunk) {
-                    // A copy, so that a few bytes do not keep the whole received packet in memory.
-                    Ok(Some(Arrived::Payload(payload))) => {
-                        if !self.arriving.push(Bytes::copy_from_slice(&payload)) {
-                            self.arriving.kind().count_dropped("arriving");
-                        }
-                    }
+                    Ok(Some(Arrived::Payload(payload))) => self.arriving.push_arrived(payload),
                     Ok(Some(Arrived::Capsule(capsule))) => {
                         if let Some(heard) = &heard {
                             // During the drop of the tunnel the capsule has no receiver.

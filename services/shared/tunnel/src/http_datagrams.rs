@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::{
     datagram_tunnel::{
         TunnelEnded,
-        payload::{open, put_context},
+        payload::{Head, open},
         queue::Queue,
     },
     varint,
@@ -96,12 +96,7 @@ impl HttpDatagrams {
             return true;
         };
         match open(queue.kind(), datagram) {
-            // A copy, so that a few bytes do not keep the whole received packet in memory.
-            Ok(Some(payload)) => {
-                if !queue.push(Bytes::copy_from_slice(&payload)) {
-                    queue.kind().count_dropped("arriving");
-                }
-            }
+            Ok(Some(payload)) => queue.push_arrived(payload),
             Ok(None) => {}
             Err(malformed) => queue.end(TunnelEnded::Malformed(malformed)),
         }
@@ -114,7 +109,6 @@ impl HttpDatagrams {
         self.0.flows.lock().insert(quarter, queue);
         let mut prefix = BytesMut::new();
         varint::put(&mut prefix, quarter);
-        put_context(&mut prefix);
         DatagramFlow {
             datagrams: self.clone(),
             quarter,
@@ -133,15 +127,20 @@ pub(crate) struct DatagramFlow {
 impl DatagramFlow {
     /// Sends a datagram as a frame. Returns false if it is too large for one, or the peer accepts
     /// none.
-    pub(crate) async fn send(&self, payload: &[u8]) -> Result<bool, noq::ConnectionError> {
+    pub(crate) async fn send(
+        &self,
+        head: &Head,
+        payload: &[u8],
+    ) -> Result<bool, noq::ConnectionError> {
         let connection = &self.datagrams.0.connection;
-        let length = self.prefix.len() + payload.len();
+        let length = self.prefix.len() + head.len() + payload.len();
         let length_max = connection.max_datagram_size().unwrap_or(0);
         if length > length_max.min(LENGTH_MAX) {
             return Ok(false);
         }
         let mut datagram = BytesMut::with_capacity(length);
         datagram.put_slice(&self.prefix);
+        datagram.put_slice(head);
         datagram.put_slice(payload);
         let datagram = datagram.freeze();
         let sending = connection.send_datagram_wait(datagram.clone());

@@ -4,7 +4,10 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -18,6 +21,10 @@ use crate::{names::is_name, slots::Slots, tcp::Counts};
 
 /// Time for which a path's trouble counts as the cause of a silence.
 pub(crate) const TROUBLE_LASTS: Duration = Duration::from_secs(10);
+
+/// Time for which a skew of the paths holds after a smaller one was measured: packets of a queue
+/// that has drained may still be under way.
+const SKEW_LASTS: Duration = Duration::from_secs(1);
 
 /// Closed paths on record, so that their last bytes are reported; at the bound the oldest is
 /// dropped.
@@ -100,6 +107,8 @@ struct Record {
 struct State {
     records: BTreeMap<PathId, Record>,
     received_datagrams: u64,
+    /// Largest skew of the last `SKEW_LASTS`, and its time.
+    skew: Option<(Duration, Instant)>,
     heard_at: Instant,
     /// Time at which a path was last silent or closed.
     troubled_at: Option<Instant>,
@@ -110,6 +119,15 @@ type Names = Arc<BTreeMap<u32, Arc<str>>>;
 /// The transport shows the number of a path only as text.
 pub(crate) fn number(id: PathId) -> u32 {
     id.to_string().parse().unwrap_or(u32::MAX)
+}
+
+/// The value of a skew that does not exist.
+const NO_SKEW: u64 = u64::MAX;
+
+/// Half the difference of the longest and the shortest round trip; `None` for fewer than two.
+fn skew(rtts: impl Iterator<Item = Duration> + Clone) -> Option<Duration> {
+    let (least, most) = (rtts.clone().min()?, rtts.clone().max()?);
+    (rtts.count() > 1).then(|| (most - least) / 2)
 }
 
 /// The figures of an open path that each turn reads.
@@ -130,6 +148,8 @@ pub(crate) struct Paths {
     /// At the client: the table that resolves the transport's labels for local addresses.
     slots: Option<Arc<Slots>>,
     state: Mutex<State>,
+    /// Read for each packet, so beside the lock.
+    skew_us: AtomicU64,
     names: watch::Sender<Names>,
     /// At the proxy: the client's, for what the proxy sends.
     schedule: Mutex<Arc<Schedule>>,
@@ -145,9 +165,11 @@ impl Paths {
             state: Mutex::new(State {
                 records: BTreeMap::new(),
                 received_datagrams: 0,
+                skew: None,
                 heard_at: now,
                 troubled_at: None,
             }),
+            skew_us: AtomicU64::new(NO_SKEW),
             names: watch::Sender::default(),
             schedule: Mutex::default(),
             troubles: watch::Sender::default(),
@@ -339,6 +361,21 @@ impl Paths {
                 peer: record.remote_address,
             });
         }
+        let measured = skew(received.iter().filter_map(|reading| {
+            let carries = state.records.get(&reading.path)?.carries;
+            carries.then_some(reading.rtt)
+        }));
+        let lasts = |(_, at): &(Duration, Instant)| now.saturating_duration_since(*at) < SKEW_LASTS;
+        let before = state.skew.filter(lasts);
+        state.skew = match (measured, before) {
+            (Some(measured), Some((before, at))) if measured < before => Some((before, at)),
+            (Some(measured), _) => Some((measured, now)),
+            (None, before) => before,
+        };
+        let us = state
+            .skew
+            .map_or(NO_SKEW, |(skew, _)| skew.as_micros() as u64);
+        self.skew_us.store(us, Ordering::Relaxed);
         let sum = received.iter().map(|reading| reading.datagrams).sum();
         if sum > state.received_datagrams {
             state.heard_at = now;
@@ -346,6 +383,13 @@ impl Paths {
         // A path that closed takes its share out of the sum.
         state.received_datagrams = sum;
         received
+    }
+
+    /// How much later than on the fastest path a packet arrives on the slowest; `None` while one
+    /// path carries all. As of the last `refresh`.
+    pub(crate) fn skew(&self) -> Option<Duration> {
+        let us = self.skew_us.load(Ordering::Relaxed);
+        (us != NO_SKEW).then(|| Duration::from_micros(us))
     }
 
     /// Silence until now means nothing: nobody was asked.

@@ -13,6 +13,10 @@ pub(crate) const CONNECT_UDP: &str = "connect-udp";
 /// `:protocol` of RFC 9484.
 pub(crate) const CONNECT_IP: &str = "connect-ip";
 
+/// Header of a request for IP and of its answer: packets have places in an order.
+const ORDER: HeaderName = HeaderName::from_static("braid-order");
+const ORDER_VALUE: HeaderValue = HeaderValue::from_static("1");
+
 /// RFC 9297, 3.4.
 const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protocol");
 
@@ -103,7 +107,19 @@ pub(crate) fn connect_ip(
     server_name: &str,
     urgency: Urgency,
 ) -> Result<Request<()>, ExtendedRequestError> {
-    extended(server_name, ip_target::ANY_PATH, urgency)
+    let mut request = extended(server_name, ip_target::ANY_PATH, urgency)?;
+    ask_for_order(request.headers_mut());
+    Ok(request)
+}
+
+/// Says that the sender numbers its packets, and puts numbered ones in order. The client proposes
+/// it, and it holds if the proxy says the same.
+pub(crate) fn ask_for_order(headers: &mut HeaderMap) {
+    headers.insert(ORDER, ORDER_VALUE);
+}
+
+pub(crate) fn asks_for_order(headers: &HeaderMap) -> bool {
+    headers.get(ORDER) == Some(&ORDER_VALUE)
 }
 
 fn extended(

@@ -17,7 +17,10 @@ use crate::{
     ip_target::{self, NotTaken},
     ip_tunnel::IpTunnel,
     names,
-    request::{CONNECT_IP, CONNECT_UDP, NAMES_PATH, Urgency, any_destination, carries_capsules},
+    request::{
+        CONNECT_IP, CONNECT_UDP, NAMES_PATH, Urgency, any_destination, ask_for_order,
+        asks_for_order, carries_capsules,
+    },
     resume::{
         header::{Attach, Attached, Offer, Token},
         server::{Kept, NotFound, Peer},
@@ -161,6 +164,7 @@ impl Dispatcher {
                     kind: Kind::Datagrams {
                         of,
                         by_frames: self.datagrams,
+                        ordered: of == Datagrams::Ip && asks_for_order(request.headers()),
                     },
                 };
                 let _ = self.ready.send(request).await;
@@ -277,6 +281,8 @@ enum Kind {
         of: Datagrams,
         /// `None` over TCP.
         by_frames: Option<HttpDatagrams>,
+        /// The client numbers packets, and puts numbered ones in order.
+        ordered: bool,
     },
 }
 
@@ -325,17 +331,26 @@ impl ConnectRequest {
     }
 
     async fn accept_datagrams(self, what: Datagrams) -> io::Result<(Arrivals, ConnectStream)> {
-        let by_frames = match &self.kind {
-            Kind::Datagrams { of, by_frames } if *of == what => by_frames.clone(),
+        let (by_frames, ordered) = match &self.kind {
+            Kind::Datagrams {
+                of,
+                by_frames,
+                ordered,
+            } if *of == what => (by_frames.clone(), *ordered),
             _ => {
                 self.refuse(StatusCode::NOT_IMPLEMENTED).await;
                 return Err(io::ErrorKind::Unsupported.into());
             }
         };
         let by_frames = by_frames.as_ref().zip(self.exchange.h3_stream());
-        let arrivals = Arrivals::new(what, by_frames);
+        let ordered_by = ordered.then(|| self.session.record().clone());
+        let arrivals = Arrivals::new(what, by_frames, ordered_by);
         let open = self.session.open_streams().enter();
-        let stream = self.exchange.accept(carries_capsules(), open).await?;
+        let mut headers = carries_capsules();
+        if ordered {
+            ask_for_order(&mut headers);
+        }
+        let stream = self.exchange.accept(headers, open).await?;
         Ok((arrivals, stream))
     }
 

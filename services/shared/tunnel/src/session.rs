@@ -356,12 +356,14 @@ impl Session {
         if !takes {
             return Err(ConnectError::Refused(StatusCode::NOT_IMPLEMENTED));
         }
-        let (stream, _) = self.ask(request, urgency, self.open.enter()).await?;
+        let (stream, answer) = self.ask(request, urgency, self.open.enter()).await?;
+        let ordered = kind == Kind::Ip && request::asks_for_order(&answer);
         let by_frames = match &self.requests {
             Requests::H3 { datagrams, .. } => Some(datagrams).zip(stream.h3_id()),
             Requests::H2(_) => None,
         };
-        Ok((Arrivals::new(kind, by_frames), stream))
+        let ordered_by = ordered.then(|| self.paths.clone());
+        Ok((Arrivals::new(kind, by_frames, ordered_by), stream))
     }
 
     pub(crate) async fn ask(

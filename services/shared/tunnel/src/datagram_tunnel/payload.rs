@@ -1,6 +1,7 @@
 //! HTTP Datagrams (RFC 9297) of CONNECT-UDP (RFC 9298) and CONNECT-IP (RFC 9484). Each has a
-//! context id; with context 0 the payload is one UDP datagram or one IP packet. On a stream each is
-//! the value of a capsule of type DATAGRAM.
+//! context id; with context 0 the payload is one UDP datagram or one IP packet, and with context 2
+//! an IP packet with its place in an order. On a stream each is the value of a capsule of type
+//! DATAGRAM.
 //!
 //! Other contexts and unknown capsule types are skipped, as the RFCs demand. A datagram that is too
 //! long for UDP or IP, or without a context, is malformed and ends the request. So does a stream
@@ -8,7 +9,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::Kind;
+use super::{Kind, order::Place};
 use crate::{
     ip_tunnel::capsule::{self, Raw},
     varint,
@@ -20,11 +21,26 @@ const DATAGRAM: u64 = 0;
 /// The context of payloads, for UDP and for IP.
 const PAYLOAD: u64 = 0;
 
+/// The context of IP packets with a lane (one byte) and a number (four). Both ends agree on it by
+/// the header `braid-order`.
+const ORDERED: u64 = 2;
+
+/// Bytes of a lane and a number.
+const PLACE_BYTES: usize = 5;
+
 /// Bytes of a context id.
 const CONTEXT_BYTES_MAX: usize = 8;
 
 /// Bytes of two variable-length integers.
 const HEADER_BYTES_MAX: usize = 16;
+
+/// A payload that has arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Payload {
+    /// `None` in the context of payloads without an order.
+    pub(crate) place: Option<Place>,
+    pub(crate) bytes: Bytes,
+}
 
 impl Kind {
     /// The longest payload of UDP (RFC 9298, 5) and of IP without jumbograms.
@@ -33,6 +49,11 @@ impl Kind {
             Self::Udp => 65_527,
             Self::Ip => 65_535,
         }
+    }
+
+    /// Whether the ends may agree on an order.
+    pub(super) fn is_ordered(self) -> bool {
+        self == Self::Ip
     }
 
     fn knows(self, kind: u64) -> bool {
@@ -51,29 +72,62 @@ pub enum MalformedDatagram {
 }
 
 /// The payload in an HTTP Datagram; `None` for another context.
-pub(crate) fn open(kind: Kind, mut datagram: Bytes) -> Result<Option<Bytes>, MalformedDatagram> {
+pub(crate) fn open(kind: Kind, mut datagram: Bytes) -> Result<Option<Payload>, MalformedDatagram> {
     let (context, used) = varint::read(&datagram).ok_or(MalformedDatagram::NoContext)?;
-    if context != PAYLOAD {
-        return Ok(None);
-    }
     datagram.advance(used);
+    let place = match context {
+        PAYLOAD => None,
+        // Who has not agreed may mean something else, so a short one is no mistake.
+        ORDERED if kind.is_ordered() && datagram.len() >= PLACE_BYTES => Some(Place {
+            lane: datagram.get_u8(),
+            number: datagram.get_u32(),
+        }),
+        _ => return Ok(None),
+    };
     if datagram.len() > kind.payload_bytes_max() {
         return Err(MalformedDatagram::TooLong(datagram.len() as u64));
     }
-    Ok(Some(datagram))
+    let bytes = datagram;
+    Ok(Some(Payload { place, bytes }))
 }
 
-/// Writes the prefix of the payload in an HTTP Datagram.
-pub(crate) fn put_context(out: &mut impl BufMut) {
-    varint::put(out, PAYLOAD);
+/// What stands before a payload in an HTTP Datagram.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Head {
+    bytes: [u8; 1 + PLACE_BYTES],
+    length: usize,
+}
+
+impl Head {
+    pub(super) fn new(place: Option<Place>) -> Self {
+        let mut bytes = [0; 1 + PLACE_BYTES];
+        let length = match place {
+            // Both contexts are integers of one byte.
+            None => 1,
+            Some(Place { lane, number }) => {
+                (bytes[0], bytes[1]) = (ORDERED as u8, lane);
+                bytes[2..].copy_from_slice(&number.to_be_bytes());
+                bytes.len()
+            }
+        };
+        Self { bytes, length }
+    }
+}
+
+impl std::ops::Deref for Head {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
 }
 
 /// A capsule around one payload.
-pub(super) fn capsule(payload: &[u8]) -> Bytes {
-    let mut capsule = BytesMut::with_capacity(HEADER_BYTES_MAX + payload.len());
+pub(super) fn capsule(head: &Head, payload: &[u8]) -> Bytes {
+    let mut capsule = BytesMut::with_capacity(HEADER_BYTES_MAX + head.len() + payload.len());
     varint::put(&mut capsule, DATAGRAM);
-    varint::put(&mut capsule, varint::length(PAYLOAD) + payload.len() as u64);
-    put_context(&mut capsule);
+    varint::put(&mut capsule, (head.len() + payload.len()) as u64);
+    capsule.put_slice(head);
     capsule.put_slice(payload);
     capsule.freeze()
 }
@@ -81,7 +135,7 @@ pub(super) fn capsule(payload: &[u8]) -> Bytes {
 /// An item of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Arrived {
-    Payload(Bytes),
+    Payload(Payload),
     /// A capsule that this kind of tunnel knows beside datagrams.
     Capsule(Raw),
 }
@@ -199,6 +253,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    fn capsule(payload: &[u8]) -> Bytes {
+        super::capsule(&Head::new(None), payload)
+    }
+
     fn put(wire: &mut BytesMut, kind: u64, value: &[u8]) {
         varint::put(wire, kind);
         varint::put(wire, value.len() as u64);
@@ -222,7 +280,7 @@ mod tests {
     fn decode(wire: &[u8], size: usize) -> Result<Vec<Bytes>, MalformedDatagram> {
         let arrived = decode_all(Kind::Udp, wire, size)?.into_iter();
         let payloads = arrived.map(|arrived| match arrived {
-            Arrived::Payload(payload) => payload,
+            Arrived::Payload(payload) => payload.bytes,
             Arrived::Capsule(other) => panic!("{other:?}"),
         });
         Ok(payloads.collect())
@@ -239,7 +297,10 @@ mod tests {
             let value = Bytes::copy_from_slice(value);
             Arrived::Capsule(Raw { kind, value })
         };
-        let packet = Arrived::Payload(Bytes::from_static(b"packet"));
+        let packet = Arrived::Payload(Payload {
+            place: None,
+            bytes: Bytes::from_static(b"packet"),
+        });
         let expected = [raw(1, b"given"), packet, raw(3, &[7; 3_000])];
         for size in [1, 2, 7, 100, wire.len()] {
             assert_eq!(decode_all(Kind::Ip, &wire, size).unwrap(), expected);
@@ -271,6 +332,22 @@ mod tests {
         for size in 1..=wire.len() {
             assert_eq!(decode(&wire, size).unwrap(), sent, "{size}");
         }
+    }
+
+    #[test]
+    fn a_place_survives_the_wire_for_ip_alone() {
+        let place = Some(Place {
+            lane: 200,
+            number: 0x0102_0304,
+        });
+        let wire = super::capsule(&Head::new(place), b"packet");
+        assert_eq!(wire[..8], [0, 12, 2, 200, 1, 2, 3, 4]);
+        let bytes = Bytes::from_static(b"packet");
+        let expected = [Arrived::Payload(Payload { place, bytes })];
+        assert_eq!(decode_all(Kind::Ip, &wire, 3).unwrap(), expected);
+        assert_eq!(decode_all(Kind::Udp, &wire, 3).unwrap(), []);
+        // Too short for a place.
+        assert_eq!(decode_all(Kind::Ip, &[0, 3, 2, 1, 1], 3).unwrap(), []);
     }
 
     #[test]

@@ -1,13 +1,18 @@
 //! A queue of datagrams. At the bound the newest is dropped: senders of UDP tolerate losses, and
-//! the oldest leave first.
+//! the oldest leave first. Arrived packets that have a place in an order wait for earlier ones.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{Kind, TunnelEnded};
+use super::{
+    Kind, TunnelEnded,
+    order::{self, Order, Released},
+    payload::Payload,
+};
+use crate::paths::Paths;
 
 /// Bytes in one direction of one request, which is 25 ms at 80 Mbit/s. At the bound the newest
 /// datagram is dropped and counted.
@@ -25,10 +30,13 @@ struct Inner {
     kind: Kind,
     state: Mutex<State>,
     changed: Notify,
+    /// The paths by which ordered packets come; `None`: no order is agreed.
+    ordered_by: Option<Arc<Paths>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    order: Order,
     waiting: VecDeque<Bytes>,
     bytes: usize,
     ended: Option<TunnelEnded>,
@@ -36,11 +44,22 @@ struct State {
 
 impl Queue {
     pub(crate) fn new(kind: Kind) -> Self {
+        Self::ordered(kind, None)
+    }
+
+    /// With an order of packets that come over these paths, if it is agreed.
+    pub(crate) fn ordered(kind: Kind, ordered_by: Option<Arc<Paths>>) -> Self {
         Self(Arc::new(Inner {
             kind,
             state: Mutex::default(),
             changed: Notify::new(),
+            ordered_by,
         }))
+    }
+
+    /// Whether an order is agreed.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.0.ordered_by.is_some()
     }
 
     /// The kind of the queued datagrams.
@@ -50,16 +69,38 @@ impl Queue {
 
     /// Returns whether there was room.
     pub(crate) fn push(&self, payload: Bytes) -> bool {
-        let mut state = self.0.state.lock();
-        let bytes = state.bytes + payload.len() + OVERHEAD_BYTES;
-        if bytes > QUEUE_BYTES_MAX || state.ended.is_some() {
-            return false;
+        let taken = self.0.state.lock().push(payload);
+        if taken {
+            self.0.changed.notify_one();
         }
-        state.bytes = bytes;
-        state.waiting.push_back(payload);
+        taken
+    }
+
+    /// Takes what has arrived, at its place in the order. What finds no room is counted.
+    pub(crate) fn push_arrived(&self, payload: Payload) {
+        // A copy, so that a few bytes do not keep the whole received packet in memory.
+        let bytes = Bytes::copy_from_slice(&payload.bytes);
+        let Some(place) = payload.place else {
+            if !self.push(bytes) {
+                self.0.kind.count_dropped("arriving");
+            }
+            return;
+        };
+        // Without an agreement the context is unknown.
+        let Some(paths) = &self.0.ordered_by else {
+            return;
+        };
+        let now = Instant::now();
+        let mut state = self.0.state.lock();
+        if state.ended.is_some() {
+            return;
+        }
+        let within = order::held_within(state.order.observed(now), paths.skew());
+        let released = state.order.arrived(now, within, place, bytes);
+        state.take(released, self.0.kind);
         drop(state);
+        // Also if it is held: the deadline may be new.
         self.0.changed.notify_one();
-        true
     }
 
     /// Accepts no more datagrams; only the first reason counts.
@@ -76,8 +117,13 @@ impl Queue {
     /// time.
     pub(crate) async fn next(&self) -> Result<Bytes, TunnelEnded> {
         loop {
-            {
+            let deadline = {
                 let mut state = self.0.state.lock();
+                let deadline = state.order.next_deadline();
+                if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                    let released = state.order.expire(Instant::now());
+                    state.take(released, self.0.kind);
+                }
                 if let Some(payload) = state.waiting.pop_front() {
                     state.bytes -= payload.len() + OVERHEAD_BYTES;
                     return Ok(payload);
@@ -85,8 +131,39 @@ impl Queue {
                 if let Some(reason) = &state.ended {
                     return Err(reason.clone());
                 }
+                state.order.next_deadline()
+            };
+            let changed = self.0.changed.notified();
+            match deadline {
+                Some(deadline) => {
+                    // Either way the state says what is next.
+                    let _ = tokio::time::timeout_at(deadline.into(), changed).await;
+                }
+                None => changed.await,
             }
-            self.0.changed.notified().await;
+        }
+    }
+}
+
+impl State {
+    fn push(&mut self, payload: Bytes) -> bool {
+        let bytes = self.bytes + payload.len() + OVERHEAD_BYTES;
+        if bytes > QUEUE_BYTES_MAX || self.ended.is_some() {
+            return false;
+        }
+        self.bytes = bytes;
+        self.waiting.push_back(payload);
+        true
+    }
+
+    fn take(&mut self, released: Released, kind: Kind) {
+        for packet in released.packets {
+            if !self.push(packet) {
+                kind.count_dropped("arriving");
+            }
+        }
+        for _ in 0..released.dropped {
+            kind.count_dropped("late");
         }
     }
 }
