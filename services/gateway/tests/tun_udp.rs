@@ -21,17 +21,20 @@ const PATHS: [(f64, Duration); 2] = [
 ];
 const BITS_PER_S: f64 = 20e6;
 const PAYLOAD_BYTES: usize = 1_200;
-const LASTS: Duration = Duration::from_secs(10);
+const LASTS: Duration = Duration::from_secs(12);
 /// The paths' own start-up, which is not counted.
-const WARM_UP: Duration = Duration::from_secs(3);
+const WARM_UP: Duration = Duration::from_secs(5);
 
 /// Targets on an idle machine.
 const LOSS_TARGET: f64 = 0.001;
 const DELAY_ABOVE_TARGET: Duration = Duration::from_millis(30);
 
-/// Bounds that also hold on a machine under load.
-const LOSS_MAX: f64 = 0.05;
+/// Holds on a machine under load too.
 const DISORDER_MAX: f64 = 0.01;
+
+/// A thread that was woken so much later than due says that the machine did not keep up. Loss and
+/// delay of such a run are printed, and not judged.
+const LATE_MAX: Duration = Duration::from_millis(8);
 
 /// A datagram: its number, and its time of sending in microseconds.
 fn datagram(number: u64, at: Duration) -> Vec<u8> {
@@ -60,6 +63,21 @@ fn send(origin: Instant, from: Ipv4Addr, to: Ipv4Addr) -> u64 {
     number
 }
 
+/// How late a thread was woken at most while the flow lasted.
+// Blocks the thread of one program.
+#[allow(clippy::disallowed_methods)]
+fn lateness() -> Duration {
+    const TICK: Duration = Duration::from_millis(1);
+    let start = Instant::now();
+    let mut late = Duration::ZERO;
+    while start.elapsed() < LASTS {
+        let before = Instant::now();
+        std::thread::sleep(TICK);
+        late = late.max(before.elapsed().saturating_sub(TICK));
+    }
+    late
+}
+
 /// Number, time of sending and time of arrival.
 type Arrival = (u64, Duration, Duration);
 
@@ -78,7 +96,8 @@ fn receive(origin: Instant, at: Ipv4Addr) -> Vec<Arrival> {
     arrivals
 }
 
-fn judge(direction: &str, sent: u64, arrivals: &[Arrival]) {
+fn judge(direction: &str, sent: u64, arrivals: &[Arrival], late: Duration) {
+    let kept_up = late < LATE_MAX;
     let first = (WARM_UP.as_secs_f64() * BITS_PER_S / 8.0 / PAYLOAD_BYTES as f64) as u64;
     let counted: Vec<&Arrival> = arrivals
         .iter()
@@ -97,7 +116,7 @@ fn judge(direction: &str, sent: u64, arrivals: &[Arrival]) {
     let target = PATHS[1].1 + DELAY_ABOVE_TARGET;
     println!(
         "{direction}: {:.0} Mbit/s of UDP over 15 and 10: loss {:.3} % (target {:.1}), p50 {:.0} ms, \
-         p99 {:.0} ms (target {}), out of order {:.3} %",
+         p99 {:.0} ms (target {}), out of order {:.3} %{}",
         BITS_PER_S / 1e6,
         loss * 100.0,
         LOSS_TARGET * 100.0,
@@ -105,6 +124,10 @@ fn judge(direction: &str, sent: u64, arrivals: &[Arrival]) {
         p99.as_secs_f64() * 1e3,
         target.as_millis(),
         disorder * 100.0,
+        match kept_up {
+            true => "",
+            false => "; the machine did not keep up",
+        },
     );
     let mut numbers: Vec<u64> = arrivals.iter().map(|(number, ..)| *number).collect();
     numbers.sort_unstable();
@@ -114,8 +137,11 @@ fn judge(direction: &str, sent: u64, arrivals: &[Arrival]) {
         arrivals.len(),
         "{direction}: delivered twice"
     );
-    assert!(loss < LOSS_MAX, "{direction}: {loss}");
     assert!(disorder < DISORDER_MAX, "{direction}: {disorder}");
+    if kept_up {
+        assert!(loss <= LOSS_TARGET, "{direction}: {loss}");
+        assert!(p99 <= target, "{direction}: {p99:?}");
+    }
 }
 
 #[test]
@@ -134,8 +160,9 @@ fn one_udp_flow_uses_both_networks_in_order() {
     ] {
         let receiving = stage.run(to_side, move || receive(origin, to));
         let sending = stage.run(from_side, move || send(origin, from, to));
-        let sent = sending.join().unwrap();
-        judge(direction, sent, &receiving.join().unwrap());
+        let late = stage.run(from_side, lateness);
+        let (sent, late) = (sending.join().unwrap(), late.join().unwrap());
+        judge(direction, sent, &receiving.join().unwrap(), late);
     }
     stage.stop();
 }

@@ -193,8 +193,11 @@ impl Arrivals {
         let end = CancellationToken::new();
         let courier = Courier {
             stream: Mutex::new(stream),
+            leaving: Queue::leaving(
+                self.queue.kind(),
+                self.flow.as_ref().map(DatagramFlow::waiting_bytes),
+            ),
             flow: self.flow,
-            leaving: Queue::new(self.queue.kind()),
             numbers: self.queue.is_ordered().then(Mutex::default),
             arriving: self.queue,
         };

@@ -5,7 +5,11 @@
 //! only one packet of them at a time (`UNSENT_BYTES_MAX`). When paths may send again, the first
 //! packet holds datagrams and the next ones hold streams. Lost datagrams are not repeated.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use h3::quic::StreamId;
@@ -53,14 +57,17 @@ struct Inner {
     connection: noq::Connection,
     /// The queues of the requests; only requests that still have an owner.
     flows: Mutex<HashMap<u64, Queue>>,
+    /// Bytes that wait in the queues of all requests.
+    waiting_bytes: Arc<AtomicUsize>,
 }
 
 impl HttpDatagrams {
     /// Delivers arriving datagrams until the connection ends.
-    pub(crate) fn start(connection: noq::Connection) -> Self {
+    pub(crate) fn start(connection: noq::Connection, waiting_bytes: Arc<AtomicUsize>) -> Self {
         let datagrams = Self(Arc::new(Inner {
             connection,
             flows: Mutex::default(),
+            waiting_bytes,
         }));
         tokio::spawn(datagrams.clone().hand_out());
         datagrams
@@ -125,6 +132,11 @@ pub(crate) struct DatagramFlow {
 }
 
 impl DatagramFlow {
+    /// The connection's sum of waiting bytes.
+    pub(crate) fn waiting_bytes(&self) -> Arc<AtomicUsize> {
+        self.datagrams.0.waiting_bytes.clone()
+    }
+
     /// Sends a datagram as a frame. Returns false if it is too large for one, or the peer accepts
     /// none.
     pub(crate) async fn send(

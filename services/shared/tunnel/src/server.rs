@@ -376,7 +376,7 @@ impl Accepting {
         let dispatcher = Dispatcher {
             ready,
             session: handle.clone(),
-            datagrams: Some(HttpDatagrams::start(connection)),
+            datagrams: Some(HttpDatagrams::start(connection, handles.datagram_bytes())),
             resuming,
         };
         tokio::spawn(

@@ -168,7 +168,7 @@ impl Dialler {
             requests: Requests::H3 {
                 requests: Mutex::new(requests),
                 handles: handles.clone(),
-                datagrams: HttpDatagrams::start(connection.clone()),
+                datagrams: HttpDatagrams::start(connection.clone(), handles.datagram_bytes()),
                 extended,
             },
             open: OpenStreams::default(),

@@ -1,7 +1,14 @@
 //! A queue of datagrams. At the bound the newest is dropped: senders of UDP tolerate losses, and
 //! the oldest leave first. Arrived packets that have a place in an order wait for earlier ones.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -39,19 +46,37 @@ struct State {
     order: Order,
     waiting: VecDeque<Bytes>,
     bytes: usize,
+    /// The connection's sum of `bytes`.
+    sum: Option<Arc<AtomicUsize>>,
     ended: Option<TunnelEnded>,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        state.count_out(state.bytes);
+    }
+}
+
 impl Queue {
-    pub(crate) fn new(kind: Kind) -> Self {
-        Self::ordered(kind, None)
+    /// For datagrams that leave; their bytes count into the sum.
+    pub(crate) fn leaving(kind: Kind, sum: Option<Arc<AtomicUsize>>) -> Self {
+        Self::with(kind, None, sum)
     }
 
     /// With an order of packets that come over these paths, if it is agreed.
     pub(crate) fn ordered(kind: Kind, ordered_by: Option<Arc<Paths>>) -> Self {
+        Self::with(kind, ordered_by, None)
+    }
+
+    fn with(kind: Kind, ordered_by: Option<Arc<Paths>>, sum: Option<Arc<AtomicUsize>>) -> Self {
+        let state = State {
+            sum,
+            ..State::default()
+        };
         Self(Arc::new(Inner {
             kind,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             changed: Notify::new(),
             ordered_by,
         }))
@@ -125,7 +150,9 @@ impl Queue {
                     state.take(released, self.0.kind);
                 }
                 if let Some(payload) = state.waiting.pop_front() {
-                    state.bytes -= payload.len() + OVERHEAD_BYTES;
+                    let bytes = payload.len() + OVERHEAD_BYTES;
+                    state.bytes -= bytes;
+                    state.count_out(bytes);
                     return Ok(payload);
                 }
                 if let Some(reason) = &state.ended {
@@ -151,9 +178,18 @@ impl State {
         if bytes > QUEUE_BYTES_MAX || self.ended.is_some() {
             return false;
         }
+        if let Some(sum) = &self.sum {
+            sum.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+        }
         self.bytes = bytes;
         self.waiting.push_back(payload);
         true
+    }
+
+    fn count_out(&self, bytes: usize) {
+        if let Some(sum) = &self.sum {
+            sum.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     fn take(&mut self, released: Released, kind: Kind) {
@@ -175,7 +211,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_newest_is_dropped_when_the_queue_is_full_and_the_oldest_goes_first() {
-        let queue = Queue::new(Kind::Udp);
+        let queue = Queue::ordered(Kind::Udp, None);
         let taken = (0..=u8::MAX)
             .take_while(|index| queue.push(Bytes::from(vec![*index; 4_032])))
             .count();
@@ -187,14 +223,29 @@ mod tests {
 
     #[tokio::test]
     async fn empty_datagrams_are_bounded_too() {
-        let queue = Queue::new(Kind::Udp);
+        let queue = Queue::ordered(Kind::Udp, None);
         let taken = (0..10_000).take_while(|_| queue.push(Bytes::new())).count();
         assert_eq!(taken, 4_096);
     }
 
     #[tokio::test]
+    async fn the_connection_knows_how_much_waits_in_its_queues() {
+        let sum = Arc::<AtomicUsize>::default();
+        let [first, second] = [(); 2].map(|()| Queue::leaving(Kind::Ip, Some(sum.clone())));
+        let waits = || sum.load(Ordering::Relaxed);
+        for queue in [&first, &second] {
+            assert!(queue.push(Bytes::from(vec![0; 100])) && queue.push(Bytes::new()));
+        }
+        assert_eq!(waits(), 2 * (100 + 2 * OVERHEAD_BYTES));
+        first.next().await.unwrap();
+        assert_eq!(waits(), 100 + 3 * OVERHEAD_BYTES);
+        drop(second);
+        assert_eq!(waits(), OVERHEAD_BYTES);
+    }
+
+    #[tokio::test]
     async fn waiting_datagrams_come_before_the_end() {
-        let queue = Queue::new(Kind::Udp);
+        let queue = Queue::ordered(Kind::Udp, None);
         assert!(queue.push(Bytes::from_static(b"last")));
         queue.end(TunnelEnded::ByPeer);
         queue.end(TunnelEnded::Session);

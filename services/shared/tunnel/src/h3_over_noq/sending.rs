@@ -71,6 +71,8 @@ impl SendWindow {
 pub struct SendHandles {
     handles: Arc<Mutex<HashMap<StreamId, Weak<SendHandle>>>>,
     window: Arc<SendWindow>,
+    /// Bytes of datagrams that wait for the transport.
+    datagram_bytes: Arc<AtomicUsize>,
 }
 
 impl SendHandles {
@@ -82,6 +84,7 @@ impl SendHandles {
                 raised: Mutex::new(()),
                 refused_bytes: AtomicUsize::new(0),
             }),
+            datagram_bytes: Arc::default(),
         }
     }
 
@@ -89,9 +92,16 @@ impl SendHandles {
         self.handles.lock().get(&id)?.upgrade()
     }
 
-    /// Bytes that streams hold because the transport accepts no more: a sign of a backlog.
+    /// Bytes that streams and datagrams hold because the transport accepts no more: a sign of a
+    /// backlog.
     pub fn pending_bytes(&self) -> usize {
-        self.window.refused_bytes.load(Ordering::Relaxed)
+        let of_streams = self.window.refused_bytes.load(Ordering::Relaxed);
+        of_streams + self.datagram_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The sum of the waiting datagrams' bytes, which their queues keep.
+    pub fn datagram_bytes(&self) -> Arc<AtomicUsize> {
+        self.datagram_bytes.clone()
     }
 
     pub(super) fn send(&self, stream: noq::SendStream) -> SendStream {
