@@ -22,7 +22,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  braid paths                       a gateway on this machine, once\n  braid paths --watch               live, until Ctrl-C\n  braid paths 127.0.0.1:9102        a proxy: the paths of all its gateways\n  braid paths 127.0.0.1:9102 --gateway gw-7 --json\n\nRATE UP and RATE DOWN are as the asked end sends and receives. SHARE is the path's part of its\ngateway's bytes. MONTH counts IP bytes since the access's reset day; only a gateway has it."
+    after_help = "Examples:\n  braid paths                       a gateway on this machine, once\n  braid paths --watch               live, until Ctrl-C\n  braid paths 127.0.0.1:9102        a proxy: the paths of all its gateways\n  braid paths 127.0.0.1:9102 --gateway gw-7 --json\n\nRATE UP and RATE DOWN are as the asked end sends and receives. SHARE is the path's part of its\ngateway's bytes. MONTH counts IP bytes since the access's reset day. RULE and MODE are\nthose of the flows that may use the path now. Only a gateway has MONTH, RANK, MODE and RULE."
 )]
 pub struct PathsCommand {
     /// The service's admin address.
@@ -178,7 +178,7 @@ fn shown(before: &AllPaths, after: &AllPaths, passed: Duration) -> Vec<Shown> {
     rows
 }
 
-const HEAD: [&str; 11] = [
+const HEAD: [&str; 12] = [
     "GATEWAY",
     "PATH",
     "STATE",
@@ -189,6 +189,7 @@ const HEAD: [&str; 11] = [
     "SHARE",
     "MONTH",
     "RANK",
+    "MODE",
     "RULE",
 ];
 /// Columns of figures are aligned to the right.
@@ -226,7 +227,7 @@ fn table(rows: &[Shown], left_out: usize) -> String {
     text
 }
 
-fn cells(shown: &Shown) -> [String; 11] {
+fn cells(shown: &Shown) -> [String; 12] {
     let row = &shown.row;
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let named = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -241,6 +242,7 @@ fn cells(shown: &Shown) -> [String; 11] {
         format!("{:.0} %", shown.share * 100.0),
         or_none(row.month_bytes.map(bytes)),
         or_none(named(&row.rank)),
+        or_none(named(&printable(&row.modes.join(", ")))),
         or_none(named(&printable(&row.rules.join(", ")))),
     ]
 }
@@ -297,6 +299,7 @@ mod tests {
             month_bytes: Some(4_260_000_000),
             rank: "active".to_owned(),
             rules: vec!["bulk".to_owned(), "video\x1b[2J".to_owned()],
+            modes: vec!["auto".to_owned(), "priority".to_owned()],
             ..row("wifi", 1, 1_375_000, 0)
         };
         // Another session of the same access begins at zero.
@@ -305,11 +308,11 @@ mod tests {
         assert_eq!(
             table(&shown, 3),
             "GATEWAY  PATH  STATE         RATE UP     RATE DOWN      RTT   LOSS  SHARE    MONTH  \
-             RANK    RULE\n\
+             RANK    MODE            RULE\n\
              gw-1     lte   available  0.0 kbit/s  500.0 kbit/s  20.2 ms      -   25 %        -  \
-             -       -\n\
+             -       -               -\n\
              gw-1     wifi  available  1.5 Mbit/s    0.0 kbit/s  20.2 ms  1.2 %   75 %  4.26 GB  \
-             active  bulk, video[2J\n\
+             active  auto, priority  bulk, video[2J\n\
              3 more paths are left out; name one with --gateway\n"
         );
         let json = serde_json::to_value(&shown[1]).unwrap_or_default();

@@ -328,7 +328,12 @@ impl Shared {
             .await
             .map_err(ServeError::Negotiate)?;
         let counter = |direction| metrics::counter!("braid_gateway_applications_bytes_total", "direction" => direction);
-        let traffic = Traffic::new(counter("down"), counter("up"));
+        let traffic = Arc::new(Traffic::new(counter("down"), counter("up")));
+        let counted = Arc::clone(&traffic);
+        steered.counts(move || {
+            let (down, up) = counted.bytes();
+            down.saturating_add(up)
+        });
         let spliced = splice(tunnel, stream, self.options.idle_max, &traffic);
         let ended = tokio::select! {
             ended = spliced => ended,

@@ -9,6 +9,7 @@
 //! bytes would use an access reserved for alerts.
 
 mod document;
+mod rule_bytes;
 mod series;
 mod table;
 mod usage;
@@ -32,6 +33,7 @@ use tunnel::{
 };
 
 pub use document::{InForce, Kept};
+use rule_bytes::{RuleBytes, RuleKey};
 use series::Series;
 use usage::Usage;
 
@@ -75,12 +77,32 @@ struct Table {
     /// Bounded by the bounds on connections of applications.
     open: BTreeMap<u64, OpenFlow>,
     next: u64,
+    rule_bytes: RuleBytes,
 }
+
+/// Bytes that a flow has carried so far, both ways.
+type Bytes = Box<dyn Fn() -> u64 + Send>;
 
 struct OpenFlow {
     flow: Flow,
     cut: CancellationToken,
     blocked_since: Option<Instant>,
+    /// The rule that decides about it.
+    key: RuleKey,
+    bytes: Option<Bytes>,
+    /// Of them, those that are added to a rule.
+    settled: u64,
+}
+
+impl OpenFlow {
+    /// Adds what has passed since the last call to the rule that decided meanwhile.
+    fn settle(&mut self, rule_bytes: &mut RuleBytes) {
+        if let Some(bytes) = &self.bytes {
+            let bytes = bytes();
+            rule_bytes.add(&self.key, bytes.saturating_sub(self.settled));
+            self.settled = bytes;
+        }
+    }
 }
 
 /// A flow that is open; it ends with this.
@@ -95,11 +117,21 @@ impl FlowGuard {
     pub async fn is_cut(&self) {
         self.cut.cancelled().await;
     }
+
+    /// Where the flow's bytes are counted, both ways in sum.
+    pub fn counts(&self, bytes: impl Fn() -> u64 + Send + 'static) {
+        if let Some(open) = self.flows.0.lock().open.get_mut(&self.number) {
+            open.bytes = Some(Box::new(bytes));
+        }
+    }
 }
 
 impl Drop for FlowGuard {
     fn drop(&mut self) {
-        self.flows.0.lock().open.remove(&self.number);
+        let mut table = self.flows.0.lock();
+        if let Some(mut open) = table.open.remove(&self.number) {
+            open.settle(&mut table.rule_bytes);
+        }
     }
 }
 
@@ -107,7 +139,8 @@ impl Flows {
     /// Lets a flow in, or says which rule leaves it no access.
     pub fn enter(&self, flow: Flow) -> Result<FlowGuard, Blocked> {
         let mut table = self.0.lock();
-        if let Some(blocked) = table.blocked(&table.decide(&flow)) {
+        let decision = table.decide(&flow);
+        if let Some(blocked) = table.blocked(&decision) {
             metrics::counter!("braid_gateway_steering_refused_total").increment(1);
             return Err(blocked);
         }
@@ -118,6 +151,9 @@ impl Flows {
             flow,
             cut: cut.clone(),
             blocked_since: None,
+            key: RuleKey::of(&decision),
+            bytes: None,
+            settled: 0,
         };
         table.open.insert(number, open);
         let flows = self.clone();
@@ -135,7 +171,11 @@ impl Flows {
         table.states = states;
         table.measurements = measurements;
         table.schedule = Schedule::default();
+        table.settle();
         if table.in_force.is_empty() {
+            for open in table.open.values_mut() {
+                open.key = RuleKey::free();
+            }
             if table.alarmed {
                 table.schedule.copies = COPIES_ALARMED;
             }
@@ -151,16 +191,20 @@ impl Flows {
                 false => decision.at_rest(),
             })
             .collect();
-        let mut decided: BTreeMap<u64, Option<Blocked>> = BTreeMap::new();
+        let mut decided: BTreeMap<u64, (RuleKey, Option<Blocked>)> = BTreeMap::new();
         for (number, open) in &table.open {
             let decision = table.decide(&open.flow);
-            decided.insert(*number, table.blocked(&decision));
+            let key = RuleKey::of(&decision);
+            decided.insert(*number, (key, table.blocked(&decision)));
             if !decisions.contains(&decision) {
                 decisions.push(decision);
             }
         }
         for (number, open) in &mut table.open {
-            let blocked = decided.remove(number).flatten();
+            let Some((key, blocked)) = decided.remove(number) else {
+                continue;
+            };
+            open.key = key;
             open.blocked_since = blocked.as_ref().map(|_| open.blocked_since.unwrap_or(now));
             let is_over = open
                 .blocked_since
@@ -184,6 +228,13 @@ fn own_flows(alarmed: bool) -> [Flow; 2] {
 }
 
 impl Table {
+    /// Adds the bytes of open flows to their rules.
+    fn settle(&mut self) {
+        for open in self.open.values_mut() {
+            open.settle(&mut self.rule_bytes);
+        }
+    }
+
     fn decide(&self, flow: &Flow) -> Decision {
         decide(
             &self.in_force.document,
@@ -255,7 +306,7 @@ impl Steering {
                 .map(|it| it.0)
                 .collect();
             let (states, measurements) = measure(names, &paths, &losses, &usage);
-            series.publish(&paths, &measurements);
+            series.publish(&paths, &measurements, &in_force.document);
             {
                 let mut table = self.flows.0.lock();
                 table.in_force = in_force;

@@ -14,7 +14,7 @@ use std::{
 
 use contracts::{
     paths::{
-        End, PathReport, PathState, ReportRequest,
+        End, PathReport, PathState, ReportRequest, RuleUse,
         path_telemetry_service_client::PathTelemetryServiceClient,
     },
     policy::{GetPolicyRequest, policy_service_client::PolicyServiceClient},
@@ -32,7 +32,7 @@ use beat::Beat;
 
 use crate::{
     clock::Clock,
-    steering::{InForce, Kept},
+    steering::{Flows, InForce, Kept},
     to_proxy::Uplink,
 };
 
@@ -40,6 +40,8 @@ use crate::{
 const WAITING_MAX: usize = 64;
 /// Reports passed to the stream that it has not taken.
 const HANDED_MAX: usize = 8;
+/// Rules with bytes in one report, those with most bytes; further ones are left out.
+const RULE_USES_MAX: usize = 64;
 /// Each question costs a SIM card 400 bytes.
 const POLICY_INTERVAL: Duration = Duration::from_secs(120);
 const POLICY_INTERVAL_RETRY: Duration = Duration::from_secs(30);
@@ -116,6 +118,8 @@ impl Reporter {
                 tenant: String::new(),
                 journal_waiting: None,
                 steering_version: 0,
+                access: None,
+                rule_uses: Vec::new(),
             });
         }
         self.last = paths
@@ -169,6 +173,8 @@ pub struct Telemetry {
     pub tunnel: Option<Tunnel>,
     /// Receiver of the policy's steering document, and its file.
     pub steering: Option<(watch::Sender<Arc<InForce>>, Kept)>,
+    /// What is counted and decided of each access.
+    pub flows: Flows,
 }
 
 impl Telemetry {
@@ -213,6 +219,9 @@ impl Telemetry {
                 }
                 None => Vec::new(),
             };
+            if !reports.is_empty() {
+                self.add_steering(&mut reports);
+            }
             for report in &mut reports {
                 report.journal_waiting = journal_waiting;
                 report.steering_version = steering_version;
@@ -300,6 +309,18 @@ impl Telemetry {
         }
     }
 
+    /// The month, the cap and the rules of each access; bytes by rule once for all paths.
+    fn add_steering(&self, reports: &mut [PathReport]) {
+        let uses = self.flows.access_uses();
+        for report in reports.iter_mut() {
+            report.access = uses.get(&report.path).cloned();
+        }
+        let rules = with_rest(self.flows.take_rule_uses(), reports);
+        if let Some(first) = reports.first_mut() {
+            first.rule_uses = rules;
+        }
+    }
+
     fn steering_version(&self) -> u32 {
         self.steering.as_ref().map_or(0, |it| it.0.borrow().version)
     }
@@ -356,6 +377,25 @@ impl Telemetry {
     }
 }
 
+/// The rules with most bytes, and what the paths carried for no counted flow.
+fn with_rest(mut rules: Vec<RuleUse>, reports: &[PathReport]) -> Vec<RuleUse> {
+    let carried = reports
+        .iter()
+        .map(|report| report.sent_bytes.saturating_add(report.received_bytes))
+        .fold(0, u64::saturating_add);
+    let of_flows = rules.iter().map(|it| it.bytes);
+    let rest = carried.saturating_sub(of_flows.fold(0, u64::saturating_add));
+    // A report of more rules would be refused.
+    rules.truncate(RULE_USES_MAX - 1);
+    if rest > 0 {
+        rules.push(RuleUse {
+            bytes: rest,
+            ..RuleUse::default()
+        });
+    }
+    rules
+}
+
 async fn carry(
     channel: Channel,
     queue: mpsc::Receiver<ReportRequest>,
@@ -387,6 +427,28 @@ mod tests {
             sent_bytes,
             ..PathSnapshot::default()
         }
+    }
+
+    #[test]
+    fn what_no_flow_carried_is_a_rule_use_without_a_name() {
+        let rule = |rule: &str, bytes| RuleUse {
+            rule: rule.to_owned(),
+            mode: "auto".to_owned(),
+            bytes,
+        };
+        let report = PathReport {
+            sent_bytes: 60,
+            received_bytes: 40,
+            ..PathReport::default()
+        };
+        let uses = with_rest(vec![rule("bulk", 70)], std::slice::from_ref(&report));
+        let rest = RuleUse {
+            bytes: 30,
+            ..RuleUse::default()
+        };
+        assert_eq!(uses, [rule("bulk", 70), rest]);
+        let many = vec![rule("bulk", 70); RULE_USES_MAX + 9];
+        assert!(with_rest(many, &[report]).len() <= RULE_USES_MAX);
     }
 
     #[test]

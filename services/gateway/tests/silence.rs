@@ -13,6 +13,7 @@ use contracts::{
 };
 use gateway::{
     clock::{Clock, Moment},
+    steering::Flows,
     to_path_telemetry::{JournalsWaiting, Telemetry},
     to_proxy::{Direct, Uplink},
 };
@@ -128,6 +129,7 @@ impl World {
             journals: self.journals.clone(),
             tunnel: None,
             steering: None,
+            flows: Flows::default(),
         };
         let context = Context::new("gateway");
         context

@@ -28,6 +28,7 @@ use crate::{
     from_proxy,
     owners::Owners,
     report::{AGE_US_MAX, Refused, Reporter},
+    series::Series,
     to_bus::Publisher,
 };
 
@@ -69,6 +70,7 @@ pub(crate) struct Reports {
     allow: Vec<String>,
     owners: Owners,
     bounds: Arc<Mutex<Bounds>>,
+    series: Arc<Mutex<Series>>,
     guard: CallGuard,
     context: Context,
 }
@@ -88,6 +90,7 @@ impl Reports {
             allow,
             owners,
             bounds,
+            series: Arc::default(),
             guard: CallGuard::new(revocations),
             context,
         }
@@ -130,6 +133,7 @@ impl PathTelemetryService for Reports {
             clocks: Arc::clone(&self.clocks),
             owners: self.owners.clone(),
             bounds: Arc::clone(&self.bounds),
+            series: Arc::clone(&self.series),
             publisher: self.publisher.clone(),
             clock: self.context.clock().clone(),
         };
@@ -177,6 +181,7 @@ struct Taker {
     clocks: Arc<Mutex<Clocks>>,
     owners: Owners,
     bounds: Arc<Mutex<Bounds>>,
+    series: Arc<Mutex<Series>>,
     publisher: Publisher,
     clock: CheckedClock,
 }
@@ -234,10 +239,15 @@ impl Taker {
             from_proxy::leave_out_namesakes(&mut request.reports, &self.owners);
         }
         self.leave_out_surplus(&mut request.reports);
+        let counted = match reporter {
+            Reporter::Gateway(_) => request.reports.clone(),
+            Reporter::Proxy(_) => Vec::new(),
+        };
         self.publisher
             .publish(request.reports)
             .await
             .map_err(|error| not_published(reporter, &error))?;
+        self.series.lock().count(&counted);
         metrics::counter!("braid_path_telemetry_reports_total", "end" => reporter.kind())
             .increment(count);
         Ok(count)

@@ -16,6 +16,7 @@ mod from_gateway;
 mod from_proxy;
 mod owners;
 mod report;
+mod series;
 mod steering;
 mod to_bus;
 mod to_proxy;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use contracts::paths::{End, PathReport};
+use contracts::paths::{End, PathReport, RuleUse};
 use service_kit::tls::GatewayId;
 
 use crate::owners::Owners;
@@ -17,6 +17,13 @@ pub(crate) const PATH_BYTES_MAX: usize = 64;
 pub(crate) const AGE_US_MAX: i64 = 86_400_000_000;
 /// Interval of a report in milliseconds, one hour; a longer interval is refused.
 const INTERVAL_MS_MAX: u32 = 3_600_000;
+/// Rules of a report, and characters of a rule or a mode; more are refused. A gateway sends at most
+/// 64 rules, and a document holds no longer names.
+const RULES_MAX: usize = 64;
+const RULE_CHARS_MAX: usize = 64;
+/// As in a steering document.
+const PRICE_MAX: f64 = 1e6;
+const RESET_DAY_MAX: u32 = 28;
 
 /// Why a report is refused.
 #[derive(Debug, thiserror::Error)]
@@ -149,12 +156,52 @@ fn check(report: &PathReport) -> Result<(), Refused> {
     if report.local_address.len() > NAME_BYTES_MAX || report.remote_address.len() > NAME_BYTES_MAX {
         return invalid("local_address", "is too long".into(), "\"192.0.2.1:4433\"");
     }
+    check_steering(report)
+}
+
+fn check_steering(report: &PathReport) -> Result<(), Refused> {
+    let invalid = |field, reason: String, example| {
+        Err(Refused::Invalid {
+            field,
+            reason,
+            example,
+        })
+    };
+    let is_gateway = report.end() == End::Gateway;
+    if !is_gateway && (report.access.is_some() || !report.rule_uses.is_empty()) {
+        return invalid(
+            "access",
+            "comes from gateways only".into(),
+            "none from a proxy",
+        );
+    }
+    let of_access = report.access.iter().flat_map(|access| &access.rules);
+    let rules = || of_access.clone().chain(&report.rule_uses);
+    let is_no_name =
+        |text: &str| text.chars().count() > RULE_CHARS_MAX || text.chars().any(char::is_control);
+    let is_wrong = |it: &RuleUse| is_no_name(&it.rule) || is_no_name(&it.mode);
+    if rules().count() > 2 * RULES_MAX || rules().any(is_wrong) {
+        let reason = format!("more than {RULES_MAX}, or no names of {RULE_CHARS_MAX} characters");
+        return invalid("rule_uses", reason, "\"bulk\"");
+    }
+    if let Some(access) = &report.access {
+        if access.reset_day > RESET_DAY_MAX {
+            let reason = format!("{} is outside 0 to {RESET_DAY_MAX}", access.reset_day);
+            return invalid("reset_day", reason, "15");
+        }
+        if !(0.0..=PRICE_MAX).contains(&access.price_per_gb) {
+            let reason = format!("{} is outside 0 to {PRICE_MAX}", access.price_per_gb);
+            return invalid("price_per_gb", reason, "4.0");
+        }
+    }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use contracts::paths::AccessUse;
+
     use super::*;
 
     fn report(end: End) -> PathReport {
@@ -216,5 +263,43 @@ mod tests {
         assert!(refused(|report| report.rtt_min_ms = -1.0));
         assert!(refused(|report| report.interval_ms = 0));
         assert!(refused(|report| report.time_us = 0));
+        let refused_access = |access: AccessUse| {
+            let report = PathReport {
+                access: Some(access),
+                ..report(End::Gateway)
+            };
+            gateway.admit(&report, &Owners::default()).is_err()
+        };
+        assert!(!refused_access(AccessUse::default()));
+        let rule = |rule: String| RuleUse {
+            rule,
+            ..RuleUse::default()
+        };
+        assert!(refused_access(AccessUse {
+            price_per_gb: f64::NAN,
+            ..AccessUse::default()
+        }));
+        assert!(refused_access(AccessUse {
+            reset_day: 29,
+            ..AccessUse::default()
+        }));
+        assert!(refused_access(AccessUse {
+            rules: vec![rule("x".repeat(RULE_CHARS_MAX + 1))],
+            ..AccessUse::default()
+        }));
+        assert!(refused_access(AccessUse {
+            rules: vec![rule("a\0b".to_owned())],
+            ..AccessUse::default()
+        }));
+        assert!(refused_access(AccessUse {
+            rules: vec![rule(String::new()); 2 * RULES_MAX + 1],
+            ..AccessUse::default()
+        }));
+        let proxy = Reporter::Proxy("proxy".into());
+        let of_proxy = PathReport {
+            access: Some(AccessUse::default()),
+            ..report(End::Proxy)
+        };
+        assert!(proxy.admit(&of_proxy, &Owners::default()).is_err());
     }
 }

@@ -17,6 +17,7 @@ mod ip_destinations;
 mod leases;
 mod outbox;
 mod path_reports;
+mod path_series;
 mod revocations;
 mod sessions;
 mod special;

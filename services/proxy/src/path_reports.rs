@@ -110,6 +110,8 @@ impl Reports {
             tenant: gateway.tenant.clone(),
             journal_waiting: None,
             steering_version: 0,
+            access: None,
+            rule_uses: Vec::new(),
         };
         last.sent_bytes = path.sent_bytes;
         last.received_bytes = path.received_bytes;

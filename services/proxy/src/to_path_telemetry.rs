@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport::Channel};
 use tunnel::SessionHandle;
 
-use crate::{outbox::Outbox, path_reports::Reports, sessions::Sessions};
+use crate::{outbox::Outbox, path_reports::Reports, path_series::PathSeries, sessions::Sessions};
 
 /// Reports in one message; further reports go into the next message.
 const BATCH_MAX: usize = 500;
@@ -87,6 +87,7 @@ struct Measuring {
     clock: CheckedClock,
     ticks: tokio::time::Interval,
     reports: Reports,
+    series: PathSeries,
     outbox: Outbox,
 }
 
@@ -104,6 +105,7 @@ impl Measuring {
             clock,
             ticks,
             reports: Reports::default(),
+            series: PathSeries::default(),
             outbox: Outbox::default(),
         }
     }
@@ -113,6 +115,7 @@ impl Measuring {
         let reports = self
             .reports
             .take(now_us, self.interval, &self.sessions.paths());
+        self.series.count(&reports);
         let dropped = self.outbox.push(reports);
         if dropped > 0 {
             metrics::counter!("braid_proxy_reports_dropped_total").increment(dropped as u64);

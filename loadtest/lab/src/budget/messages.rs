@@ -1,7 +1,7 @@
 //! The sizes of a gateway's messages, by the encoder that ships.
 
 use contracts::compact::Encoder;
-use contracts::paths::{PathReport, ReportRequest};
+use contracts::paths::{AccessUse, PathReport, ReportRequest, RuleUse};
 use contracts::vitals::{Sample, UploadRequest, UploadResponse, Waveform, sample::Reading};
 use prost::Message;
 
@@ -144,10 +144,27 @@ pub(super) fn report() -> usize {
         remote_address: "203.0.113.17:4433".to_owned(),
         sequence: 900,
         journal_waiting: Some(6),
+        access: Some(AccessUse {
+            month_bytes: 900_000_000,
+            cap_bytes: Some(5_000_000_000),
+            reset_day: 15,
+            price_per_gb: 4.0,
+            rank: 1,
+            rules: vec![RuleUse {
+                rule: "vitals".to_owned(),
+                mode: "priority".to_owned(),
+                bytes: 0,
+            }],
+        }),
         ..PathReport::default()
     };
+    let mut first = report("wifi");
+    first.rule_uses = vec![RuleUse {
+        bytes: 160_000,
+        ..RuleUse::default()
+    }];
     let request = ReportRequest {
-        reports: vec![report("wifi"), report("lte")],
+        reports: vec![first, report("lte")],
         sent_time_us: START_US,
     };
     request.encoded_len()

@@ -144,7 +144,12 @@ impl Redirected {
         };
         count("opened");
         let counter = |direction| metrics::counter!("braid_gateway_applications_bytes_total", "direction" => direction);
-        let traffic = Traffic::new(counter("down"), counter("up"));
+        let traffic = Arc::new(Traffic::new(counter("down"), counter("up")));
+        let counted = Arc::clone(&traffic);
+        steered.counts(move || {
+            let (down, up) = counted.bytes();
+            down.saturating_add(up)
+        });
         let ended = tokio::select! {
             ended = splice(tunnel, stream, IDLE_MAX, &traffic) => ended,
             // The rules leave it no access any more.

@@ -86,6 +86,7 @@ fn telemetry(config: &Config, parts: &Parts) -> Telemetry {
         clock: Moment::now,
         tunnel: Some(parts.tunnel.clone()),
         steering: Some((parts.in_force.clone(), parts.kept.clone())),
+        flows: parts.flows.clone(),
     }
 }
 

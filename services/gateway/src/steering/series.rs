@@ -1,9 +1,12 @@
-//! Series of each access for Prometheus: bytes, round trip and loss. Their labels are the names of
-//! accesses, at most `ACCESSES_MAX`.
+//! Series of each access for Prometheus: bytes, round trip, loss, and the month with its cap and
+//! price. Their labels are the names of accesses, at most `ACCESSES_MAX`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tunnel::{PathSnapshot, steering_rules::Measurements};
+use tunnel::{
+    PathSnapshot,
+    steering_rules::{AccessTerms, Document, Measurements},
+};
 
 /// Accesses with series; further ones have none.
 const ACCESSES_MAX: usize = 64;
@@ -16,7 +19,12 @@ pub(super) struct Series {
 }
 
 impl Series {
-    pub(super) fn publish(&mut self, paths: &[PathSnapshot], measurements: &Measurements) {
+    pub(super) fn publish(
+        &mut self,
+        paths: &[PathSnapshot],
+        measurements: &Measurements,
+        document: &Document,
+    ) {
         for (name, up, down) in self.added(paths) {
             let bytes = |direction| metrics::counter!("braid_gateway_path_bytes_total", "path" => name.clone(), "direction" => direction);
             bytes("up").increment(up);
@@ -27,6 +35,15 @@ impl Series {
             let loss = measured.loss.unwrap_or(f64::NAN);
             metrics::gauge!("braid_gateway_path_rtt_seconds", "path" => name.clone()).set(rtt_s);
             metrics::gauge!("braid_gateway_path_loss_ratio", "path" => name.clone()).set(loss);
+            let terms = document.terms_of(name).0;
+            let month = measured.month_bytes as f64;
+            let cap = terms.and_then(AccessTerms::cap_bytes);
+            let cap = cap.map_or(f64::NAN, |cap| cap as f64);
+            let price = terms.map_or(0.0, |terms| terms.price_per_gb);
+            metrics::gauge!("braid_gateway_path_month_bytes", "path" => name.clone()).set(month);
+            metrics::gauge!("braid_gateway_path_cap_bytes", "path" => name.clone()).set(cap);
+            metrics::gauge!("braid_gateway_path_month_cost", "path" => name.clone())
+                .set(month / 1e9 * price);
         }
     }
 

@@ -32,6 +32,9 @@ pub struct PathRow {
     pub rank: String,
     /// Steering rules whose flows may use the path now.
     pub rules: Vec<String>,
+    /// Steering modes of those flows.
+    #[serde(default)]
+    pub modes: Vec<String>,
     pub local_address: String,
     pub remote_address: String,
 }

@@ -1,0 +1,83 @@
+//! Bytes of all gateways for Prometheus: by access, and by steering rule with its mode. Their names
+//! come from gateways, so labels are bounded.
+
+use std::collections::BTreeSet;
+
+use contracts::paths::{End, PathReport};
+
+/// Accesses with a series of their own since the start, and as many rules; further ones share
+/// [`OTHER`].
+const NAMES_MAX: usize = 64;
+const OTHER: &str = "other";
+/// Values of the label `mode`.
+const MODES: [&str; 6] = [
+    "auto",
+    "active-standby",
+    "smallest-delay",
+    "load-balancing",
+    "priority",
+    "redundant",
+];
+
+#[derive(Debug, Default)]
+struct Labels(BTreeSet<String>);
+
+impl Labels {
+    fn of(&mut self, name: &str) -> String {
+        if !self.0.contains(name) {
+            if self.0.len() >= NAMES_MAX {
+                return OTHER.to_owned();
+            }
+            self.0.insert(name.to_owned());
+        }
+        name.to_owned()
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Series {
+    paths: Labels,
+    rules: Labels,
+}
+
+impl Series {
+    /// Counts reports that the bus holds. Both ends see the same bytes, so gateways alone count.
+    pub(crate) fn count(&mut self, reports: &[PathReport]) {
+        for report in reports.iter().filter(|it| it.end() == End::Gateway) {
+            let path = self.paths.of(&report.path);
+            for (direction, bytes) in [("up", report.sent_bytes), ("down", report.received_bytes)] {
+                metrics::counter!("braid_path_telemetry_path_bytes_total", "path" => path.clone(), "direction" => direction)
+                    .increment(bytes);
+            }
+            for rule_use in &report.rule_uses {
+                let rule = match rule_use.rule.as_str() {
+                    "" => "none".to_owned(),
+                    rule => self.rules.of(rule),
+                };
+                let mode = match rule_use.mode.as_str() {
+                    // Of no flow.
+                    "" => Some("none"),
+                    mode => MODES.into_iter().find(|known| *known == mode),
+                };
+                metrics::counter!("braid_path_telemetry_rule_bytes_total", "rule" => rule, "mode" => mode.unwrap_or(OTHER))
+                    .increment(rule_use.bytes);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_gateways_make_a_bounded_number_of_series() {
+        let mut labels = Labels::default();
+        for number in 0..NAMES_MAX {
+            let name = format!("wwan{number}");
+            assert_eq!(labels.of(&name), name);
+        }
+        assert_eq!(labels.of("one-more"), OTHER);
+        assert_eq!(labels.of("wwan3"), "wwan3");
+    }
+}
