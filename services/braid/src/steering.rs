@@ -1,25 +1,19 @@
 //! `braid steering`: steering rules, checked and explained before they hold, put and shown as
 //! documents of the store.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use contracts::alerts::Document as Stored;
+use dashboard::explain::{Described, SUBJECT, explain};
 use store::{DOCUMENTS_MAX, STEERING, Scope};
-use tunnel::steering_rules::{
-    AccessState, Decision, Document, Flow, Measurement, Measurements, Protocol, Urgency, Verdict,
-    decide,
-};
+use tunnel::steering_rules::{AccessState, Document, Flow, Measurement, Measurements, decide};
 
 use crate::alerts::{Place, Signed};
 use crate::audit::Asker;
 use crate::decisions;
 use crate::process::{self, Failure, say, when};
-
-/// The only subject so far; rules tell groups of gateways apart.
-const SUBJECT: &str = "default";
 
 #[derive(Debug, clap::Subcommand)]
 pub enum SteeringCommand {
@@ -65,7 +59,7 @@ pub enum SteeringCommand {
     /// Print which rule decides about a destination, which accesses it takes in which order, and
     /// why the others do not.
     #[command(
-        after_help = "Examples:\n  braid steering explain deb.example.org:443 --file steering.toml \\\n      --access wifi:20 --access lte:45:0.01:4.9\n  braid steering explain 10.0.0.7:554 --file steering.toml \\\n      --application user:video --access wifi"
+        after_help = "Examples:\n  braid steering explain deb.example.org:443 --file steering.toml \\\n      --access wifi:20 --access lte:45:0.01:4.9\n  braid steering explain 10.0.0.7:554 --file steering.toml \\\n      --application user:video --access wifi\n  braid steering explain deb.example.org:443 --gateway gw-7 --by \"Eve\""
     )]
     Explain(ExplainCommand),
 }
@@ -78,12 +72,15 @@ pub struct ExplainCommand {
     /// The document as TOML or JSON; without it the one in force (see --by).
     #[arg(long, value_name = "FILE", required_unless_present = "by")]
     file: Option<PathBuf>,
+    /// Answer for this gateway: its accesses, its measurements and the document it obeys.
+    #[arg(long, value_name = "GATEWAY", requires = "by", conflicts_with_all = ["file", "accesses"])]
+    gateway: Option<String>,
     /// An access: its name, and if known its round trip in ms, its loss (0 to 1) and the GB of its
     /// month so far.
     #[arg(
         long = "access",
         value_name = "NAME[:RTT[:LOSS[:GB]]]",
-        required = true
+        required_unless_present = "gateway"
     )]
     accesses: Vec<String>,
     /// applications, applications-prompt, tun, vitals, alerts or user:NAME.
@@ -237,6 +234,19 @@ async fn history(asker: &Asker, place: Place) -> Result<(), Failure> {
 
 impl ExplainCommand {
     fn run(self) -> Result<(), Failure> {
+        let described = Described {
+            destination: &self.destination,
+            application: &self.application,
+            urgency: &self.urgency,
+            protocol: &self.protocol,
+            group: self.group.as_deref().unwrap_or_default(),
+        };
+        let flow = described
+            .flow()
+            .map_err(|error| Failure::other(format!("--{error}")))?;
+        if let Some(gateway) = &self.gateway {
+            return process::block_on(self.of_gateway(gateway, &flow))?;
+        }
         let document = match (&self.file, &self.by) {
             (Some(file), _) => read(file)?,
             (None, by) => {
@@ -257,36 +267,28 @@ impl ExplainCommand {
             states.push(AccessState::usable(name.clone()));
             measurements.insert(name, measurement);
         }
-        let decision = decide(&document, &self.flow()?, &states, &measurements);
+        let decision = decide(&document, &flow, &states, &measurements);
         if self.json {
             let text = serde_json::to_string_pretty(&decision).map_err(Failure::other)?;
             return say(&text);
         }
-        say(explained(&document, &decision).trim_end())
+        say(decision.explained(&document).trim_end())
     }
 
-    fn flow(&self) -> Result<Flow, Failure> {
-        let urgency = match self.urgency.as_str() {
-            "alert" => Urgency::Alert,
-            "prompt" => Urgency::Prompt,
-            "bulk" => Urgency::Bulk,
-            other => {
-                let reason = format!("--urgency: {other:?} is none of alert, prompt and bulk");
-                return Err(Failure::other(reason));
+    /// By what the gateway reported last.
+    async fn of_gateway(&self, gateway: &str, flow: &Flow) -> Result<(), Failure> {
+        let asker = Asker::named(self.by.as_deref().unwrap_or_default());
+        let (store, tenant) = (self.place.store.open().await?, &self.place.tenant);
+        asker.reads_steering(&*store, tenant).await?;
+        let explained = explain(&*store, tenant, gateway, flow, contracts::now_us()).await;
+        let explained = explained.map_err(Failure::other)?;
+        match self.json {
+            true => {
+                let text = serde_json::to_string_pretty(&explained.decision);
+                say(&text.map_err(Failure::other)?)
             }
-        };
-        let mut flow = Flow::new(&self.application, urgency).to(&self.destination);
-        flow.protocol = match self.protocol.as_str() {
-            "tcp" => Protocol::Tcp,
-            "udp" => Protocol::Udp,
-            "ip" => Protocol::Ip,
-            other => {
-                let reason = format!("--protocol: {other:?} is none of tcp, udp and ip");
-                return Err(Failure::other(reason));
-            }
-        };
-        flow.group.clone_from(&self.group);
-        Ok(flow)
+            false => say(explained.text.trim_end()),
+        }
     }
 }
 
@@ -319,51 +321,11 @@ fn access(text: &str) -> Result<(String, Measurement), Failure> {
     Ok((name, measurement))
 }
 
-/// Rule, order, what was rejected and why, and what is left of the caps.
-fn explained(document: &Document, decision: &Decision) -> String {
-    let rule = match &decision.rule {
-        Some(rule) => format!("rule {rule:?}"),
-        None => "no rule".to_owned(),
-    };
-    let mut text = format!("{rule}: mode {}", decision.mode);
-    if decision.copies > 1 {
-        let _ = write!(text, ", {} copies", decision.copies);
-    }
-    text.push('\n');
-    if decision.is_blocked() {
-        text.push_str("  no access: the flow is refused\n");
-    }
-    for (place, (choice, share)) in decision.order.iter().zip(&decision.share).enumerate() {
-        let rank = format!("{:?}", choice.rank).to_lowercase();
-        let (number, percent) = (place + 1, share * 100.0);
-        let _ = writeln!(
-            text,
-            "  {number}. {}: {rank}, {percent:.0} %",
-            choice.access
-        );
-    }
-    for why in &decision.why {
-        let kind = why.kind.map_or("kind unknown", |kind| kind.name());
-        let verdict = match why.verdict {
-            Verdict::Chosen => "chosen",
-            Verdict::Demoted => "stands by",
-            Verdict::Rejected => "rejected",
-        };
-        let _ = write!(text, "  {} ({kind}): {verdict}, {}", why.access, why.reason);
-        if let Some(left) = why.cap_left_bytes {
-            let terms = document.terms_of(&why.access).0;
-            let day = terms.map_or(1, |terms| terms.reset_day);
-            let left = left as f64 / 1e9;
-            let _ = write!(text, "; {left:.3} GB of the cap are left until day {day}");
-        }
-        text.push('\n');
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use tunnel::steering_rules::Urgency;
+
     use super::*;
 
     const DOCUMENT: &str = r#"
@@ -393,7 +355,7 @@ accesses = ["wifi", "cellular"]
         }
         let decision = decide(&document, &flow, &states, &measurements);
         assert_eq!(
-            explained(&document, &decision),
+            decision.explained(&document),
             "rule \"updates\": mode priority\n  1. wifi: active, 100 %\n  2. lte: spill, 0 %\n  \
              wifi (wifi): chosen, allowed\n  \
              lte (cellular): chosen, allowed; 0.100 GB of the cap are left until day 15\n  \

@@ -20,6 +20,7 @@ pub mod accounts;
 mod attempts;
 mod canary;
 pub mod config;
+pub mod explain;
 mod from_bus;
 mod from_gateway;
 mod from_store;

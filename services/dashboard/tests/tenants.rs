@@ -22,9 +22,9 @@ use contracts::identity::{
 use contracts::paths::{End, Link, PathReport};
 use contracts::query::watch_response::Update;
 use contracts::query::{
-    AcknowledgeAlertRequest, GetPathsRequest, GetSeriesRequest, ListAlertsRequest,
-    ListDocumentsRequest, ListLinksRequest, ListNoticesRequest, ListPatientsRequest,
-    ListQuarantineRequest, PutDocumentRequest, SetLinkRequest, WatchRequest,
+    AcknowledgeAlertRequest, ExplainSteeringRequest, GetPathsRequest, GetSeriesRequest,
+    ListAlertsRequest, ListDocumentsRequest, ListLinksRequest, ListNoticesRequest,
+    ListPatientsRequest, ListQuarantineRequest, PutDocumentRequest, SetLinkRequest, WatchRequest,
 };
 use contracts::vitals::Priority;
 use service_kit::tls::authority::LocalAuthority;
@@ -256,6 +256,11 @@ async fn call(ward: &Ward, cookie: &str, method: &str) -> String {
                 add!(client.set_link(SetLinkRequest { gateway, name, up }));
             }
         }
+        "ExplainSteering" => add!(client.explain_steering(ExplainSteeringRequest {
+            gateway,
+            destination: "example.org:443".to_owned(),
+            ..ExplainSteeringRequest::default()
+        })),
         other => return administer(ward, cookie, other).await,
     }
     heard

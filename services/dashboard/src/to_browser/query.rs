@@ -8,12 +8,13 @@ use std::sync::Arc;
 use contracts::alerts::{self, AcknowledgeRequest, Alert};
 use contracts::query::query_service_server::QueryService;
 use contracts::query::{
-    AcknowledgeAlertRequest, AcknowledgeAlertResponse, GetPathsRequest, GetPathsResponse,
-    GetSeriesRequest, GetSeriesResponse, ListAlertsRequest, ListAlertsResponse,
-    ListDocumentsRequest, ListDocumentsResponse, ListLinksRequest, ListLinksResponse,
-    ListNoticesRequest, ListNoticesResponse, ListPatientsRequest, ListPatientsResponse,
-    ListQuarantineRequest, ListQuarantineResponse, PutDocumentRequest, PutDocumentResponse,
-    SetLinkRequest, SetLinkResponse, WatchRequest, WatchResponse,
+    AcknowledgeAlertRequest, AcknowledgeAlertResponse, ExplainSteeringRequest,
+    ExplainSteeringResponse, GetPathsRequest, GetPathsResponse, GetSeriesRequest,
+    GetSeriesResponse, ListAlertsRequest, ListAlertsResponse, ListDocumentsRequest,
+    ListDocumentsResponse, ListLinksRequest, ListLinksResponse, ListNoticesRequest,
+    ListNoticesResponse, ListPatientsRequest, ListPatientsResponse, ListQuarantineRequest,
+    ListQuarantineResponse, PutDocumentRequest, PutDocumentResponse, SetLinkRequest,
+    SetLinkResponse, WatchRequest, WatchResponse,
 };
 use store::{
     AlertsQuery, CASES_LISTED_MAX, DOCUMENTS_MAX, PathsQuery, Scope, StoredDocument, patient_of,
@@ -23,6 +24,7 @@ use tonic::{Request, Response, Status};
 
 use super::calls::{self, identifier, person, store_status};
 use super::{App, watch};
+use crate::explain::{self, Described, ExplainError};
 use crate::from_store::{self, SeriesError};
 use crate::sessions::{Key, Person};
 
@@ -371,6 +373,50 @@ impl QueryService for Query {
         Ok(Response::new(SetLinkResponse {
             links: set.into_inner().links,
         }))
+    }
+
+    async fn explain_steering(
+        &self,
+        request: Request<ExplainSteeringRequest>,
+    ) -> Result<Response<ExplainSteeringResponse>, Status> {
+        let person = person(&request)?;
+        may_act(&person)?;
+        let request = request.into_inner();
+        identifier("gateway", &request.gateway)?;
+        let described = Described {
+            destination: &request.destination,
+            application: &request.application,
+            urgency: &request.urgency,
+            protocol: &request.protocol,
+            group: &request.group,
+        };
+        let flow = described.flow().map_err(|error| unexplained(&error))?;
+        let detail = format!("{} {}", request.gateway, request.destination);
+        self.audited(&person, "explain steering", "", detail)
+            .await?;
+        let (store, now_us) = (self.app.store.as_ref(), self.app.live.now_us());
+        let explained =
+            explain::explain(store, &person.tenant, &request.gateway, &flow, now_us).await;
+        let explained = explained.map_err(|error| unexplained(&error))?;
+        let decision = serde_json::to_string(&explained.decision)
+            .map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Response::new(ExplainSteeringResponse {
+            version: explained.version,
+            gateway_version: explained.gateway_version,
+            text: explained.text,
+            decision,
+        }))
+    }
+}
+
+fn unexplained(error: &ExplainError) -> Status {
+    match error {
+        ExplainError::Flow { .. } => Status::invalid_argument(error.to_string()),
+        ExplainError::NoGateway => Status::not_found(error.to_string()),
+        ExplainError::NoPaths | ExplainError::Document { .. } => {
+            Status::failed_precondition(error.to_string())
+        }
+        ExplainError::Store(error) => store_status(error),
     }
 }
 

@@ -10,6 +10,7 @@
 mod check;
 mod decide;
 mod document;
+mod explained;
 mod flow;
 #[cfg(test)]
 mod property_tests;

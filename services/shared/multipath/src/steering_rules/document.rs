@@ -305,3 +305,27 @@ pub enum Urgency {
     Prompt,
     Bulk,
 }
+
+impl Protocol {
+    /// By its name in documents.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "tcp" => Some(Self::Tcp),
+            "udp" => Some(Self::Udp),
+            "ip" => Some(Self::Ip),
+            _ => None,
+        }
+    }
+}
+
+impl Urgency {
+    /// By its name in documents.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "alert" => Some(Self::Alert),
+            "prompt" => Some(Self::Prompt),
+            "bulk" => Some(Self::Bulk),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Why a flow of a gateway takes which accesses, asked as a browser does.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/browser.rs"]
+#[allow(dead_code)]
+mod browser;
+#[path = "support/ward.rs"]
+#[allow(dead_code)]
+mod ward;
+
+use browser::{ANYWHERE, client, cookie_of};
+use contracts::alerts::Document;
+use contracts::paths::{AccessUse, End, PathReport, PathState};
+use contracts::query::{ExplainSteeringRequest, ExplainSteeringResponse};
+use dashboard::explain::{Described, SUBJECT, explain};
+use store::{AuditQuery, Role, STEERING, Scope};
+use tonic::Code;
+use ward::Ward;
+
+const BODY: &str = r#"{"format":1,
+    "access":[{"name":"lte","kind":"cellular","cap_gb":5,"reset_day":15}],
+    "rule":[{"name":"<b>updates</b>","match":{"destination":["*.example.org"]},
+             "mode":"priority","accesses":["wifi","cellular"]}]}"#;
+
+fn report(path: &str, rtt_ms: f64, month_bytes: u64) -> PathReport {
+    PathReport {
+        gateway: "g1".to_owned(),
+        path: path.to_owned(),
+        end: End::Gateway.into(),
+        state: PathState::Available.into(),
+        time_us: contracts::now_us(),
+        interval_ms: 1_000,
+        rtt_ms,
+        sequence: 1,
+        steering_version: 1,
+        access: Some(AccessUse {
+            month_bytes,
+            ..AccessUse::default()
+        }),
+        ..PathReport::default()
+    }
+}
+
+fn document(tenant: &str, version: u32, body: &str) -> Document {
+    Document {
+        kind: STEERING.to_owned(),
+        tenant: tenant.to_owned(),
+        subject: SUBJECT.to_owned(),
+        version,
+        author: "eve".to_owned(),
+        reason: "why".to_owned(),
+        body: body.to_owned(),
+        ..Document::default()
+    }
+}
+
+fn asked(gateway: &str, destination: &str) -> ExplainSteeringRequest {
+    ExplainSteeringRequest {
+        gateway: gateway.to_owned(),
+        destination: destination.to_owned(),
+        ..ExplainSteeringRequest::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn people_who_act_get_the_answer_of_the_command_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
+    ward.account("vera", Role::Viewer).await;
+    ward.account("carl", Role::Clinician).await;
+    ward.patient("ann", "Ann Berg", "default", "g1").await;
+    ward.patient("zoe", "Zoe Elsewhere", "elsewhere", "g2")
+        .await;
+    ward.patient("new", "Nora New", "default", "g3").await;
+    for (tenant, body) in [("default", BODY), ("elsewhere", r#"{"format":1}"#)] {
+        let first = document(tenant, 1, body);
+        ward.store.put_document(&first).await.unwrap();
+    }
+    let reports = [
+        ("wifi", 20.0, 1),
+        ("lte", 45.0, 4_900_000_000),
+        ("sat0", 600.0, 0),
+    ];
+    let reports = reports.map(|(path, rtt_ms, bytes)| report(path, rtt_ms, bytes));
+    ward.paths("g1", reports.to_vec()).await;
+    let ask = async |name: &str, request: ExplainSteeringRequest| {
+        let mut client = client(&ward, &cookie_of(&ward, name).await);
+        let answer = client.explain_steering(request).await;
+        answer
+            .map(|answer| answer.into_inner())
+            .map_err(|status| status.code())
+    };
+    let refused = async |name: &str, request| ask(name, request).await.unwrap_err();
+
+    let answer = ask("carl", asked("g1", "deb.example.org:443"))
+        .await
+        .unwrap();
+    assert_eq!(
+        answer.text,
+        "steering version 1, in force at g1\nrule \"<b>updates</b>\": mode priority\n  \
+         1. wifi: active, 100 %\n  2. lte: spill, 0 %\n  \
+         lte (cellular): chosen, allowed; 0.100 GB of the cap are left until day 15\n  \
+         sat0 (satellite): rejected, the rule does not list it\n  \
+         wifi (wifi): chosen, allowed\n"
+    );
+    assert_eq!((answer.version, answer.gateway_version), (1, 1));
+    let described = Described {
+        destination: "deb.example.org:443",
+        ..Described::default()
+    };
+    let (store, now_us) = (&*ward.store, contracts::now_us());
+    let flow = described.flow().unwrap();
+    let by_command = explain(store, "default", "g1", &flow, now_us)
+        .await
+        .unwrap();
+    let by_command = ExplainSteeringResponse {
+        version: by_command.version,
+        gateway_version: by_command.gateway_version,
+        text: by_command.text,
+        decision: serde_json::to_string(&by_command.decision).unwrap(),
+    };
+    assert_eq!(answer, by_command, "one function answers both");
+
+    // A flow that no rule names, and an alert.
+    let free = ask("carl", asked("g1", "10.0.0.7")).await.unwrap();
+    assert!(free.text.contains("no rule: mode auto"), "{}", free.text);
+    let alert = ExplainSteeringRequest {
+        urgency: "alert".to_owned(),
+        ..asked("g1", "deb.example.org:443")
+    };
+    let alert = ask("carl", alert).await.unwrap();
+    assert!(
+        alert.text.contains("mode redundant, 2 copies"),
+        "{}",
+        alert.text
+    );
+
+    // A newer version is named while the gateway obeys the older one.
+    let taken_back = document("default", 2, "");
+    ward.store.put_document(&taken_back).await.unwrap();
+    let older = ask("carl", asked("g1", "deb.example.org:443"))
+        .await
+        .unwrap();
+    let head = "steering version 1, in force at g1; version 2 is put\n";
+    assert!(older.text.starts_with(head), "{}", older.text);
+
+    // Who only looks, another tenant's gateway, one without paths, and flows that are none.
+    let good = || asked("g1", "deb.example.org:443");
+    assert_eq!(refused("vera", good()).await, Code::PermissionDenied);
+    assert_eq!(refused("carl", asked("g2", "a.org")).await, Code::NotFound);
+    assert_eq!(refused("carl", asked("", "a.org")).await, Code::NotFound);
+    let without_paths = refused("carl", asked("g3", "a.org")).await;
+    assert_eq!(without_paths, Code::FailedPrecondition);
+    let long = "x".repeat(300);
+    for destination in ["", "a\nb", &long] {
+        let code = refused("carl", asked("g1", destination)).await;
+        assert_eq!(code, Code::InvalidArgument, "{destination:?}");
+    }
+    let urgency = "now".to_owned();
+    let unknown = ExplainSteeringRequest { urgency, ..good() };
+    assert_eq!(refused("carl", unknown).await, Code::InvalidArgument);
+
+    let query = AuditQuery {
+        patient: None,
+        from_us: 0,
+        to_us: i64::MAX,
+        limit: 0,
+    };
+    let log = ward.store.audit(&Scope::tenant("default"), &query).await;
+    let explained = |it: &store::AuditEntry| it.action == "explain steering";
+    let mut log = log.unwrap().into_iter().filter(explained);
+    assert!(log.any(|it| it.who == "carl" && it.detail == "g1 deb.example.org:443"));
+    assert!(log.all(|it| it.who == "carl"));
+    ward.end().await;
+}

@@ -1,0 +1,51 @@
+//! A decision as text for people: the command line and the page show the same lines.
+
+use std::fmt::Write;
+
+use super::{
+    decide::{Decision, Verdict},
+    document::Document,
+};
+
+impl Decision {
+    /// Rule and mode, the accesses in their order, and why each access has its place. Each line
+    /// ends with a newline.
+    pub fn explained(&self, document: &Document) -> String {
+        let rule = match &self.rule {
+            Some(rule) => format!("rule {rule:?}"),
+            None => "no rule".to_owned(),
+        };
+        let mut text = format!("{rule}: mode {}", self.mode);
+        // Writing to a string cannot fail.
+        if self.copies > 1 {
+            let _ = write!(text, ", {} copies", self.copies);
+        }
+        text.push('\n');
+        if self.is_blocked() {
+            text.push_str("  no access: the flow is refused\n");
+        }
+        for (place, (choice, share)) in self.order.iter().zip(&self.share).enumerate() {
+            let rank = format!("{:?}", choice.rank).to_lowercase();
+            let (number, percent) = (place + 1, share * 100.0);
+            let access = &choice.access;
+            let _ = writeln!(text, "  {number}. {access}: {rank}, {percent:.0} %");
+        }
+        for why in &self.why {
+            let kind = why.kind.map_or("kind unknown", |kind| kind.name());
+            let verdict = match why.verdict {
+                Verdict::Chosen => "chosen",
+                Verdict::Demoted => "stands by",
+                Verdict::Rejected => "rejected",
+            };
+            let _ = write!(text, "  {} ({kind}): {verdict}, {}", why.access, why.reason);
+            if let Some(left) = why.cap_left_bytes {
+                let terms = document.terms_of(&why.access).0;
+                let day = terms.map_or(1, |terms| terms.reset_day);
+                let left = left as f64 / 1e9;
+                let _ = write!(text, "; {left:.3} GB of the cap are left until day {day}");
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
