@@ -21,6 +21,7 @@ mod migrate;
 mod notices;
 mod open;
 mod options;
+mod path_steering;
 mod paths;
 mod progress;
 mod quarantine;

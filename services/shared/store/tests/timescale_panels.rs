@@ -8,10 +8,11 @@
 mod support;
 
 use contracts::alerts::{Alert, AlertState};
+use contracts::paths::{AccessRank, AccessUse, End, PathReport, RuleUse};
 use contracts::vitals::{Metric, Priority, Sample, sample::Reading};
 use serde_json::Value;
 use store::{
-    AlertsBatch, AlertsStore, PatientEntry, Register, Spo2Scale, VitalsStore,
+    AlertsBatch, AlertsStore, PathsStore, PatientEntry, Register, Spo2Scale, VitalsStore,
     conformance::{batch, ok, sample},
 };
 use support::fresh;
@@ -19,6 +20,7 @@ use tokio_postgres::Client;
 
 const WARD: &str = include_str!("../../../../infra/grafana/dashboards/ward.json");
 const ALERTS: &str = include_str!("../../../../infra/grafana/dashboards/alerts.json");
+const PATHS: &str = include_str!("../../../../infra/grafana/dashboards/paths.json");
 const SECOND_US: i64 = 1_000_000;
 
 /// A panel's rows, its macros and variables expanded as Grafana does it: the last quarter of an
@@ -34,7 +36,13 @@ async fn panel(client: &Client, dashboard: &str, title: &str, patients: &[&str])
         .replace("$__timeFrom()", from)
         .replace("$__timeTo()", to)
         .replace("$patient", &quoted.join(","))
-        .replace("$priority", "'high','medium','low'");
+        .replace("$priority", "'high','medium','low'")
+        .replace("$gateway", "'gw-1','gw-2'")
+        .replace("$path", "'wifi','lte'")
+        .replace(
+            "$__timeGroup(time, $__interval)",
+            "time_bucket('10s', time)",
+        );
     while let Some(start) = sql.find("$__timeFilter(") {
         let end = start + sql[start..].find(')').unwrap();
         let column = sql[start + "$__timeFilter(".len()..end].to_owned();
@@ -158,4 +166,91 @@ async fn an_alert_of_a_gateway_is_open_too() {
     assert_eq!(medium["value"], 1);
     let rows = panel(&client, ALERTS, "Transitions", &["p"]).await;
     assert_eq!(rows[0]["Patient"], "gateway or core");
+}
+
+#[tokio::test]
+async fn the_month_of_a_path_has_its_cap_its_cost_and_the_share_of_each_rule() {
+    let (store, client) = fresh().await;
+    let now_us = contracts::now_us();
+    let rule = |rule: &str, mode: &str, bytes| RuleUse {
+        rule: rule.to_owned(),
+        mode: mode.to_owned(),
+        bytes,
+    };
+    let report = |path: &str, sequence: u64, month_bytes, rule_uses| PathReport {
+        gateway: "gw-1".to_owned(),
+        path: path.to_owned(),
+        end: End::Gateway.into(),
+        session: 1,
+        time_us: now_us - (30 - 10 * sequence as i64) * SECOND_US,
+        interval_ms: 10_000,
+        sequence,
+        steering_version: 3,
+        access: Some(AccessUse {
+            month_bytes,
+            cap_bytes: (path == "lte").then_some(5_000_000_000),
+            reset_day: 15,
+            price_per_gb: if path == "lte" { 4.0 } else { 0.0 },
+            rank: AccessRank::Spill.into(),
+            rules: Vec::new(),
+        }),
+        rule_uses,
+        ..PathReport::default()
+    };
+    let older = PathReport {
+        gateway: "gw-2".to_owned(),
+        access: None,
+        ..report("lte", 1, 0, Vec::new())
+    };
+    let uses = vec![rule("bulk", "priority", 300), rule("", "", 100)];
+    let reports = vec![
+        report("lte", 1, 4_000_000_000, uses),
+        report("lte", 2, 4_900_000_000, Vec::new()),
+        // More than any real path carries.
+        report("wifi", 1, u64::MAX, vec![rule("", "auto", u64::MAX)]),
+        older,
+    ];
+    ok(store.write_paths(reports, Vec::new()).await);
+
+    let rows = panel(&client, PATHS, "Data of the month", &[]).await;
+    let paths: Vec<_> = rows.iter().map(|row| row["Path"].as_str()).collect();
+    assert_eq!(
+        paths,
+        [Some("lte"), Some("wifi")],
+        "nearest to its cap first"
+    );
+    let lte = &rows[0];
+    assert_eq!(lte["Month"], 4_900_000_000_u64);
+    assert_eq!(
+        (&lte["Left"], &lte["Reset day"]),
+        (&100_000_000.into(), &15.into())
+    );
+    assert_eq!(
+        (&lte["Rank"], &lte["Version"]),
+        (&"spill".into(), &3.into())
+    );
+    assert_eq!(lte["Cost"].as_f64(), Some(19.6));
+    let rows = panel(&client, PATHS, "Used part of the cap", &[]).await;
+    assert_eq!(rows[0]["metric"], "gw-1 lte");
+    assert_eq!(rows[0]["value"].as_f64(), Some(98.0));
+    let rows = panel(&client, PATHS, "Share by steering rule", &[]).await;
+    let shares: f64 = rows.iter().filter_map(|row| row["value"].as_f64()).sum();
+    assert!((shares - 100.0).abs() < 1e-6, "{rows:?}");
+    let mut rules: Vec<_> = rows.iter().map(|row| row["metric"].as_str()).collect();
+    rules.sort_unstable();
+    let none = Some("no flow (uploads, packets, headers)");
+    assert_eq!(
+        rules,
+        [Some("bulk (priority)"), none, Some("no rule (auto)")]
+    );
+    for title in [
+        "Bytes by steering mode",
+        "Cost of the month by path",
+        "Bytes of the month",
+    ] {
+        assert!(
+            !panel(&client, PATHS, title, &[]).await.is_empty(),
+            "{title}"
+        );
+    }
 }

@@ -23,6 +23,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "notice_shares",
         include_str!("migrations/0005_notice_shares.sql"),
     ),
+    (
+        "path_steering",
+        include_str!("migrations/0006_path_steering.sql"),
+    ),
 ];
 /// Roll-ups depend on the edition: made by TimescaleDB where it can, else by the store.
 const ROLLUPS_OWN: &str = include_str!("rollups_own.sql");

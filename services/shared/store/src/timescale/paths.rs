@@ -12,7 +12,7 @@ use super::{
     fault::Fault,
     keys,
     ledger::{GATEWAYS, Head, Locked, Wanted},
-    progress,
+    path_steering, progress,
     time::Micros,
     transaction,
 };
@@ -24,7 +24,7 @@ use crate::{
 /// Reports of a query that sets no limit.
 const LIMIT_DEFAULT: usize = 10_000;
 const COPY: &str = "COPY paths (time, sequence, sent_bytes, received_bytes, sent_packets, lost_packets, rtt_ms, gateway, session,
-    interval_ms, state, payload) FROM STDIN (FORMAT binary)";
+    interval_ms, state, payload, steering) FROM STDIN (FORMAT binary)";
 
 fn check(report: &PathReport) -> Result<(), WriteError> {
     let why = if report.sequence > i64::MAX as u64 {
@@ -83,7 +83,7 @@ async fn admit<'a>(
 }
 
 fn rows(admitted: &[(&PathReport, i32, i32)]) -> Rows {
-    let mut rows = Rows::new(12);
+    let mut rows = Rows::new(13);
     for (report, gateway, session) in admitted {
         rows.row()
             .time(Micros(report.time_us))
@@ -98,6 +98,10 @@ fn rows(admitted: &[(&PathReport, i32, i32)]) -> Rows {
             .int4(report.interval_ms.cast_signed())
             .int4(report.state)
             .bytes(&report.encode_to_vec());
+        match path_steering::binary(report) {
+            Some(steering) => rows.bytes(&steering),
+            None => rows.null(),
+        };
     }
     rows
 }

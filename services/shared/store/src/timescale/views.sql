@@ -15,6 +15,18 @@ CREATE OR REPLACE VIEW paths_view AS
         r.sent_packets, r.lost_packets, r.rtt_ms
     -- The sessions of a gateway are bounded: an old report may have outlived the name of its path.
     FROM paths r LEFT JOIN path_sessions s ON s.key = r.session JOIN gateways g ON g.key = r.gateway;
+-- Data of the month, by the gateway's end alone. Numbers of gateways may exceed bigint.
+CREATE OR REPLACE VIEW path_months_view AS
+    SELECT r.time, g.tenant, g.id AS gateway, s.path, (r.steering->>'version')::numeric AS version,
+        (r.steering->>'month_bytes')::numeric AS month_bytes, (r.steering->>'cap_bytes')::numeric AS cap_bytes,
+        (r.steering->>'reset_day')::numeric AS reset_day, (r.steering->>'price_per_gb')::numeric AS price_per_gb, r.steering->>'rank' AS rank
+    FROM paths r JOIN path_sessions s ON s.key = r.session JOIN gateways g ON g.key = r.gateway
+    WHERE r.steering->>'month_bytes' IS NOT NULL AND s.end_of = 1;
+CREATE OR REPLACE VIEW rule_bytes_view AS
+    SELECT r.time, g.tenant, g.id AS gateway, CASE WHEN u.rule <> '' THEN u.rule WHEN u.mode = '' THEN 'no flow' ELSE 'no rule' END AS rule,
+        coalesce(nullif(u.mode, ''), 'uploads, packets, headers') AS mode, u.bytes
+    FROM paths r JOIN gateways g ON g.key = r.gateway,
+        LATERAL jsonb_to_recordset(r.steering->'rules') AS u(rule text, mode text, bytes numeric);
 CREATE OR REPLACE VIEW patients_view AS
     SELECT tenant, id AS patient, name FROM patients WHERE tenant <> '';
 CREATE OR REPLACE VIEW alerts_view AS
@@ -27,6 +39,7 @@ CREATE OR REPLACE VIEW alerts_view AS
 -- Who only looks, such as Grafana, is a member of this role where an installation has made it, and sees the views and nothing else.
 DO $$ BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'braid_reader') THEN
-        GRANT SELECT ON vitals_view, vitals_1m_view, vitals_1h_view, paths_view, patients_view, alerts_view TO braid_reader;
+        GRANT SELECT ON vitals_view, vitals_1m_view, vitals_1h_view, paths_view, path_months_view, rule_bytes_view, patients_view,
+            alerts_view TO braid_reader;
     END IF;
 END $$;
