@@ -29,6 +29,7 @@ use crate::migrate::MigrateCommand;
 use crate::paths::PathsCommand;
 use crate::probe::ProbeCommand;
 use crate::process::{self, Failure};
+use crate::qlog::QlogCommand;
 use crate::quarantine::QuarantineCommand;
 use crate::register::RegisterCommand;
 use crate::rules::RulesCommand;
@@ -132,6 +133,9 @@ enum Braid {
     /// Show the paths of a gateway or a proxy: rate, round trip, loss, share, bytes of the month and
     /// steering rules.
     Paths(PathsCommand),
+    /// Record the paths of a gateway as qlog files, within a bound on disk.
+    #[command(subcommand)]
+    Qlog(QlogCommand),
     /// Measure a path between two machines: round trip at both ends, loss of each direction, and the
     /// keepalive that suits it.
     #[command(subcommand)]
@@ -215,6 +219,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Secrets(secrets) => secrets.run()?,
         Braid::Health(health) => return health.run(),
         Braid::Paths(paths) => paths.run()?,
+        Braid::Qlog(qlog) => qlog.run()?,
         Braid::Probe(probe) => return probe.run(),
         Braid::Doctor(doctor) => return doctor.run(),
         Braid::DeadLetters(letters) => letters.run()?,

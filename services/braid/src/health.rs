@@ -40,11 +40,22 @@ pub fn readiness(address: SocketAddr) -> io::Result<(bool, String)> {
 
 /// The status and body of a page of an admin listener.
 pub fn get(address: SocketAddr, page: &str, bytes_max: u64) -> io::Result<(u16, String)> {
+    ask(address, "GET", page, "", bytes_max)
+}
+
+/// The status and body of a request without a body. Each line of `headers` ends with CRLF.
+pub fn ask(
+    address: SocketAddr,
+    method: &str,
+    page: &str,
+    headers: &str,
+    bytes_max: u64,
+) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     write!(
         stream,
-        "GET {page} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"
+        "{method} {page} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n"
     )?;
     let mut answer = String::new();
     stream.take(bytes_max).read_to_string(&mut answer)?;

@@ -34,6 +34,7 @@ mod password;
 mod paths;
 mod probe;
 mod process;
+mod qlog;
 mod quarantine;
 mod register;
 mod rules;

@@ -72,7 +72,8 @@ pub struct Config {
     )]
     pub path_telemetry: String,
     /// Folder for the list of revoked gateways, for a start while path-telemetry does not answer.
-    /// Empty: the list is not kept.
+    /// It also holds what `braid qlog` records. Empty: the list is not kept, and nothing can be
+    /// recorded.
     #[arg(long, value_name = "FOLDER")]
     pub data_dir: Option<PathBuf>,
     /// Time in milliseconds that gateways wait after a start for path-telemetry's list of revoked

@@ -30,6 +30,7 @@ use futures::future::join_all;
 use service_kit::{
     ConfigError, Context, ServiceConfig,
     grpc::ChannelError,
+    path_table::PathTable,
     tls::{Identity, IdentityError},
 };
 use tokio::sync::watch;
@@ -82,7 +83,11 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         requests_per_second_max: config.requests_per_second_max,
     });
     let shown = sessions.clone();
-    context.show_paths(Arc::new(move |gateway| shown.rows(gateway)));
+    let table: PathTable = Arc::new(move |gateway| shown.rows(gateway));
+    if let Some(data) = &config.data_dir {
+        context.record_paths(data.join("qlog"), Arc::clone(&table));
+    }
+    context.show_paths(table);
     let ip = match config.ip()? {
         Some(settings) => Some(IpUpstream::open(settings).await?),
         None => None,

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use service_kit::{Context, Warning};
+use service_kit::{Context, Warning, path_table::PathTable};
 use tokio::sync::broadcast::error::RecvError;
 use tunnel::Tunnel;
 
@@ -24,7 +24,7 @@ pub(crate) async fn carry(
     let shutdown = context.shutdown();
     let steering = steering(config, parts);
     context.tasks().spawn(steering.run(shutdown.clone()));
-    show_paths(parts, context);
+    show_paths(config, parts, context);
     let telemetry = (!config.path_telemetry.is_empty()).then(|| {
         let telemetry = telemetry(config, parts);
         context.tasks().spawn(telemetry.run(shutdown.clone()))
@@ -59,20 +59,22 @@ fn steering(config: &Config, parts: &Parts) -> Steering {
     }
 }
 
-/// Serves the table of paths at the admin listener.
-fn show_paths(parts: &Parts, context: &Context) {
+/// Serves the table of paths at the admin listener, and records it on demand.
+fn show_paths(config: &Config, parts: &Parts, context: &Context) {
     let shown = (
         parts.gateway.clone(),
         parts.tunnel.clone(),
         parts.flows.clone(),
     );
-    context.show_paths(Arc::new(move |only| {
+    let table: PathTable = Arc::new(move |only| {
         let (gateway, tunnel, flows) = &shown;
         match only.is_none_or(|only| only == gateway) {
             true => flows.rows(gateway, &tunnel.paths()),
             false => Vec::new(),
         }
-    }));
+    });
+    context.record_paths(config.data_dir.join("qlog"), Arc::clone(&table));
+    context.show_paths(table);
 }
 
 fn telemetry(config: &Config, parts: &Parts) -> Telemetry {

@@ -1,13 +1,17 @@
-//! The listener for operators: `/healthz`, `/readyz`, `/metrics`, `/paths`.
+//! The listener for operators: `/healthz`, `/readyz`, `/metrics`, `/paths`, `/qlog`.
+//!
+//! What changes anything is for programs on this machine alone, and for no page in a browser there:
+//! its caller has a loopback address and sends [`OPERATOR_HEADER`].
 //!
 //! It runs on its own thread and event loop, so it still answers, and reports the stall, while the
 //! main event loop is stuck.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::{Query, State};
-use axum::http::{StatusCode, header};
+use axum::extract::{ConnectInfo, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -16,11 +20,14 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::path_table::AllPaths;
+use crate::qlog::{QlogError, Recorder, Recording, Recordings, Wanted};
 use crate::{ConfigError, Context, Health, ProgressHandle};
 
 /// Interval of the main event loop's beats.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 const BEAT_SILENCE_MAX: Duration = Duration::from_secs(10);
+/// A page of another site cannot set it without this listener's consent, which it never gives.
+pub const OPERATOR_HEADER: &str = "x-braid-operator";
 
 /// Serves the health of `contexts` until the process ends; returns the bound address. A process
 /// with several services is ready when all of them are.
@@ -66,7 +73,10 @@ fn serve(listener: std::net::TcpListener, router: Router) {
     };
     runtime.block_on(async move {
         let served = match TcpListener::from_std(listener) {
-            Ok(listener) => axum::serve(listener, router).await,
+            Ok(listener) => {
+                let service = router.into_make_service_with_connect_info::<SocketAddr>();
+                axum::serve(listener, service).await
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = served {
@@ -88,6 +98,7 @@ pub fn router(process: Health, contexts: Vec<Context>) -> Router {
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/paths", get(paths))
+        .route("/qlog", get(recordings).post(record).delete(end_recording))
         .with_state(Observed { process, contexts })
 }
 
@@ -161,6 +172,74 @@ async fn paths(State(observed): State<Observed>, Query(whose): Query<WhosePaths>
         false => StatusCode::OK,
     };
     (status, Json(AllPaths { services })).into_response()
+}
+
+impl Observed {
+    fn recorders(&self) -> Vec<Arc<Recorder>> {
+        let recorders = self.contexts.iter().filter_map(Context::recorder);
+        recorders.collect()
+    }
+}
+
+/// Whether a program on this machine asks.
+fn is_operator(peer: &ConnectInfo<SocketAddr>, headers: &HeaderMap) -> bool {
+    peer.0.ip().to_canonical().is_loopback() && headers.contains_key(OPERATOR_HEADER)
+}
+
+/// The recordings of the process; 404 if it can make none.
+async fn recordings(State(observed): State<Observed>) -> Response {
+    let recorders = observed.recorders();
+    let listed: Vec<Recording> = recorders.iter().flat_map(|it| it.list()).collect();
+    listed_in(listed, recorders.is_empty())
+}
+
+fn listed_in(recordings: Vec<Recording>, has_no_recorder: bool) -> Response {
+    let status = match has_no_recorder {
+        true => StatusCode::NOT_FOUND,
+        false => StatusCode::OK,
+    };
+    (status, Json(Recordings { recordings })).into_response()
+}
+
+/// Starts a recording at the first service that has a path of the gateway.
+async fn record(
+    State(observed): State<Observed>,
+    peer: ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    Query(wanted): Query<Wanted>,
+) -> Response {
+    if !is_operator(&peer, &headers) {
+        return StatusCode::FORBIDDEN.into_response();
+    }
+    let mut refused = None;
+    for recorder in observed.recorders() {
+        match recorder.start(&wanted) {
+            Ok(recording) => return listed_in(vec![recording], false),
+            Err(QlogError::NoPath) => refused = refused.or(Some(QlogError::NoPath)),
+            Err(error) => refused = Some(error),
+        }
+    }
+    match refused {
+        Some(error) => (StatusCode::CONFLICT, error.to_string()).into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+/// Ends the recordings of a gateway, or all.
+async fn end_recording(
+    State(observed): State<Observed>,
+    peer: ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    Query(whose): Query<WhosePaths>,
+) -> Response {
+    if !is_operator(&peer, &headers) {
+        return StatusCode::FORBIDDEN.into_response();
+    }
+    let recorders = observed.recorders();
+    let ended = recorders
+        .iter()
+        .flat_map(|it| it.stop(whose.gateway.as_deref()));
+    listed_in(ended.collect(), recorders.is_empty())
 }
 
 fn status_of(good: bool) -> StatusCode {

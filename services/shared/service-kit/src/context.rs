@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::Health;
 use crate::path_table::{PathTable, ServicePaths};
+use crate::qlog::Recorder;
 
 /// Time for a service to finish after shutdown was requested; remaining tasks are then dropped.
 /// Nothing acknowledged lives in memory only, so no data is lost.
@@ -62,6 +64,7 @@ struct Inner {
     listeners: watch::Sender<HashMap<&'static str, SocketAddr>>,
     tasks: TaskTracker,
     paths: Mutex<Option<PathTable>>,
+    recorder: Mutex<Option<Arc<Recorder>>>,
 }
 
 impl Context {
@@ -81,6 +84,7 @@ impl Context {
                 listeners: watch::Sender::new(HashMap::new()),
                 tasks: TaskTracker::new(),
                 paths: Mutex::default(),
+                recorder: Mutex::default(),
             }),
         }
     }
@@ -119,6 +123,16 @@ impl Context {
     /// Serves this table at `/paths` of the admin listener.
     pub fn show_paths(&self, table: PathTable) {
         *self.inner.paths.lock() = Some(table);
+    }
+
+    /// Lets people record the paths of this table below `folder`, at the admin listener.
+    pub fn record_paths(&self, folder: PathBuf, table: PathTable) {
+        let recorder = Recorder::new(self.noun(), folder, table, self.shutdown().clone());
+        *self.inner.recorder.lock() = Some(Arc::new(recorder));
+    }
+
+    pub fn recorder(&self) -> Option<Arc<Recorder>> {
+        self.inner.recorder.lock().clone()
     }
 
     /// The table of this service; `None` if it has no paths.

@@ -20,6 +20,7 @@ pub mod names;
 mod network;
 pub mod own_clock;
 pub mod path_table;
+pub mod qlog;
 pub mod quota;
 mod secret;
 pub mod telemetry;

@@ -79,3 +79,51 @@ async fn readiness_names_what_is_missing_and_metrics_are_rendered() {
     );
     assert_eq!(error.field, "admin");
 }
+
+fn one_path() -> service_kit::path_table::PathTable {
+    std::sync::Arc::new(|only| {
+        vec![service_kit::path_table::PathRow {
+            gateway: only.unwrap_or("gw-1").to_owned(),
+            path: "wifi".to_owned(),
+            ..service_kit::path_table::PathRow::default()
+        }]
+    })
+}
+
+async fn ask(address: SocketAddr, method: &str, page: &str, header: &str) -> (u16, String) {
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request =
+        format!("{method} {page} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n{header}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+}
+
+#[tokio::test]
+async fn only_programs_of_this_machine_record_paths() {
+    const START: &str = "/qlog?gateway=gw-1&files=2&file_bytes=65536&seconds=60";
+    const OPERATOR: &str = "x-braid-operator: braid\r\n";
+    let folder = tempfile::tempdir().unwrap();
+    let context = Context::new("gateway");
+    let any = "127.0.0.1:0".parse().unwrap();
+    let address = admin::start(any, "admin", vec![context.clone()])
+        .await
+        .unwrap();
+    assert_eq!(get(address, "/qlog").await.0, 404, "no paths to record");
+    context.record_paths(folder.path().to_owned(), one_path());
+    // As a page in a browser on this machine could.
+    assert_eq!(ask(address, "POST", START, "").await.0, 403);
+    assert_eq!(ask(address, "DELETE", "/qlog", "").await.0, 403);
+    assert_eq!(get(address, "/qlog").await.1, r#"{"recordings":[]}"#);
+    let (status, body) = ask(address, "POST", START, OPERATOR).await;
+    assert_eq!(status, 200, "{body}");
+    let (status, body) = ask(address, "POST", START, OPERATOR).await;
+    assert_eq!((status, body.contains("already")), (409, true), "{body}");
+    assert!(get(address, "/qlog").await.1.contains("\"gw-1\""));
+    let (status, body) = ask(address, "DELETE", "/qlog?gateway=gw-1", OPERATOR).await;
+    assert_eq!((status, body.contains("\"gw-1\"")), (200, true), "{body}");
+    let files = std::fs::read_dir(folder.path().join("gw-1")).unwrap();
+    assert_eq!(files.count(), 1);
+}
