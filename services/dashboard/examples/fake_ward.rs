@@ -6,17 +6,22 @@
 //! low priority with one old fall among them. The gateway of `patient-4` was lost eight minutes
 //! ago. One patient never sent a reading, and two sensors without a patient did. A line `cut` on
 //! standard input stops all readings and reports, and `restore` resumes them. The end of the input
-//! ends the ward.
+//! ends the ward. The further patients are spread over up to 200 gateways. A steering document is in
+//! force, whose rule has a name that a page must escape.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/support/ward.rs"]
 #[allow(dead_code)]
 mod ward;
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
+use contracts::alerts::Document;
 use contracts::alerts::{Alert, AlertState};
-use contracts::paths::{End, Link, PathReport, PathState};
+use contracts::paths::{AccessRank, AccessUse, End, Link, PathReport, PathState, RuleUse};
 use contracts::vitals::{Metric, Priority, Sample, sample::Reading};
 use store::Role;
 use swarm::{Episode, Patient, Profile};
@@ -27,6 +32,9 @@ use ward::{PASSWORD, Ward, alert};
 const LOST_US: i64 = 480_000_000;
 /// Ticks between two measurements of the further patients.
 const FURTHER_TICKS: u64 = 20;
+/// Gateways of the further patients.
+const GATEWAYS: usize = 200;
+const RULE: &str = "<img src=x onerror=alert(1)>";
 const TICK: Duration = Duration::from_millis(250);
 const NAMES: [&str; 5] = [
     "Ada Berg",
@@ -35,6 +43,11 @@ const NAMES: [&str; 5] = [
     "Daniel Eriksen",
     "Elif Faruk",
 ];
+
+fn gateway_of(patient: &str) -> String {
+    let number: usize = patient.trim_start_matches("patient-").parse().unwrap();
+    format!("gw-{}", 3 + number % GATEWAYS)
+}
 
 /// A patient with the id and the next sequence of each stream.
 type Simulated = (String, Patient, HashMap<String, u64>);
@@ -53,9 +66,10 @@ async fn main() {
     let further: Vec<String> = (NAMES.len() + 1..=more_patients)
         .map(|number| format!("patient-{number}"))
         .collect();
+    let gateways: BTreeSet<String> = further.iter().map(|id| gateway_of(id)).collect();
     for id in &further {
         let name = format!("Patient {}", id.trim_start_matches("patient-"));
-        ward.patient(id, &name, "default", "gw-3").await;
+        ward.patient(id, &name, "default", &gateway_of(id)).await;
     }
     if is_hard {
         let (lost, ..) = patients.remove(3);
@@ -88,9 +102,21 @@ async fn main() {
         }
         if tick.is_multiple_of(FURTHER_TICKS) {
             let now_us = contracts::now_us();
-            let further = further.iter();
-            let samples = further.map(|id| healthy(id, "gw-3", tick + 1, now_us));
+            let samples = further
+                .iter()
+                .map(|id| healthy(id, &gateway_of(id), tick + 1, now_us));
             ward.vitals_of_many(samples.collect()).await;
+            for gateway in &gateways {
+                let reports = ["wifi", "lte"].map(|path| {
+                    let link = Link {
+                        gateway: gateway.clone(),
+                        name: path.to_owned(),
+                        ..Link::default()
+                    };
+                    report(&link, tick + 1, now_us)
+                });
+                ward.paths(gateway, reports.to_vec()).await;
+            }
         }
         let now = contracts::now_us();
         for (id, patient, sequences) in &mut patients {
@@ -137,6 +163,21 @@ async fn first_patients(ward: &Ward) -> Vec<Simulated> {
         }
         patients.push((id, patient, HashMap::new()));
     }
+    let document = Document {
+        kind: store::STEERING.to_owned(),
+        tenant: "default".to_owned(),
+        subject: dashboard::explain::SUBJECT.to_owned(),
+        version: 1,
+        author: "eve".to_owned(),
+        reason: "LTE is capped".to_owned(),
+        body: format!(
+            r#"{{"format":1,"access":[{{"name":"lte","price_per_gb":4.0,"cap_gb":5,"reset_day":15}}],
+                "rule":[{{"name":"{RULE}","match":{{"urgency":["bulk"]}},"mode":"priority",
+                "accesses":["wifi","lte"]}}]}}"#
+        ),
+        ..Document::default()
+    };
+    ward.store.put_document(&document).await.unwrap();
     for name in ["wifi", "lte"] {
         let link = Link {
             gateway: "gw-1".to_owned(),
@@ -279,6 +320,35 @@ fn report(link: &Link, sequence: u64, now: i64) -> PathReport {
         lost_packets: u64::from(sequence.is_multiple_of(11)),
         rtt_ms: if wifi { 18.0 + wave } else { 72.0 + 3.0 * wave },
         sequence,
+        steering_version: 1,
+        access: Some(access(link)),
         ..PathReport::default()
+    }
+}
+
+/// Each gateway has used another part of its cap.
+fn access(link: &Link) -> AccessUse {
+    let wifi = link.name == "wifi";
+    let number: u64 = (link.gateway.trim_start_matches("gw-").parse()).unwrap_or(0);
+    let rule = |rule: &str, mode: &str| RuleUse {
+        rule: rule.to_owned(),
+        mode: mode.to_owned(),
+        bytes: 0,
+    };
+    AccessUse {
+        month_bytes: match wifi {
+            true => 31_000_000_000 + number,
+            // The one of gw-1 is nearly used up, the one of gw-150 is.
+            false if number == 1 => 4_900_000_000,
+            false => number * 33_400_000,
+        },
+        cap_bytes: (!wifi).then_some(5_000_000_000),
+        reset_day: if wifi { 1 } else { 15 },
+        price_per_gb: if wifi { 0.0 } else { 4.0 },
+        rank: match wifi {
+            true => AccessRank::Active.into(),
+            false => AccessRank::Spill.into(),
+        },
+        rules: vec![rule("", "auto"), rule(RULE, "priority")],
     }
 }

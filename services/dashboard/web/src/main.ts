@@ -18,6 +18,7 @@ import { noticesOf, quarantineView } from "./view/quarantine";
 import { shellView } from "./view/shell";
 import { signInView } from "./view/signin";
 import { soundAlerts } from "./view/sound";
+import { steeringView } from "./view/steering";
 import { applyTheme, theme } from "./view/theme";
 import { wardView } from "./view/ward";
 
@@ -165,7 +166,11 @@ function showWard(session: Session): void {
       loadLinks();
     },
   });
-  const shell = shellView(model, session, { ward: ward.element, detail: detail.element, alerts: alerts.element, paths: paths.element, quarantine: quarantine.element }, () => {
+  const steering = steeringView(model, {
+    mayAct: act,
+    explain: (asked) => guarded(query.explainSteering(asked)),
+  });
+  const shell = shellView(model, session, { ward: ward.element, detail: detail.element, alerts: alerts.element, paths: paths.element, steering: steering.element, quarantine: quarantine.element }, () => {
     void signOut().finally(() => showSignIn());
   });
   page.replaceChildren(shell.element);
@@ -185,6 +190,7 @@ function showWard(session: Session): void {
     alerts.tick();
     detail.draw();
     paths.draw();
+    steering.draw();
     shell.tick();
   }, TICK_MS);
   const linking = window.setInterval(loadLinks, LINKS_MS);

@@ -3,7 +3,7 @@
 import { EcgBuffer } from "./ecg";
 import { Metric, type Gap, type Sample } from "./gen/braid/vitals/v1/vitals_pb";
 import type { Alert, AlertCount, Document } from "./gen/braid/alerts/v1/alerts_pb";
-import { End, PathState, type Link, type PathReport } from "./gen/braid/paths/v1/paths_pb";
+import { End, PathState, type AccessUse, type Link, type PathReport } from "./gen/braid/paths/v1/paths_pb";
 import type { GetSeriesResponse, ListQuarantineResponse, Patient, WatchResponse } from "./gen/braid/query/v1/query_pb";
 import type { Connection } from "./feed";
 import { AlertBook } from "./alerts";
@@ -37,6 +37,10 @@ export interface PathTrack {
   state: PathState;
   // Steering document in force at the gateway; 0: none, or a file of its own.
   steeringVersion: number;
+  // Data of the month and rules in force, by the gateway's newest report.
+  access: AccessUse | undefined;
+  // When the gateway said so, by the core's clock.
+  accessAtS: number;
   // By this page's clock, so that no other clock decides whether a path still reports.
   heardAtMs: number;
   // Likewise, by the proxy's reports alone.
@@ -221,7 +225,7 @@ export class Model {
       const key = `${report.gateway}/${report.path}`;
       let track = this.paths.get(key);
       if (!track) {
-        track = { gateway: report.gateway, name: report.path, points: [], state: report.state, steeringVersion: 0, heardAtMs: 0, proxyAtMs: -Infinity };
+        track = { gateway: report.gateway, name: report.path, points: [], state: report.state, steeringVersion: 0, access: undefined, accessAtS: -Infinity, heardAtMs: 0, proxyAtMs: -Infinity };
         this.paths.set(key, track);
       }
       const timeS = seconds(report.timeUs);
@@ -229,7 +233,11 @@ export class Model {
       const byProxy = report.end === End.PROXY;
       if (byProxy) track.proxyAtMs = performance.now();
       else {
-        track.steeringVersion = report.steeringVersion;
+        if (timeS >= track.accessAtS) {
+          track.steeringVersion = report.steeringVersion;
+          track.access = report.access ?? track.access;
+          track.accessAtS = timeS;
+        }
         if (performance.now() - track.proxyAtMs < PROXY_MS_MAX) continue;
       }
       // What the gateway sent is what the proxy received.

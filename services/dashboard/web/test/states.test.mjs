@@ -210,4 +210,62 @@ test("when the dashboard is away the page dims everything and says since when", 
   await page.locator('.patient .score[data-risk="low"]').first().waitFor();
 });
 
+const RULE = "<img src=x onerror=alert(1)>";
+
+test("of 200 gateways the accesses nearest to their cap come first, and a search finds the others", async () => {
+  const panel = page.locator(".steering-panel");
+  await panel.getByText("Data of all gateways").click();
+  const rows = panel.locator("li");
+  await rows.nth(39).waitFor();
+  assert.equal(await rows.count(), 40);
+  assert.match(await panel.locator("header").textContent(), /20[1-9] gateways · \d+ near a cap/);
+  const first = await rows.first().textContent();
+  assert.match(first, /gw-202 lte steering v1.*of 5\.00 GB: the cap is reached until day 15 · costs 26\.99 so far.*spill/);
+  assert.equal(await rows.first().getAttribute("data-cap"), "reached");
+  assert.match(await panel.locator(".more").textContent(), /^36\d more .* not shown/);
+  await picture("3-data-of-200-gateways");
+  await panel.locator("input.search").fill("gw-30 wifi");
+  await rows.nth(0).waitFor();
+  await page.waitForFunction(() => document.querySelectorAll(".accesses li").length === 1);
+  assert.match(await rows.textContent(), /gw-30 wifi.*31\.00 GB since day 1, no cap/);
+  await panel.locator("input.search").fill("no such");
+  await panel.getByText("No gateway has this name.").waitFor();
+  await panel.locator("input.search").fill("");
+});
+
+test("a person who acts asks why a flow takes which access, and names are shown as text", async () => {
+  await card("patient-1").click();
+  const paths = page.locator('.path[data-path="lte"] .use');
+  await paths.getByText("4.90 GB of 5.00 GB, 100 MB left until day 15 · costs 19.60 so far").waitFor();
+  assert.ok((await paths.textContent()).includes(`${RULE} (priority), no rule (auto) · spill`), await paths.textContent());
+  const panel = page.locator(".explain");
+  await panel.locator("summary").click();
+  assert.equal(await panel.getByLabel("Gateway").inputValue(), "gw-1");
+  await panel.getByLabel("Destination").fill("deb.example.org:443");
+  await panel.getByRole("button", { name: "Explain" }).click();
+  const answer = panel.locator("pre");
+  await answer.waitFor();
+  const text = await answer.textContent();
+  assert.ok(text.startsWith(`steering version 1, in force at gw-1\nrule "${RULE}": mode priority\n`), text);
+  assert.match(text, /lte \(cellular\): chosen, allowed; 0\.100 GB of the cap are left until day 15/);
+  await picture("3-explained");
+  assert.equal(await page.locator("img").count(), 0, "no name became an element");
+  await panel.getByLabel("Gateway").fill("gw-of-nobody");
+  await panel.getByRole("button", { name: "Explain" }).click();
+  await panel.getByText("there is no such gateway").waitFor();
+  assert.equal(await answer.isVisible(), false, "the last answer is gone");
+});
+
+test("who only looks sees the data and is not offered to ask", async () => {
+  const other = await browser.newContext({ viewport: { width: 1440, height: 960 } });
+  const viewer = await other.newPage();
+  await viewer.goto(address);
+  await viewer.getByLabel("Name").fill("viewer");
+  await viewer.getByLabel("Password").fill(password);
+  await viewer.getByRole("button", { name: "Sign in" }).click();
+  await viewer.locator(".steering-panel").getByText("Data of all gateways").waitFor();
+  assert.equal(await viewer.locator(".explain").count(), 0);
+  await other.close();
+});
+
 test("no script failed on the way", () => assert.deepEqual(page.failures, []));

@@ -4,7 +4,7 @@ import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { createServer } from "vite";
 
-let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf;
+let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf, access;
 before(async () => {
   const root = fileURLToPath(new URL("..", import.meta.url));
   vite = await createServer({ root, configFile: false, logLevel: "error", server: { middlewareMode: true, ws: false, watch: null }, optimizeDeps: { noDiscovery: true } });
@@ -14,6 +14,7 @@ before(async () => {
   ({ inOrder } = await vite.ssrLoadModule("/src/notices.ts"));
   ({ finds } = await vite.ssrLoadModule("/src/search.ts"));
   ({ learn, nowMs } = await vite.ssrLoadModule("/src/clock.ts"));
+  access = await vite.ssrLoadModule("/src/access.ts");
   ({ EcgBuffer } = await vite.ssrLoadModule("/src/ecg.ts"));
 });
 after(() => vite.close());
@@ -231,4 +232,25 @@ test("banners are shown most severe first, then oldest first, whoever says them"
 test("a search finds names whatever the case, the accents and the order of its words", () => {
   for (const search of ["", "  ", "zoe", "ÅNG", "strom zo", "bed-7 zoë", "7"]) assert.ok(finds(search, "Zoë Ångström", "bed-7"), search);
   for (const search of ["zoey", "zoe berg", "."]) assert.ok(!finds(search, "Zoë Ångström", "bed-7"), search);
+});
+
+test("the month of an access, its cap, its cost and its rules are in words", () => {
+  const { monthText, costText, rulesText, gigabytes } = access;
+  const use = (more) => ({ monthBytes: 4_900_000_000n, capBytes: 5_000_000_000n, resetDay: 15, pricePerGb: 4, rank: 2, rules: [], ...more });
+  assert.equal(monthText(use({})), "4.90 GB of 5.00 GB, 100 MB left until day 15");
+  assert.equal(monthText(use({ monthBytes: 5_100_000_000n })), "5.10 GB of 5.00 GB: the cap is reached until day 15");
+  assert.equal(monthText(use({ capBytes: undefined, resetDay: 0 })), "4.90 GB this month, no cap");
+  assert.equal(monthText(use({ capBytes: undefined })), "4.90 GB since day 15, no cap");
+  assert.equal(costText(use({})), "costs 19.60 so far");
+  assert.equal(costText(use({ pricePerGb: 0 })), "");
+  const rules = [{ rule: "", mode: "auto" }, { rule: "bulk", mode: "priority" }];
+  assert.equal(rulesText(use({ rules })), "bulk (priority), no rule (auto) · spill");
+  assert.deepEqual([0, 1_500, 2_000_000, 20_000_000].map(gigabytes), ["0.0 kB", "1.5 kB", "2.0 MB", "20 MB"]);
+});
+
+test("accesses nearest to their cap come first, then those with most bytes", () => {
+  const { byUrgency } = access;
+  const track = (gateway, monthBytes, capBytes) => ({ gateway, name: "lte", access: { monthBytes, capBytes } });
+  const tracks = [track("a", 10n, undefined), track("b", 1n, 4n), track("c", 3n, 4n), track("d", 20n, undefined), { gateway: "e", name: "x" }];
+  assert.deepEqual(byUrgency(tracks).map(({ gateway }) => gateway), ["c", "b", "d", "a", "e"]);
 });

@@ -1,5 +1,6 @@
-// The paths of the selected patient's gateway: rate, round trip and loss, and the demonstration's
-// cut button.
+// The paths of the selected patient's gateway: rate, round trip, loss, data of the month and rules in
+// force, and the demonstration's cut button.
+import { costText, monthText, rulesText, versionText } from "../access";
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { nowS } from "../clock";
 import { PathState, type Link } from "../gen/braid/paths/v1/paths_pb";
@@ -84,8 +85,7 @@ function steeringText(model: Model, gateway: string): string {
   for (const track of model.paths.values()) {
     if (track.gateway === gateway && track.heardAtMs > (newest?.heardAtMs ?? -1)) newest = track;
   }
-  if (!newest) return "";
-  return newest.steeringVersion > 0 ? `steering v${newest.steeringVersion}` : "no steering document";
+  return newest ? versionText(newest.steeringVersion) : "";
 }
 
 function silent(track: PathTrack | undefined): boolean {
@@ -122,6 +122,9 @@ function pathRow(first: PathItem, actions: LinkActions): Row<PathItem> {
   let item = first;
   const pill = h("span", { class: "pill" });
   const failure = h("p", { class: "message", role: "alert" });
+  const month = h("p", { class: "month" });
+  const rules = h("p", { class: "dim" });
+  const use = h("div", { class: "use" }, month, rules);
   const button = h("button", {
     type: "button",
     class: "quiet",
@@ -149,6 +152,7 @@ function pathRow(first: PathItem, actions: LinkActions): Row<PathItem> {
     { class: "path", "data-path": first.name },
     h("header", {}, h("h3", {}, h("span", { class: "swatch", "data-path": first.name }), label(first.name)), pill, button),
     h("div", { class: "meters" }, ...names.map((name, i) => h("div", { class: "meter" }, h("span", { class: "dim" }, name), numbers[i], hosts[i]))),
+    use,
     failure,
   );
   return {
@@ -160,6 +164,12 @@ function pathRow(first: PathItem, actions: LinkActions): Row<PathItem> {
       setAttribute(pill, "data-state", key);
       setAttribute(element, "data-state", key);
       button.hidden = !item.link || !actions.mayAct;
+      const access = item.track?.access;
+      use.hidden = access === undefined;
+      if (access) {
+        setText(month, [monthText(access), costText(access)].filter((text) => text !== "").join(" · "));
+        setText(rules, rulesText(access));
+      }
       const up = item.link?.up ?? true;
       setText(button, up ? "Cut" : "Restore");
       setAttribute(button, "aria-label", `${up ? "Cut" : "Restore"} ${label(item.name)}`);

@@ -25,7 +25,7 @@ function jump(panel: HTMLElement): (event: Event) => void {
 export function shellView(
   model: Model,
   session: Session,
-  panels: { ward: HTMLElement; detail: HTMLElement; alerts: HTMLElement; paths: HTMLElement; quarantine: HTMLElement },
+  panels: { ward: HTMLElement; detail: HTMLElement; alerts: HTMLElement; paths: HTMLElement; steering: HTMLElement; quarantine: HTMLElement },
   signOut: () => void,
 ): { element: HTMLElement; tick(): void } {
   const dot = h("span", { class: "dot" });
@@ -78,7 +78,7 @@ export function shellView(
       h("button", { type: "button", class: "quiet", onclick: signOut }, "Sign out"),
     ),
     bannerView(model).element,
-    h("main", { class: "columns" }, panels.ward, panels.detail, h("div", { class: "side" }, panels.alerts, panels.paths, panels.quarantine)),
+    h("main", { class: "columns" }, panels.ward, panels.detail, h("div", { class: "side" }, panels.alerts, panels.paths, panels.steering, panels.quarantine)),
     h("footer", { class: "dim fine" }, "Braid is not a certified medical device."),
   );
 
