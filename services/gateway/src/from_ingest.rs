@@ -1,5 +1,6 @@
 //! The core's rules, and the wearing intervals at this gateway: followed over the links for vitals,
-//! kept on disk, and in force from then on.
+//! kept on disk, and in force from then on. And the open alerts of high priority, which are not
+//! kept: see [`crate::alarms`].
 //!
 //! One link follows at a time; when it is lost the next one follows. Rules are on disk before they
 //! are in force, so a gateway that starts without a network uses them.
@@ -10,7 +11,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use contracts::vitals::{
@@ -22,6 +23,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tonic::{Code, Status, transport::Channel};
 
 use crate::{
+    alarms::Alarms,
     intake::Intake,
     journal::{Disk, DiskFile},
     rules_in_force::{Refused, RulesInForce},
@@ -84,8 +86,11 @@ impl Follower {
         let mut backoff = Backoff::for_reconnect();
         // Also when the link, and with it this future, is dropped.
         let _off = Off(&self.following);
+        let request = FollowRulesRequest {
+            takes_high_alerts: true,
+        };
         loop {
-            let status = match link.follow_rules(FollowRulesRequest {}).await {
+            let status = match link.follow_rules(request).await {
                 Ok(answers) => {
                     let mut answers = answers.into_inner();
                     loop {
@@ -174,10 +179,17 @@ pub async fn keep<D: Disk, B: Disk>(
     mut in_force: RulesInForce,
     file: RulesFile<B>,
     intake: Arc<Intake<D>>,
+    alarms: Alarms,
     warning: WarningHandle,
 ) {
     let mut is_kept = true;
-    while let Some(answer) = answers.recv().await {
+    while let Some(mut answer) = answers.recv().await {
+        if let Some(alerts) = answer.high_alerts.take() {
+            alarms.on_core(alerts, Instant::now());
+        }
+        if answer.only_high_alerts {
+            continue;
+        }
         let (next, refused) = in_force.take(answer);
         metrics::counter!("braid_gateway_rules_refused_total").increment(refused.len() as u64);
         for refused in &refused {

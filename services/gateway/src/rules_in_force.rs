@@ -193,6 +193,7 @@ impl RulesInForce {
             patients: self.patients.values().cloned().collect(),
             intervals: self.worn.iter().flat_map(of_device).collect(),
             has_intervals: self.has_all,
+            ..FollowRulesResponse::default()
         }
     }
 }

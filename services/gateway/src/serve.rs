@@ -99,7 +99,7 @@ pub(crate) async fn with_sensors(
     let intake = Intake::new(surroundings.gateway, vitals, alerts, rules);
     let intake = intake.hurrying(urgent).with_core(Arc::clone(&core));
     let intake = intake.while_following(following);
-    let intake = intake.with_alarms(surroundings.alarms);
+    let intake = intake.with_alarms(surroundings.alarms.clone());
     let intake = Arc::new(intake.with_states(states));
     let from_memory = FromMemory {
         intake: Arc::clone(&intake),
@@ -118,6 +118,7 @@ pub(crate) async fn with_sensors(
         in_force,
         file,
         Arc::clone(&intake),
+        surroundings.alarms,
         rules,
     ));
     let checked = health.warning("clock");

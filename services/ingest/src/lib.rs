@@ -4,7 +4,7 @@
 //! ```text
 //! gateway --from_gateway--> admission, duplicates --to_bus--> topic vitals --to_store--> rows and progress (one transaction)
 //!         <--acknowledgement, once the bus has it--|
-//! gateway <--to_gateway-- the rules in force, of the store
+//! gateway <--to_gateway-- the rules in force, of the store; open alerts of high priority --from_bus--
 //! ```
 //!
 //! - A sample is acknowledged after the bus holds it, in the order of the gateway's journal.
@@ -23,8 +23,10 @@ mod canary;
 pub mod config;
 mod duplicates;
 mod engines;
+mod from_bus;
 mod from_gateway;
 mod gateway_clocks;
+mod high_alerts;
 mod judging;
 pub mod measure;
 mod newest;
@@ -105,6 +107,13 @@ pub async fn run(
         context.health().warning("damaged-documents"),
         shutdown.clone(),
     ));
+    let high_alerts = Arc::default();
+    tasks.spawn(from_bus::follow(
+        Arc::clone(&bus),
+        Arc::clone(&store),
+        Arc::clone(&high_alerts),
+        context.clone(),
+    ));
     let apart = Arc::default();
     tasks.spawn(apart::follow(
         Arc::clone(&store),
@@ -116,6 +125,7 @@ pub async fn run(
         store,
         register: Arc::clone(&register),
         rules,
+        high_alerts,
         refresh,
         guard: store::CallGuard::new(revocations.clone()),
         shutdown: shutdown.clone(),

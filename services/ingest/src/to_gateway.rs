@@ -1,9 +1,9 @@
 //! FollowRules: sends gateways the rules in force, so that they judge as the core does while they
-//! cannot reach it.
+//! cannot reach it, and the open alerts of high priority, so that they know what is acknowledged.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
-use contracts::vitals::{FollowRulesRequest, FollowRulesResponse};
+use contracts::vitals::{FollowRulesRequest, FollowRulesResponse, HighAlerts as Alerts};
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use store::{
     CallGuard, Damaged, Followed, Of, Otherwise, PUT_ANEW, QueryError, RULES, Said, Scope, Store,
@@ -17,6 +17,7 @@ use vitals::TeamGroups;
 use crate::{
     admission::GatewayId,
     caller::caller,
+    high_alerts::HighAlerts,
     register::Register,
     rules_in_force::{RulesInForce, Worn, answer, in_force},
 };
@@ -98,6 +99,7 @@ pub(crate) struct Followers {
     pub store: Arc<dyn Store>,
     pub register: Arc<Register>,
     pub rules: Reader,
+    pub high_alerts: Arc<HighAlerts>,
     /// Age up to which the known devices of a gateway are used.
     pub refresh: Duration,
     pub guard: CallGuard,
@@ -109,6 +111,9 @@ struct Follower {
     store: Arc<dyn Store>,
     register: Arc<Register>,
     rules: Reader,
+    high_alerts: Arc<HighAlerts>,
+    /// The gateway reads answers that hold nothing but alerts.
+    takes_high_alerts: bool,
     refresh: Duration,
 }
 
@@ -123,6 +128,8 @@ impl Followers {
             store: Arc::clone(&self.store),
             register: Arc::clone(&self.register),
             rules: self.rules.clone(),
+            high_alerts: Arc::clone(&self.high_alerts),
+            takes_high_alerts: request.get_ref().takes_high_alerts,
             refresh: self.refresh,
         };
         let shutdown = self.shutdown.clone();
@@ -154,23 +161,22 @@ impl Follower {
         let mut refresh = tokio::time::interval(self.refresh);
         refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut changes = self.register.changes();
+        let mut alerts_changed = self.high_alerts.changes();
         let mut worn = None;
-        let mut told = None;
+        let mut told = Told::default();
         loop {
-            let is_asked = tokio::select! {
-                changed = rules.changed() => if changed.is_err() {
-                    return ended();
-                } else {
-                    false
-                },
-                changed = changes.changed() => if changed.is_err() {
-                    return ended();
-                } else {
-                    true
-                },
-                _ = refresh.tick() => true,
+            let woken = tokio::select! {
+                changed = rules.changed() => changed.map(|()| Woken::Rules),
+                changed = changes.changed() => changed.map(|()| Woken::Register),
+                changed = alerts_changed.changed(), if self.takes_high_alerts => {
+                    changed.map(|()| Woken::Alerts)
+                }
+                _ = refresh.tick() => Ok(Woken::Register),
             };
-            if is_asked {
+            let Ok(woken) = woken else {
+                return ended();
+            };
+            if woken == Woken::Register {
                 match self.worn().await {
                     Ok(found) => worn = Some(found),
                     Err(error) => {
@@ -179,24 +185,34 @@ impl Follower {
                 }
             }
             let Some(worn) = &worn else { continue };
-            let Some(rules) = rules.borrow_and_update().clone() else {
-                continue;
-            };
-            let answer = match answer(&rules, &self.gateway.tenant, worn) {
-                Ok(answer) => answer,
-                Err(error) => {
-                    tracing::error!(gateway = self.gateway.id, %error, "rules are not handed out");
-                    return Status::resource_exhausted(error.to_string());
+            let of_rules = match woken {
+                Woken::Alerts => None,
+                Woken::Rules | Woken::Register => {
+                    let Some(rules) = rules.borrow_and_update().clone() else {
+                        continue;
+                    };
+                    match answer(&rules, &self.gateway.tenant, worn) {
+                        Ok(answer) => Some(answer),
+                        Err(error) => {
+                            tracing::error!(gateway = self.gateway.id, %error, "rules are not handed out");
+                            return Status::resource_exhausted(error.to_string());
+                        }
+                    }
                 }
             };
-            if told.as_ref() == Some(&answer) {
+            let alerts = match self.takes_high_alerts {
+                true => self.high_alerts.of(worn.wearers.keys()),
+                false => None,
+            };
+            let Some(news) = told.news(of_rules, alerts) else {
                 continue;
+            };
+            if !news.only_high_alerts {
+                metrics::counter!("braid_ingest_rules_handed_total").increment(1);
             }
-            metrics::counter!("braid_ingest_rules_handed_total").increment(1);
-            if answers.send(Ok(answer.clone())).await.is_err() {
+            if answers.send(Ok(news)).await.is_err() {
                 return ended();
             }
-            told = Some(answer);
         }
     }
 
@@ -213,5 +229,45 @@ impl Follower {
             }
         }
         Ok(worn)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    Rules,
+    Register,
+    Alerts,
+}
+
+/// What the gateway was sent last.
+#[derive(Debug, Default)]
+struct Told {
+    rules: Option<FollowRulesResponse>,
+    alerts: Option<Alerts>,
+}
+
+impl Told {
+    /// What to send. A change of alerts alone leaves the rules out, which are thousands of bytes.
+    fn news(
+        &mut self,
+        rules: Option<FollowRulesResponse>,
+        alerts: Option<Alerts>,
+    ) -> Option<FollowRulesResponse> {
+        let rules = rules.filter(|rules| self.rules.as_ref() != Some(rules));
+        let alerts = alerts.filter(|alerts| self.alerts.as_ref() != Some(alerts));
+        if alerts.is_some() {
+            self.alerts.clone_from(&alerts);
+        }
+        let is_of_alerts = rules.is_none();
+        let answer = match rules {
+            Some(rules) => self.rules.insert(rules).clone(),
+            None if alerts.is_none() => return None,
+            None => FollowRulesResponse::default(),
+        };
+        Some(FollowRulesResponse {
+            only_high_alerts: is_of_alerts,
+            high_alerts: alerts,
+            ..answer
+        })
     }
 }

@@ -7,15 +7,20 @@
 #[allow(dead_code)]
 mod world;
 
+use bus::{Bus, Record, Topic};
 use contracts::{
-    alerts::Document,
-    vitals::{FollowRulesRequest, FollowRulesResponse, ingest_service_client::IngestServiceClient},
+    alerts::{Alert, AlertState, Document},
+    vitals::{
+        FollowRulesRequest, FollowRulesResponse, HighAlert, Priority,
+        ingest_service_client::IngestServiceClient,
+    },
 };
+use prost::Message;
 use service_kit::{
     grpc::channel,
     tls::{Identity, PeerId},
 };
-use store::{DEFAULT_TENANT, DeviceEntry, PatientEntry, RULES, Spo2Scale, TEAM};
+use store::{AlertsBatch, DEFAULT_TENANT, DeviceEntry, PatientEntry, RULES, Spo2Scale, TEAM};
 use tonic::{Code, Status, Streaming};
 use world::{PATIENCE, Running, World, gateway};
 
@@ -38,12 +43,21 @@ async fn follow(
     running: &Running,
     id: PeerId,
 ) -> Result<Streaming<FollowRulesResponse>, Status> {
+    follow_with(world, running, id, FollowRulesRequest::default()).await
+}
+
+async fn follow_with(
+    world: &World,
+    running: &Running,
+    id: PeerId,
+    request: FollowRulesRequest,
+) -> Result<Streaming<FollowRulesResponse>, Status> {
     let files = world.authority.issue(&id, &[]).unwrap();
     let address = running.context.address("grpc").await.unwrap();
     let identity = Identity::load(&files).unwrap();
     let url = format!("https://127.0.0.1:{}", address.port());
     let mut client = IngestServiceClient::new(channel(&url, Some(&identity)).unwrap());
-    let answers = client.follow_rules(FollowRulesRequest {}).await?;
+    let answers = client.follow_rules(request).await?;
     Ok(answers.into_inner())
 }
 
@@ -229,4 +243,80 @@ async fn a_document_that_cannot_be_read_keeps_no_other_from_the_gateways() {
     assert!(said.contains("version 1 holds for it"), "{said}");
     assert!(said.contains("default of tenant two"), "{said}");
     running.stop().await;
+}
+
+/// Stores a revision of an alert of `patient-0`, and publishes it as alerting does.
+async fn change(world: &World, running: &Running, revision: u32, state: AlertState) {
+    let by = match state {
+        AlertState::Active => "",
+        _ => "Ada Nurse",
+    };
+    let alert = Alert {
+        id: "a1".into(),
+        patient: "patient-0".into(),
+        device: "belt-0".into(),
+        rule: "spo2-very-low".into(),
+        priority: Priority::High.into(),
+        state: state.into(),
+        acknowledged_by: by.into(),
+        revision,
+        ..Alert::default()
+    };
+    let record = Record::new("patient-0", alert.encode_to_vec());
+    let batch = AlertsBatch {
+        transitions: vec![alert],
+        states: Vec::new(),
+    };
+    world.store.write_alerts(batch, Vec::new()).await.unwrap();
+    let published = running.bus.publish(Topic::Alerts, vec![record]);
+    published.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_learns_which_high_alerts_of_its_patients_are_acknowledged() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let takes = FollowRulesRequest {
+        takes_high_alerts: true,
+    };
+    let mut answers = follow_with(&world, &running, gateway("gw"), takes)
+        .await
+        .unwrap();
+    let mut of_other = follow_with(&world, &running, gateway("other"), takes)
+        .await
+        .unwrap();
+    // An older gateway would take an answer without rules for "no rules".
+    let mut of_older = follow(&world, &running, gateway("gw")).await.unwrap();
+    let first = next(&mut of_older).await.unwrap();
+    assert_eq!((first.patients.len(), &first.high_alerts), (4, &None));
+
+    let mut rules = 0;
+    let mut alerts = async || loop {
+        let answer = next(&mut answers).await.unwrap();
+        rules += usize::from(!answer.only_high_alerts);
+        assert_eq!(answer.patients.is_empty(), answer.only_high_alerts);
+        if let Some(alerts) = answer.high_alerts {
+            let alerts = alerts.alerts.into_iter();
+            break alerts
+                .map(|it| (it.rule, it.acknowledged))
+                .collect::<Vec<_>>();
+        }
+    };
+    let rule = || "spo2-very-low".to_owned();
+    assert_eq!(alerts().await, []);
+    change(&world, &running, 1, AlertState::Active).await;
+    assert_eq!(alerts().await, [(rule(), false)]);
+    change(&world, &running, 2, AlertState::Acknowledged).await;
+    assert_eq!(alerts().await, [(rule(), true)]);
+    change(&world, &running, 3, AlertState::Resolved).await;
+    assert_eq!(alerts().await, []);
+    assert_eq!(rules, 1, "the rules go once");
+    running.stop().await;
+
+    let mut of_others: Vec<HighAlert> = Vec::new();
+    while let Ok(Some(answer)) = of_other.message().await {
+        of_others.extend(answer.high_alerts.unwrap_or_default().alerts);
+    }
+    assert_eq!(of_others, []);
+    assert!(of_older.message().await.is_err(), "nothing more for it");
 }

@@ -18,10 +18,10 @@ use vitals::{Condition, RuleSet};
 
 pub struct Core {
     directory: tempfile::TempDir,
-    authority: LocalAuthority,
+    pub authority: LocalAuthority,
     files: IdentityFiles,
-    store: Arc<dyn Store>,
-    bus: Arc<dyn Bus>,
+    pub store: Arc<dyn Store>,
+    pub bus: Arc<dyn Bus>,
     address: SocketAddr,
     url: String,
 }

@@ -1,0 +1,170 @@
+//! The way of an acknowledgement: a reading raises a high alert at the edge, alerting stores it, a
+//! person acknowledges it, and the gateway ends the copies of its uploads.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "rules/core.rs"]
+#[allow(dead_code)]
+mod core;
+
+use std::{sync::Arc, time::Duration};
+
+use clap::Parser;
+use contracts::{
+    alerts::{AcknowledgeRequest, Alert, alerts_service_client::AlertsServiceClient},
+    vitals::{
+        Metric, RecordRequest, Sample, gateway_service_client::GatewayServiceClient,
+        sample::Reading,
+    },
+};
+use core::Core;
+use gateway::{from_sensors::LISTENER, to_proxy::Direct};
+use service_kit::{
+    Context,
+    grpc::channel,
+    telemetry::metrics_handle,
+    tls::{Identity, PeerId},
+};
+use store::{AlertsQuery, Scope};
+use tokio::sync::broadcast;
+
+/// Only a failing test reaches this time.
+const PATIENCE: Duration = Duration::from_secs(60);
+const S: i64 = 1_000_000;
+const RULE: &str = "heart-rate-very-high";
+
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    config: gateway::Config,
+}
+
+/// A series of this process as `/metrics` shows it; 0 where it is not shown.
+fn series(name: &str) -> f64 {
+    let text = metrics_handle().render();
+    let mut lines = text.lines().filter_map(|line| line.rsplit_once(' '));
+    let value = lines.find(|(series, _)| *series == name);
+    value.map_or(0.0, |(_, value)| value.parse().unwrap())
+}
+
+fn copies() -> f64 {
+    series(r#"braid_gateway_copies_total{class="vitals"}"#)
+}
+
+async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, waiting).await;
+    assert!(waited.is_ok(), "{what}");
+}
+
+/// Readings of `seconds`, one a second, the last at `end_us`.
+async fn record(sensors: &str, seconds: i64, end_us: i64) {
+    let samples = (0..seconds).map(|second| Sample {
+        device: "belt-1".into(),
+        metric: Metric::HeartRate.into(),
+        device_time_us: end_us - (seconds - second) * S,
+        reading: Some(Reading::Value(150.0)),
+        ..Sample::default()
+    });
+    let request = RecordRequest {
+        request: 1,
+        samples: samples.collect(),
+    };
+    let mut client = GatewayServiceClient::new(channel(sensors, None).unwrap());
+    let answers = client.record(tokio_stream::iter([request])).await.unwrap();
+    let answer = answers.into_inner().message().await.unwrap().unwrap();
+    assert_eq!(i64::from(answer.accepted), seconds);
+}
+
+async fn open_alert(core: &Core) -> Option<Alert> {
+    let query = AlertsQuery::default();
+    let alerts = core.store.alerts(&Scope::Service, &query).await;
+    let mut alerts = alerts.unwrap().into_iter();
+    alerts.find(|alert| alert.rule == RULE)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acknowledgement_ends_the_copies_at_the_gateway() {
+    metrics_handle();
+    let core = Core::start().await;
+    core.register("one", "belt-1", "ada").await;
+    let ingest = core.ingest().await;
+    let mut config: alerting::Config = service_kit::config::defaults().unwrap();
+    config.listen = "127.0.0.1:0".parse().unwrap();
+    let id = PeerId::service("alerting");
+    config.identity = core.authority.issue(&id, &[]).unwrap();
+    let alerting = Context::new("alerting");
+    let (bus, store) = (Arc::clone(&core.bus), Arc::clone(&core.store));
+    let alerting_ends = tokio::spawn(alerting::run(config, bus, store, alerting.clone()));
+
+    let mut config = CommandLine::parse_from(["gateway", "--listen", "127.0.0.1:0"]).config;
+    config.data_dir = core.directory().join("gateway");
+    config.ingest = core.url().to_owned();
+    let context = Context::new("gateway");
+    let uplink = Arc::new(Direct {
+        identity: Some(core.identity("one")),
+        events: broadcast::channel(1).0,
+    });
+    let gateway_ends = tokio::spawn({
+        let context = context.clone();
+        async move { gateway::serve(config, "gw".into(), uplink, &context).await }
+    });
+    let sensors = format!("http://{}", context.address(LISTENER).await.unwrap());
+    until("the gateway is connected", async || {
+        context.health().is_ready()
+    })
+    .await;
+
+    let mut last_us = contracts::now_us() - 300 * S;
+    record(&sensors, 20, last_us).await;
+    until("alerting has stored it", async || {
+        open_alert(&core).await.is_some()
+    })
+    .await;
+    // Its own alert and that of the core are one.
+    assert_eq!(series("braid_gateway_alarms_open"), 1.0);
+    // The link for copies opens last.
+    let mut readings = 20;
+    while copies() == 0.0 {
+        assert!(readings < 220, "no upload of vitals is copied");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        (last_us, readings) = (last_us + S, readings + 1);
+        record(&sensors, 1, last_us).await;
+    }
+
+    let address = alerting.address("grpc").await.unwrap();
+    let id = PeerId::service("dashboard");
+    let identity = Identity::load(&core.authority.issue(&id, &[]).unwrap()).unwrap();
+    let url = format!("https://127.0.0.1:{}", address.port());
+    let mut people = AlertsServiceClient::new(channel(&url, Some(&identity)).unwrap());
+    let request = AcknowledgeRequest {
+        id: open_alert(&core).await.unwrap().id,
+        by: "Ada Nurse".into(),
+        note: String::new(),
+    };
+    people.acknowledge(request).await.unwrap();
+    until("the gateway knows", async || {
+        series("braid_gateway_alarms_open") == 0.0
+    })
+    .await;
+
+    // The episode goes on, and its readings go once.
+    let before = copies();
+    record(&sensors, 10, last_us + 10 * S).await;
+    until("they are stored", async || {
+        let stored = core.store.stream_count("belt-1", "heart-rate").await;
+        stored.unwrap().0 >= readings + 10
+    })
+    .await;
+    assert_eq!(copies(), before);
+
+    context.shutdown().request();
+    gateway_ends.await.unwrap().unwrap();
+    ingest.stop().await;
+    alerting.shutdown().request();
+    alerting_ends.await.unwrap().unwrap();
+}
