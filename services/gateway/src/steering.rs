@@ -286,12 +286,13 @@ impl Steering {
         let mut alarmed = self.alarms.watch();
         let mut ticks = tokio::time::interval(DECIDE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
+        let mut is_over = false;
+        while !is_over {
             tokio::select! {
                 _ = ticks.tick() => self.alarms.expire(Instant::now()),
                 // At once: the alert itself is about to be sent.
                 Ok(()) = alarmed.changed() => {}
-                () = shutdown.requested() => break,
+                () = shutdown.requested() => is_over = true,
             }
             let in_force = self.in_force.borrow_and_update().clone();
             let now = Instant::now();
@@ -307,6 +308,7 @@ impl Steering {
                 .collect();
             let (states, measurements) = measure(names, &paths, &losses, &usage);
             series.publish(&paths, &measurements, &in_force.document);
+            usage.publish();
             {
                 let mut table = self.flows.0.lock();
                 table.in_force = in_force;

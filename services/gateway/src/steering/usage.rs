@@ -13,6 +13,8 @@ use tunnel::{PathSnapshot, steering_rules::Document};
 const HEADER_BYTES: u64 = 28;
 /// Accesses that are counted; further ones are not.
 const ACCESSES_MAX: usize = 64;
+/// Stands for the access of paths that ended before their name was known.
+const UNNAMED: &str = "unnamed";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Month {
@@ -25,8 +27,10 @@ struct Month {
 pub(super) struct Usage {
     file: PathBuf,
     months: BTreeMap<String, Month>,
-    /// Counters of each path at the last look; the paths are the tunnel's.
+    /// What was counted of each path; the paths are the tunnel's.
     seen: HashMap<(u64, u64), u64>,
+    /// Bytes of paths whose name is not known yet. They count once it is.
+    waiting: HashMap<(u64, u64), u64>,
 }
 
 impl Usage {
@@ -42,6 +46,7 @@ impl Usage {
             file,
             months,
             seen: HashMap::new(),
+            waiting: HashMap::new(),
         }
     }
 
@@ -62,30 +67,53 @@ impl Usage {
             }
         }
         let mut seen = HashMap::with_capacity(paths.len());
+        let mut waiting = HashMap::new();
         for path in paths {
             let id = (path.session, path.path_id);
             let packets = path.sent_packets + path.received_datagrams;
             let total = path.sent_bytes + path.received_bytes + packets * HEADER_BYTES;
-            let before = self.seen.get(&id).copied().unwrap_or(0);
-            seen.insert(id, total);
-            let is_known = self.months.contains_key(&path.name);
-            if path.name.is_empty() || !is_known && self.months.len() >= ACCESSES_MAX {
+            if path.name.is_empty() {
+                waiting.insert(id, total);
                 continue;
             }
-            let reset_day = document
-                .terms_of(&path.name)
-                .0
-                .map_or(1, |terms| terms.reset_day);
-            let month = self
-                .months
-                .entry(path.name.clone())
-                .or_insert_with(|| Month {
-                    began: began(day, reset_day),
-                    bytes: 0,
-                });
-            month.bytes = month.bytes.saturating_add(total.saturating_sub(before));
+            let before = self.seen.get(&id).copied().unwrap_or(0);
+            seen.insert(id, total);
+            self.count(&path.name, total.saturating_sub(before), day, document);
+        }
+        let before = std::mem::replace(&mut self.waiting, waiting);
+        for (id, bytes) in before {
+            if !seen.contains_key(&id) && !self.waiting.contains_key(&id) {
+                self.count(UNNAMED, bytes, day, document);
+            }
         }
         self.seen = seen;
+    }
+
+    fn count(&mut self, access: &str, bytes: u64, day: i64, document: &Document) {
+        let is_known = self.months.contains_key(access);
+        if !is_known && self.months.len() >= ACCESSES_MAX {
+            return;
+        }
+        let reset_day = document
+            .terms_of(access)
+            .0
+            .map_or(1, |terms| terms.reset_day);
+        let month = self
+            .months
+            .entry(access.to_owned())
+            .or_insert_with(|| Month {
+                began: began(day, reset_day),
+                bytes: 0,
+            });
+        month.bytes = month.bytes.saturating_add(bytes);
+    }
+
+    /// One series for each access, also for those without a path at present.
+    pub(super) fn publish(&self) {
+        for (name, month) in &self.months {
+            metrics::gauge!("braid_gateway_path_month_bytes", "path" => name.clone())
+                .set(month.bytes as f64);
+        }
     }
 
     pub(super) fn month_bytes(&self, access: &str) -> u64 {
@@ -166,5 +194,23 @@ mod tests {
         assert_eq!(usage.month_bytes("lte"), 0, "a new month");
         usage.add(&[path(3, 25)], LEAP_DAY, &document);
         assert_eq!(usage.month_bytes("lte"), 5, "the clock went back");
+    }
+
+    #[test]
+    fn bytes_before_a_name_is_known_count_and_so_do_those_of_a_path_that_ends_without() {
+        let folder = tempfile::tempdir().unwrap();
+        let document = Document::default();
+        let mut usage = Usage::read(folder.path().join("usage.json"));
+        let unnamed = |session, sent_bytes| PathSnapshot {
+            name: String::new(),
+            ..path(session, sent_bytes)
+        };
+        usage.add(&[unnamed(1, 70), unnamed(2, 5)], LEAP_DAY, &document);
+        usage.add(&[unnamed(1, 90), unnamed(2, 8)], LEAP_DAY, &document);
+        assert_eq!(usage.months, BTreeMap::new());
+        usage.add(&[path(1, 100)], LEAP_DAY, &document);
+        usage.add(&[path(1, 130)], LEAP_DAY, &document);
+        assert_eq!(usage.month_bytes("lte"), 130);
+        assert_eq!(usage.month_bytes(UNNAMED), 8);
     }
 }
