@@ -29,6 +29,8 @@ pub(crate) struct Parts {
     pub(crate) kept: Kept,
     pub(crate) flows: Flows,
     pub(crate) alarms: Alarms,
+    /// Longest wait of vitals that the steering document gives this gateway; `None`: its own flag.
+    pub(crate) freshness: watch::Sender<Option<Duration>>,
     pub(crate) journals: JournalsWaiting,
 }
 
@@ -49,6 +51,8 @@ impl Parts {
         let listeners = from_applications::bind(config, context).await?;
         let tunnel = to_proxy::start(config, &identity, interfaces, context).await?;
         let (in_force, kept) = open_steering(config)?;
+        // Known before anything is uploaded, also at a start without a network.
+        let freshness = in_force.borrow().document.freshness_of(&gateway);
         let uplink = Arc::new(Through {
             tunnel: tunnel.clone(),
             identity,
@@ -62,6 +66,7 @@ impl Parts {
             kept,
             flows: Flows::default(),
             alarms: Alarms::default(),
+            freshness: watch::Sender::new(freshness),
             journals: JournalsWaiting::default(),
         }))
     }

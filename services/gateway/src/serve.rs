@@ -3,10 +3,13 @@
 mod carry;
 mod journals;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use service_kit::{CheckHandle, Context};
-use tokio::{sync::Notify, task::JoinHandle};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+};
 
 pub(crate) use carry::{carry, without_sensors};
 pub(crate) use journals::Journals;
@@ -33,6 +36,7 @@ pub(crate) struct Surroundings {
     uplink: Arc<dyn Uplink>,
     waiting: JournalsWaiting,
     alarms: Alarms,
+    freshness: watch::Sender<Option<Duration>>,
 }
 
 impl From<&Parts> for Surroundings {
@@ -42,6 +46,7 @@ impl From<&Parts> for Surroundings {
             uplink: Arc::clone(&parts.uplink),
             waiting: parts.journals.clone(),
             alarms: parts.alarms.clone(),
+            freshness: parts.freshness.clone(),
         }
     }
 }
@@ -58,6 +63,7 @@ pub async fn serve(
         uplink,
         waiting: JournalsWaiting::default(),
         alarms: Alarms::default(),
+        freshness: watch::Sender::default(),
     };
     with_sensors(config, surroundings, context).await
 }
@@ -160,6 +166,7 @@ impl Couriers<'_> {
         let alerts = self.courier(Options::ALERTS, &journals.alerts, check("alerts-uplink"));
         let vitals = Courier {
             rules: Some(follower),
+            freshness: self.surroundings.freshness.subscribe(),
             urgent: Arc::clone(urgent),
             ..self.courier(
                 self.config.vitals_options(),
@@ -189,6 +196,8 @@ impl Couriers<'_> {
             clock: Moment::now,
             core: Arc::clone(self.core),
             rules: None,
+            // Alerts never wait.
+            freshness: watch::Sender::default().subscribe(),
             alarmed: self.surroundings.alarms.watch(),
             urgent: Arc::default(),
         }

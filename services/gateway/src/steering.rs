@@ -274,6 +274,10 @@ pub struct Steering {
     pub data_dir: PathBuf,
     pub clock: Clock,
     pub alarms: Alarms,
+    /// Name of this gateway.
+    pub gateway: String,
+    /// Receiver of what the document says about the age of its vitals.
+    pub freshness: watch::Sender<Option<Duration>>,
 }
 
 impl Steering {
@@ -295,6 +299,9 @@ impl Steering {
                 () = shutdown.requested() => is_over = true,
             }
             let in_force = self.in_force.borrow_and_update().clone();
+            let freshness = in_force.document.freshness_of(&self.gateway);
+            self.freshness
+                .send_if_modified(|before| std::mem::replace(before, freshness) != freshness);
             let now = Instant::now();
             let paths = self.tunnel.paths();
             let day = (self.clock)().wall_us.div_euclid(86_400_000_000);

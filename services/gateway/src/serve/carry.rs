@@ -50,6 +50,8 @@ pub(crate) async fn carry(
 
 fn steering(config: &Config, parts: &Parts) -> Steering {
     Steering {
+        gateway: parts.gateway.clone(),
+        freshness: parts.freshness.clone(),
         tunnel: parts.tunnel.clone(),
         flows: parts.flows.clone(),
         in_force: parts.in_force.subscribe(),

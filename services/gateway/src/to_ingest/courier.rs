@@ -94,6 +94,8 @@ pub struct Courier<D> {
     pub rules: Option<Follower>,
     /// Whether an alert of high priority is open. Uploads are then redundant.
     pub alarmed: watch::Receiver<bool>,
+    /// How long entries wait for further ones, where the core says it.
+    pub freshness: watch::Receiver<Option<Duration>>,
     /// Notified of alerts, so that their readings are uploaded at once.
     pub urgent: Arc<Notify>,
 }
@@ -122,6 +124,8 @@ impl<D: Disk> Courier<D> {
         let mut race = Race::default();
         let mut alarmed = self.alarmed.clone();
         alarmed.mark_changed();
+        let mut freshness = self.freshness.clone();
+        freshness.mark_changed();
         loop {
             while let Some(command) = sender.poll(Instant::now()) {
                 match command {
@@ -203,6 +207,11 @@ impl<D: Disk> Courier<D> {
                 Ok(()) = alarmed.changed() => {
                     let redundant = *alarmed.borrow_and_update();
                     sender.on_event(Instant::now(), Event::Redundant(redundant));
+                }
+                Ok(()) = freshness.changed() => {
+                    let own = self.options.limits.freshness;
+                    let freshness = freshness.borrow_and_update().unwrap_or(own);
+                    sender.on_event(Instant::now(), Event::Freshness(freshness));
                 }
                 event = paths.recv(), if paths_open => match event {
                     Err(broadcast::error::RecvError::Closed) => paths_open = false,

@@ -95,6 +95,8 @@ pub enum Event {
     Acknowledged(u64),
     /// Whether each batch is copied at once, or only if its acknowledgement is late.
     Redundant(bool),
+    /// Longest wait of an entry for further ones, from now on.
+    Freshness(Duration),
     /// Entries that wait, or come within `HURRY`, do not wait for their freshness.
     Hurry,
 }
@@ -227,6 +229,7 @@ impl Sender {
                 }
                 self.durable = self.durable.max(position);
             }
+            Event::Freshness(freshness) => self.limits.freshness = freshness,
             Event::Hurry => self.hurries_until = Some(now + HURRY),
             Event::Up(generation) => self.on_up(generation),
             Event::Lost(generation, random) => self.on_lost(now, generation, random),

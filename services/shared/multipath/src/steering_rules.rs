@@ -21,7 +21,8 @@ mod tests;
 pub use check::DocumentError;
 pub use decide::{Choice, Decision, Rank, Reason, Verdict, Why, decide};
 pub use document::{
-    AccessTerms, Document, Kind, Match, Mode, Protocol, Rule, Shape, SortedBy, Urgency,
+    AccessTerms, Document, GatewayTerms, Kind, Match, Mode, Protocol, Rule, Shape, SortedBy,
+    Urgency,
 };
 pub use flow::{AccessState, Flow, Measurement, Measurements};
 pub use schedule::{PathSchedule, Schedule, schedule};

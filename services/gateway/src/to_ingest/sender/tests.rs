@@ -127,6 +127,18 @@ fn readings_wait_for_their_freshness_and_those_of_an_alert_do_not() {
     bench.tell(Event::Acknowledged(6));
     bench.now += HURRY;
     assert_eq!(bench.tell(Event::Durable(7)), []);
+    // A shorter freshness holds for what waits, and a longer one from then on.
+    bench.now += freshness / 2;
+    assert_eq!(bench.tell(Event::Freshness(freshness / 2)), [send(2, 6)]);
+    bench.sent(2, 7);
+    bench.tell(Event::Acknowledged(7));
+    bench.tell(Event::Freshness(freshness * 10));
+    assert_eq!(bench.tell(Event::Durable(8)), []);
+    let since = bench.now;
+    assert_eq!(bench.sender.deadline(), Some(since + freshness * 10));
+    bench.now += freshness * 9;
+    assert_eq!(bench.commands(), []);
+    assert_eq!(bench.tell(Event::Hurry), [send(2, 7)]);
 }
 
 #[test]

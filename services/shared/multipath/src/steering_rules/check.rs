@@ -1,6 +1,8 @@
 //! Reading a document, and refusing one that is wrong: where, why, and what would be right.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use super::document::{AccessTerms, Document, FORMAT, Kind, Mode, Rule, Urgency};
 use super::flow::{port_range, prefix};
@@ -8,6 +10,9 @@ use super::flow::{port_range, prefix};
 /// A document holds so many rules and accesses at most; a flow is matched against each rule.
 pub(super) const RULES_MAX: usize = 256;
 pub(super) const ACCESSES_MAX: usize = 64;
+/// Gateways with an entry of their own.
+pub(super) const GATEWAYS_MAX: usize = 2_048;
+const FRESHNESS_MS: RangeInclusive<u32> = 100..=60_000;
 /// Entries of one list of a rule.
 const LIST_MAX: usize = 256;
 /// Longest text of a document that is read.
@@ -133,6 +138,20 @@ impl Document {
                 "format = 1",
             );
         }
+        if let Some(ms) = self.freshness_ms {
+            check_freshness(ms)?;
+        }
+        bounded("gateway", self.gateways.len(), GATEWAYS_MAX)?;
+        let mut named = BTreeSet::new();
+        for (index, terms) in self.gateways.iter().enumerate() {
+            let within = |wrong: Wrong| wrong.inside("gateway", index, Some(&terms.name));
+            word("name", &terms.name, "name = \"gw-7\"").map_err(within)?;
+            check_freshness(terms.freshness_ms).map_err(within)?;
+            if !named.insert(&terms.name) {
+                let reason = "an entry before it is of the same gateway".to_owned();
+                return wrong("name", reason, "name = \"gw-7\"").map_err(within);
+            }
+        }
         bounded("access", self.accesses.len(), ACCESSES_MAX)?;
         bounded("rule", self.rules.len(), RULES_MAX)?;
         for (index, terms) in self.accesses.iter().enumerate() {
@@ -201,6 +220,15 @@ fn word(field: &str, word: &str, example: &'static str) -> Checked {
     let reason =
         format!("{word:?} is not 1 to {NAME_CHARS_MAX} letters, digits, '-', '_', '.', ':' or '@'");
     wrong(field, reason, example)
+}
+
+fn check_freshness(ms: u32) -> Checked {
+    if FRESHNESS_MS.contains(&ms) {
+        return Ok(());
+    }
+    let (min, max) = (FRESHNESS_MS.start(), FRESHNESS_MS.end());
+    let reason = format!("{ms} is not within {min} to {max}");
+    wrong("freshness_ms", reason, "freshness_ms = 1000")
 }
 
 fn check_access(terms: &AccessTerms) -> Checked {

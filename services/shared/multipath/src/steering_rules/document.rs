@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,13 @@ pub(super) const FORMAT: u32 = 1;
 pub struct Document {
     /// Format of the document, 1.
     pub format: u32,
+    /// Age in ms that vitals may have when a gateway uploads them. None: the gateway's own setting.
+    /// Alerts never wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub freshness_ms: Option<u32>,
+    /// What holds for single gateways.
+    #[serde(default, rename = "gateway", skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<GatewayTerms>,
     /// What is known of accesses. An entry with a name comes before one with a kind alone.
     #[serde(default, rename = "access", skip_serializing_if = "Vec::is_empty")]
     pub accesses: Vec<AccessTerms>,
@@ -27,9 +35,30 @@ impl Default for Document {
     fn default() -> Self {
         Self {
             format: FORMAT,
+            freshness_ms: None,
+            gateways: Vec::new(),
             accesses: Vec::new(),
             rules: Vec::new(),
         }
+    }
+}
+
+/// What holds for one gateway, in place of what holds for all.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatewayTerms {
+    /// As its certificate names it.
+    pub name: String,
+    pub freshness_ms: u32,
+}
+
+impl Document {
+    /// Age that vitals of this gateway may have. None: its own setting.
+    pub fn freshness_of(&self, gateway: &str) -> Option<Duration> {
+        let mut gateways = self.gateways.iter();
+        let own = gateways.find(|terms| terms.name == gateway);
+        let ms = own.map(|terms| terms.freshness_ms).or(self.freshness_ms)?;
+        Some(Duration::from_millis(ms.into()))
     }
 }
 

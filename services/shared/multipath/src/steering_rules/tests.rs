@@ -369,3 +369,29 @@ fn a_session_is_scheduled_by_the_strictest_decision_of_its_flows() {
     assert_eq!(schedule(std::slice::from_ref(&alert)).copies, 2);
     assert_eq!(schedule(&[alert.at_rest()]).copies, 1);
 }
+
+#[test]
+fn vitals_wait_as_the_gateway_or_else_its_tenant_says() {
+    let whole = document(
+        "format = 1\nfreshness_ms = 1000\n[[gateway]]\nname = \"gw-7\"\nfreshness_ms = 10000\n",
+    );
+    let of = |document: &Document, gateway: &str| document.freshness_of(gateway);
+    assert_eq!(of(&whole, "gw-7"), Some(Duration::from_secs(10)));
+    assert_eq!(of(&whole, "gw-8"), Some(Duration::from_secs(1)));
+    let single = document("format = 1\n[[gateway]]\nname = \"gw-7\"\nfreshness_ms = 100\n");
+    assert_eq!(of(&single, "gw-8"), None);
+    assert_eq!(of(&Document::default(), "gw-7"), None);
+    assert_eq!(Document::from_toml(&whole.to_toml(), "t").unwrap(), whole);
+    assert_eq!(Document::from_json(&whole.to_json(), "t").unwrap(), whole);
+    let refused = |text: &str| Document::from_toml(text, "s.toml").unwrap_err().to_string();
+    assert_eq!(
+        refused("format = 1\nfreshness_ms = 99\n"),
+        "s.toml: freshness_ms: 99 is not within 100 to 60000; for example: freshness_ms = 1000"
+    );
+    let twice = "[[gateway]]\nname = \"gw-7\"\nfreshness_ms = 100\n".repeat(2);
+    let twice = refused(&format!("format = 1\n{twice}"));
+    assert!(
+        twice.starts_with("s.toml:5: gateway[1] \"gw-7\".name: an entry"),
+        "{twice}"
+    );
+}
