@@ -3,7 +3,7 @@
 
 use alerting::documents::{self, RULES, SILENCE};
 use contracts::alerts::Document;
-use store::{AuditEntry, STEERING, Scope, Store, WriteError};
+use store::{AuditEntry, STEERING, Scope, Store, StoredDocument, WriteError};
 
 use crate::alerts::{Place, Signed};
 use crate::audit::Asker;
@@ -22,10 +22,27 @@ pub async fn put(
     until_us: i64,
     body: &str,
 ) -> Result<Document, Failure> {
+    put_changed(place, kind, subject, signed, until_us, |_| {
+        Ok(body.to_owned())
+    })
+    .await
+}
+
+/// The same, with a body that is made of the newest version, also when others change it meanwhile.
+pub async fn put_changed(
+    place: &Place,
+    kind: &str,
+    subject: &str,
+    signed: &Signed,
+    until_us: i64,
+    body_of: impl Fn(Option<StoredDocument>) -> Result<String, Failure>,
+) -> Result<Document, Failure> {
     let store = place.store.open().await?;
     let scope = Scope::Tenant(place.tenant.clone());
     for _ in 0..ATTEMPTS_MAX {
-        let version = newest(&*store, &scope, kind, subject).await? + 1;
+        let newest = newest(&*store, &scope, kind, subject).await?;
+        let version = newest.as_ref().map_or(0, |newest| newest.version) + 1;
+        let body = body_of(newest)?;
         let document = Document {
             kind: kind.to_owned(),
             tenant: place.tenant.clone(),
@@ -35,7 +52,7 @@ pub async fn put(
             reason: signed.reason.clone(),
             at_us: contracts::now_us(),
             until_us,
-            body: body.to_owned(),
+            body,
         };
         if kind == STEERING {
             documents::check_signed(&document).map_err(Failure::other)?;
@@ -50,7 +67,7 @@ pub async fn put(
             tenant: place.tenant.clone(),
             who: signed.by.clone(),
             action: if ends { "end silence" } else { "put document" }.to_owned(),
-            patient: store::patient_of(kind, subject, body),
+            patient: store::patient_of(kind, subject, &document.body),
             detail: format!("by command line, {kind} {subject} {version}"),
         };
         let decided = store
@@ -71,11 +88,11 @@ async fn newest(
     scope: &Scope,
     kind: &str,
     subject: &str,
-) -> Result<u32, Failure> {
+) -> Result<Option<StoredDocument>, Failure> {
     // Also over an unreadable version.
     let history = store.stored_history(scope, kind, subject, 1).await;
     let history = history.map_err(Failure::other)?;
-    Ok(history.first().map_or(0, |stored| stored.version))
+    Ok(history.into_iter().next())
 }
 
 /// The rule set of a subject that is in force.

@@ -1,6 +1,8 @@
 //! `braid steering`: steering rules, checked and explained before they hold, put and shown as
 //! documents of the store.
 
+mod freshness;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,6 +16,8 @@ use crate::alerts::{Place, Signed};
 use crate::audit::Asker;
 use crate::decisions;
 use crate::process::{self, Failure, say, when};
+
+use freshness::FreshnessCommand;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum SteeringCommand {
@@ -48,6 +52,12 @@ pub enum SteeringCommand {
         #[command(flatten)]
         place: Place,
     },
+    /// Set how old vitals may be when gateways upload them, as a new version of the document in
+    /// force; without MS print what holds. Alerts never wait.
+    #[command(
+        after_help = "Examples:\n  braid steering freshness 1000 --by \"Eve\" --reason \"SIM cards are capped\"\n  braid steering freshness 10000 --gateway gw-7 --by \"Eve\" --reason \"prepaid card\"\n  braid steering freshness --none --gateway gw-7 --by \"Eve\" --reason \"flat rate\"\n  braid steering freshness --by \"Eve\""
+    )]
+    Freshness(FreshnessCommand),
     /// List the versions that were put: number, time, author and reason.
     #[command(after_help = "Example:\n  braid steering history --by \"Eve\"")]
     History {
@@ -131,11 +141,12 @@ impl SteeringCommand {
                 })??;
                 let version = put.version;
                 say(&format!(
-                    "version {version} is put; gateways follow within a minute"
+                    "version {version} is put; gateways follow within two minutes"
                 ))?;
             }
             Self::Show { asker, place } => process::block_on(show(&asker, place))??,
             Self::History { asker, place } => process::block_on(history(&asker, place))??,
+            Self::Freshness(freshness) => freshness.run()?,
             Self::Explain(explain) => explain.run()?,
         }
         Ok(ExitCode::SUCCESS)

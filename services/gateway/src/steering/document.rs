@@ -100,4 +100,17 @@ mod tests {
         std::fs::write(folder.path().join("steering.json"), "{").unwrap();
         assert_eq!(kept.read(), None);
     }
+
+    #[test]
+    fn a_freshness_holds_at_the_next_start_without_a_network() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("steering.json");
+        let body = r#"{"format":1,"gateway":[{"name":"gw-7","freshness_ms":10000}]}"#;
+        Kept::new(path.clone()).take(7, body).unwrap();
+        let kept = Kept::new(path).read().unwrap();
+        let of = |gateway| kept.document.freshness_of(gateway);
+        assert_eq!(of("gw-7"), Some(std::time::Duration::from_secs(10)));
+        assert_eq!(of("gw-8"), None);
+        assert!(kept.is_empty(), "it restricts no access");
+    }
 }
