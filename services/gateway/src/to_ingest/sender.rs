@@ -18,7 +18,8 @@
 //!    bounded time. A link delivers in order, so an earlier upload would wait behind a lost packet
 //!    anyway. A slow core gets fewer uploads.
 //! 7. With a freshness of its own, vitals wait that long for further entries, so uploads are few.
-//!    An alert that is raised ends the wait, and a repetition does not wait.
+//!    An alert that is raised ends the wait, and a repetition does not wait. While the sender is
+//!    redundant, the wait is short, but not zero: each upload goes twice.
 //! 8. A core that reads slowly because of a quota differs from a dead path by its answers. While
 //!    they come late, each may take the time from one late answer to the next. An answer in time
 //!    ends that, so a dead path is then found as quickly as ever.
@@ -51,6 +52,8 @@ const DOUBLINGS_MAX: u32 = 6;
 /// Time after an alert in which entries do not wait for their freshness. The alert's readings reach
 /// the journal within it.
 const HURRY: Duration = Duration::from_secs(2);
+/// Longest wait of an entry for its freshness while the sender is redundant.
+const REDUNDANT_FRESHNESS_MAX: Duration = Duration::from_millis(500);
 /// A batch of this many entries is sent without waiting for more.
 pub const BATCH_ENTRIES_MAX: usize = 512;
 /// Longest wait of alerts for a link once the network is back.
@@ -319,13 +322,12 @@ impl Sender {
     /// not wait again.
     fn gathered_at(&self) -> Option<Instant> {
         let waiting = self.durable.saturating_sub(self.next);
-        let hurries = self.redundant
-            || self.hurries_until > Some(self.waiting_since)
-            || self.next < self.repeated_until;
-        let freshness = if hurries {
-            Duration::ZERO
-        } else {
-            self.limits.freshness
+        let hurries =
+            self.hurries_until > Some(self.waiting_since) || self.next < self.repeated_until;
+        let freshness = match (hurries, self.redundant) {
+            (true, _) => Duration::ZERO,
+            (false, true) => self.limits.freshness.min(REDUNDANT_FRESHNESS_MAX),
+            (false, false) => self.limits.freshness,
         };
         let hold = if self.in_flight.is_empty() {
             freshness

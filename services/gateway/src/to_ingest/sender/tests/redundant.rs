@@ -28,6 +28,36 @@ fn while_redundant_each_batch_is_copied_at_once() {
 }
 
 #[test]
+fn while_redundant_entries_wait_half_a_second_at_most_and_those_of_an_alert_not_at_all() {
+    let freshness = Duration::from_secs(10);
+    let mut bench = Bench::with(
+        Limits {
+            freshness,
+            ..LIMITS
+        },
+        0,
+    );
+    bench.commands();
+    bench.tell(Event::Up(1));
+    assert_eq!(bench.tell(Event::Durable(1)), []);
+    let since = bench.now;
+    bench.tell(Event::Redundant(true));
+    let due = since + REDUNDANT_FRESHNESS_MAX;
+    assert_eq!(
+        bench.sender.deadline(),
+        Some(due.min(since + REOPEN_INTERVAL))
+    );
+    bench.now = due - MS;
+    assert!(!bench.commands().contains(&send(1, 0)));
+    bench.now = due;
+    assert!(bench.commands().contains(&send(1, 0)));
+    bench.sent(1, 1);
+    bench.tell(Event::Acknowledged(1));
+    bench.tell(Event::Hurry);
+    assert!(bench.tell(Event::Durable(2)).contains(&send(1, 1)));
+}
+
+#[test]
 fn alerts_have_two_links_of_copies_and_use_both_at_once() {
     let limits = Limits {
         copies: 2,
