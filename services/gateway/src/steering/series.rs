@@ -40,7 +40,6 @@ impl Series {
             let cap = terms.and_then(AccessTerms::cap_bytes);
             let cap = cap.map_or(f64::NAN, |cap| cap as f64);
             let price = terms.map_or(0.0, |terms| terms.price_per_gb);
-            metrics::gauge!("braid_gateway_path_month_bytes", "path" => name.clone()).set(month);
             metrics::gauge!("braid_gateway_path_cap_bytes", "path" => name.clone()).set(cap);
             metrics::gauge!("braid_gateway_path_month_cost", "path" => name.clone())
                 .set(month / 1e9 * price);
