@@ -1,10 +1,9 @@
 //! High alerts of this gateway's patients that nobody has dealt with.
 //!
 //! While one is open, uploads go redundantly: each over two links at once, on different paths. An
-//! alert of the edge rules is open from when it is raised until its rule ends it, the wearer cancels
-//! it, or the core reports that somebody has acknowledged it. Without news from the core it counts
-//! for [`NEWS_WITHIN`] at most. An alert that the core knows, its own included, is open until it is
-//! acknowledged, for [`UNATTENDED_MAX`] at most.
+//! alert of the edge rules is open until its rule ends it, the wearer cancels it, or somebody has
+//! acknowledged it. Without news from the core it counts for [`NEWS_WITHIN`] at most. An alert that
+//! the core reports is open until it is acknowledged, for [`UNATTENDED_MAX`] at most.
 //!
 //! The core's list is state and not news. So it may come before the alert that it speaks of, and
 //! again after a reconnect. No clock is compared: an acknowledgement covers one episode because

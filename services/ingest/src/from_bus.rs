@@ -55,7 +55,7 @@ async fn read(store: &dyn Store, alerts: &HighAlerts, missed: &Notify, shutdown:
                 alerts.on_stored(stored);
                 REFRESH
             }
-            // What is known stays as it is.
+            // The last answer stays in force.
             Err(error) => {
                 tracing::debug!(%error, "open alerts could not be read");
                 backoff.next_delay()

@@ -239,7 +239,7 @@ enum Woken {
     Alerts,
 }
 
-/// What the gateway was sent last.
+/// The last answers to the gateway.
 #[derive(Debug, Default)]
 struct Told {
     rules: Option<FollowRulesResponse>,
@@ -247,7 +247,7 @@ struct Told {
 }
 
 impl Told {
-    /// What to send. A change of alerts alone leaves the rules out, which are thousands of bytes.
+    /// The next answer. A change of alerts alone leaves the rules out, which are thousands of bytes.
     fn news(
         &mut self,
         rules: Option<FollowRulesResponse>,

@@ -27,7 +27,7 @@ struct Month {
 pub(super) struct Usage {
     file: PathBuf,
     months: BTreeMap<String, Month>,
-    /// What was counted of each path; the paths are the tunnel's.
+    /// Bytes that were counted of each path; the paths are the tunnel's.
     seen: HashMap<(u64, u64), u64>,
     /// Bytes of paths whose name is not known yet. They count once it is.
     waiting: HashMap<(u64, u64), u64>,

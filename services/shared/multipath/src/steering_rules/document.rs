@@ -20,7 +20,7 @@ pub struct Document {
     /// Alerts never wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freshness_ms: Option<u32>,
-    /// What holds for single gateways.
+    /// Settings of single gateways.
     #[serde(default, rename = "gateway", skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<GatewayTerms>,
     /// What is known of accesses. An entry with a name comes before one with a kind alone.
@@ -43,7 +43,7 @@ impl Default for Document {
     }
 }
 
-/// What holds for one gateway, in place of what holds for all.
+/// Settings of one gateway, in place of those for all.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayTerms {
