@@ -6,6 +6,8 @@
 
 mod messages;
 
+pub(crate) use messages::heart_mv;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;

@@ -13,6 +13,7 @@
 
 mod baseline;
 mod bed;
+mod budget;
 mod command;
 mod compare;
 mod emulator;

@@ -58,7 +58,7 @@ fn vitals(number: u64) -> Vec<Sample> {
 }
 
 /// Millivolts of a heart at 72 beats a minute, at 16 bits over 10 mV, with noise of the electrode.
-fn heart_mv(reading: u64) -> f32 {
+pub(crate) fn heart_mv(reading: u64) -> f32 {
     let second = reading as f64 / 250.0;
     let beat = (second * 1.2).fract();
     let wave = |at: f64, width: f64, height: f64| height * (-((beat - at) / width).powi(2)).exp();

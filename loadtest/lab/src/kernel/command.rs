@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use super::baseline::{self, Transport};
 use super::bed::{Kept, KernelError, KernelReport};
 use super::compare::{Comparison, believed, compare, scenarios, shortened};
+use super::exhibit::refusal;
 use super::identities::Identities;
 use super::namespace::permitted;
-use super::{product, speed, transfer, yardstick};
+use super::{budget, product, speed, transfer, yardstick};
 use crate::command::LabError;
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
@@ -36,12 +37,13 @@ const CONGESTIONS: [&str; 3] = ["cubic", "bbr", "reno"];
 const FLOWS: u32 = 8;
 
 const ONLY: &str = "Only figures whose id starts with this: kernel.emulator, kernel.vs_virtual, \
-     kernel.baseline, kernel.product, kernel.yardstick";
+     kernel.baseline, kernel.product, kernel.yardstick, kernel.budget";
 const EXAMPLES: &str = "\
 Examples:
   braid lab kernel                                all, some twenty minutes
   braid lab kernel --only kernel.vs_virtual.pals  PALS in both times
   braid lab kernel --only kernel.product --direction upload
+  braid lab kernel --only kernel.budget           what a month costs on a SIM card, six minutes
   braid lab kernel --file scenario.toml           one scenario in both times
   braid lab kernel --only kernel.yardstick        mqvpn's profiles with an inner QUIC flow
   braid lab kernel --only kernel.baseline --json  beside TCP and MPTCP, as JSON
@@ -92,7 +94,12 @@ struct Session<'a> {
 impl KernelOptions {
     /// Runs what is asked for; failure when a target is missed or the machine did not keep up.
     pub fn run(&self, identity: &Identity) -> Result<ExitCode, LabError> {
-        permitted().map_err(KernelError::from)?;
+        if let Some(reason) = refusal()? {
+            let all = "kernel".to_owned();
+            let skipped = self.selection.only.as_ref().unwrap_or(&all);
+            println!("SKIPPED: every row of {skipped}: {reason}");
+            return Ok(ExitCode::SUCCESS);
+        }
         let identities = Identities::new().map_err(KernelError::from)?;
         let mut session = Session {
             options: self,
@@ -152,6 +159,9 @@ impl Session<'_> {
         }
         if self.options.selection.wants("kernel.yardstick") {
             self.yardstick()?;
+        }
+        if self.options.selection.wants("kernel.budget") {
+            self.budget()?;
         }
         Ok(())
     }
@@ -391,6 +401,36 @@ impl Session<'_> {
             let id = format!("{name}.ratio");
             self.figures
                 .push(Figure::at_least(id, "x", None, ratio_min(profile), ratio));
+        }
+        Ok(())
+    }
+
+    /// Bytes of a gateway in a month.
+    fn budget(&mut self) -> Result<(), LabError> {
+        let program = std::env::current_exe()?;
+        self.say(
+            "bytes of IP packets both ways, some minutes of each case extrapolated to 30 days:",
+        );
+        let selection = &self.options.selection;
+        let wanted = |case: &budget::Case| {
+            let id = format!("kernel.budget.{}", case.name);
+            selection.wants(&id)
+        };
+        for (case, counted) in budget::run_all(&program, self.options.seed, wanted) {
+            let counted = counted?;
+            let [used, standby] = counted.mb_a_month;
+            // Late packets are counted as well; those that the emulation lost are not.
+            let judged = if counted.kept_up {
+                ""
+            } else {
+                ", on a busy machine"
+            };
+            self.say(&format!(
+                "{:<12} {used:>9.1} MB on the path in use, {standby:>9.1} MB on the metered \
+                 standby, by {} s{judged}",
+                case.name, case.counted_s
+            ));
+            self.figures.extend(budget::figures(&case, &counted));
         }
         Ok(())
     }
