@@ -65,7 +65,11 @@ impl Core {
         };
         let listen = core.ingest.to_string();
         // A load gateway stands for many.
-        let unlimited = ["--gateway-samples-per-s=0", "--gateway-bytes-per-s=0"];
+        let unlimited = [
+            "--gateway-samples-per-s=0",
+            "--gateway-bytes-per-s=0",
+            "--gateway-alerts-per-s=0",
+        ];
         let flags = [&["--listen", &listen], &unlimited[..]].concat();
         core.serve("ingest", &flags).await?;
         Ok(core)
