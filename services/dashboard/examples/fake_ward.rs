@@ -106,7 +106,7 @@ async fn main() {
                 .iter()
                 .map(|id| healthy(id, &gateway_of(id), tick + 1, now_us));
             ward.vitals_of_many(samples.collect()).await;
-            for gateway in &gateways {
+            let of_gateway = |gateway: &String| {
                 let reports = ["wifi", "lte"].map(|path| {
                     let link = Link {
                         gateway: gateway.clone(),
@@ -115,8 +115,10 @@ async fn main() {
                     };
                     report(&link, tick + 1, now_us)
                 });
-                ward.paths(gateway, reports.to_vec()).await;
-            }
+                (gateway.clone(), reports.to_vec())
+            };
+            ward.paths_of_many(gateways.iter().map(of_gateway).collect())
+                .await;
         }
         let now = contracts::now_us();
         for (id, patient, sequences) in &mut patients {

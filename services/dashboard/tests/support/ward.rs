@@ -198,10 +198,23 @@ impl Ward {
     }
 
     pub async fn paths(&self, gateway: &str, reports: Vec<PathReport>) {
-        let record = PathsRecord {
-            reports: reports.clone(),
+        self.paths_of_many(vec![(gateway.to_owned(), reports)])
+            .await;
+    }
+
+    /// The same for many gateways at once, with one record each.
+    pub async fn paths_of_many(&self, gateways: Vec<(String, Vec<PathReport>)>) {
+        let record = |(gateway, reports): &(String, Vec<PathReport>)| {
+            let reports = reports.clone();
+            Record::new(gateway.as_str(), PathsRecord { reports }.encode_to_vec())
         };
-        publish(&self.bus, Topic::Paths, gateway, record.encode_to_vec()).await;
+        let records: Vec<Record> = gateways.iter().map(record).collect();
+        if records.is_empty() {
+            return;
+        }
+        let published = self.bus.publish(Topic::Paths, records).await;
+        published.expect("published");
+        let reports = gateways.into_iter().flat_map(|it| it.1).collect();
         self.store
             .write_paths(reports, Vec::new())
             .await

@@ -1,4 +1,4 @@
-// What a gateway says of an access: bytes of the month, the cap, the price and the rules in force.
+// A gateway's report of an access: bytes of the month, the cap, the price and the rules in force.
 import { AccessRank, type AccessUse } from "./gen/braid/paths/v1/paths_pb";
 
 const RANKS: Record<number, string> = {

@@ -15,11 +15,15 @@ export interface Notice {
 
 const ORDER: Record<Severity, number> = { critical: 0, warning: 1, note: 2 };
 
-// inOrder joins the notices of all sources: the most severe first, then the oldest.
+// An old page must say so before anything else.
+export const OUT_OF_DATE = "page/out-of-date";
+
+// inOrder joins the notices of all sources: that the page is out of date, then the most severe first,
+// then the oldest.
 export function inOrder(sources: Iterable<readonly Notice[]>): Notice[] {
   return [...sources]
     .flat()
-    .sort((a, b) => ORDER[a.severity] - ORDER[b.severity] || (a.sinceS ?? Infinity) - (b.sinceS ?? Infinity) || a.key.localeCompare(b.key));
+    .sort((a, b) => Number(b.key === OUT_OF_DATE) - Number(a.key === OUT_OF_DATE) || ORDER[a.severity] - ORDER[b.severity] || (a.sinceS ?? Infinity) - (b.sinceS ?? Infinity) || a.key.localeCompare(b.key));
 }
 
 export function noticeOf({ code, severity, text, sinceUs }: SystemWarning): Notice {

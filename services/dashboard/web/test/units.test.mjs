@@ -227,6 +227,8 @@ test("banners are shown most severe first, then oldest first, whoever says them"
     [notice("system/stalled", "critical", 8), notice("system/nobody", "critical"), notice("system/old", "warning", 2)],
   ]);
   assert.deepEqual(order.map(({ key }) => key), ["system/stalled", "system/nobody", "system/old", "page/late", "page/note"]);
+  const late = inOrder([[notice("system/stalled", "critical", 1)], [notice("page/out-of-date", "critical", 9)]]);
+  assert.equal(late[0].key, "page/out-of-date", "whatever else is wrong, the page is old");
 });
 
 test("a search finds names whatever the case, the accents and the order of its words", () => {

@@ -2,6 +2,7 @@
 import { h, setAttribute, setText } from "../dom";
 import { awaits, priorityOf } from "../clinical";
 import type { Model } from "../model";
+import { OUT_OF_DATE } from "../notices";
 import type { Session } from "../session";
 import { bannerView } from "./banner";
 import { soundState, switchSound } from "./sound";
@@ -10,7 +11,7 @@ import { brandMark } from "./signin";
 
 // If no sample of the selected patient has arrived for this time, the page is not "live".
 const SAMPLE_SILENT_MS = 8_000;
-const OUT_OF_DATE = "This page is not up to date: it hears nothing from the dashboard. Nothing below is the present.";
+const OUT_OF_DATE_TEXT = "This page is not up to date: it hears nothing from the dashboard. Nothing below is the present.";
 const NEXT: Record<Theme, Theme> = { auto: "dark", dark: "light", light: "auto" };
 
 // jump scrolls to a panel and keeps the address, which names the patient.
@@ -95,7 +96,7 @@ export function shellView(
     const unheard = sinceS !== undefined && c.state === "live";
     setAttribute(connection, "data-state", unheard ? "lost" : silent ? "silent" : c.state);
     setAttribute(element, "data-out-of-date", sinceS !== undefined);
-    model.setNotices("page", sinceS === undefined ? [] : [{ key: "page/out-of-date", severity: "critical", text: OUT_OF_DATE, sinceS }]);
+    model.setNotices("page", sinceS === undefined ? [] : [{ key: OUT_OF_DATE, severity: "critical", text: OUT_OF_DATE_TEXT, sinceS }]);
     if (unheard) say("No updates arrive");
     else if (c.state === "live") say(silent ? "No samples" : "Live", silent ? ` for ${Math.round(silentMs / 1000)} s` : "");
     else if (c.state === "connecting") say("Connecting…");
