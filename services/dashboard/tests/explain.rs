@@ -144,7 +144,7 @@ async fn people_who_act_get_the_answer_of_the_command_line() {
     let head = "steering version 1, in force at g1; version 2 is put\n";
     assert!(older.text.starts_with(head), "{}", older.text);
 
-    // Who only looks, another tenant's gateway, one without paths, and flows that are none.
+    // A viewer, another tenant's gateway, one without paths, and flows that are none.
     let good = || asked("g1", "deb.example.org:443");
     assert_eq!(refused("vera", good()).await, Code::PermissionDenied);
     assert_eq!(refused("carl", asked("g2", "a.org")).await, Code::NotFound);

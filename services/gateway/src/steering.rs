@@ -90,7 +90,7 @@ struct OpenFlow {
     /// The rule that decides about it.
     key: RuleKey,
     bytes: Option<Bytes>,
-    /// Of them, those that are added to a rule.
+    /// The part of them that is added to a rule.
     settled: u64,
 }
 

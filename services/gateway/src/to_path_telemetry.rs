@@ -173,7 +173,7 @@ pub struct Telemetry {
     pub tunnel: Option<Tunnel>,
     /// Receiver of the policy's steering document, and its file.
     pub steering: Option<(watch::Sender<Arc<InForce>>, Kept)>,
-    /// What is counted and decided of each access.
+    /// Counts and decisions of each access.
     pub flows: Flows,
 }
 

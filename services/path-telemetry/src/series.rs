@@ -55,7 +55,7 @@ impl Series {
                     rule => self.rules.of(rule),
                 };
                 let mode = match rule_use.mode.as_str() {
-                    // Of no flow.
+                    // No flow carried it.
                     "" => Some("none"),
                     mode => MODES.into_iter().find(|known| *known == mode),
                 };

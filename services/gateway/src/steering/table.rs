@@ -1,5 +1,5 @@
-//! What steering measured and decided of each access: the gateway's rows of `/paths`, and its
-//! reports to path-telemetry.
+//! Each access with its measurements and decisions: the gateway's rows of `/paths`, and its reports
+//! to path-telemetry.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +42,7 @@ impl Flows {
         .collect()
     }
 
-    /// What a report says of each access, by its name.
+    /// The part of a report about each access, by its name.
     pub fn access_uses(&self) -> BTreeMap<String, AccessUse> {
         let table = self.0.lock();
         let mut rules = table.rules_by_access();

@@ -35,7 +35,7 @@ const NAME_CHARS_MAX: usize = 128;
 /// Ending of qlog in JSON text sequences.
 const ENDING: &str = "sqlog";
 
-/// What to record. It ends by itself after `seconds`.
+/// A wish to record. The recording ends by itself after `seconds`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// `None`: the only gateway of the process.

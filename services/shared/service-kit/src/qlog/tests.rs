@@ -35,7 +35,7 @@ fn records(bytes: &[u8]) -> Vec<Value> {
         .collect()
 }
 
-/// What draft 13 of the main schema asks of a file, and draft 12 of QUIC's events of each event.
+/// Draft 13 of the main schema for the file, and draft 12 of QUIC's events for each event.
 fn check(records: &[Value]) {
     let header = &records[0];
     assert_eq!(

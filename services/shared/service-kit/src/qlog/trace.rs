@@ -22,7 +22,7 @@ const SCHEMAS: [&str; 2] = [
 /// A path is told from others by its session and its id.
 type Id = (u64, u64);
 
-/// What was written of a path last.
+/// The values of a path that were written last.
 #[derive(Debug, Default)]
 struct Written {
     metrics: Value,
@@ -64,7 +64,7 @@ pub(super) fn header(
 }
 
 impl Trace {
-    /// What has changed since the last call, `time_ms` after the header.
+    /// The changes since the last call, `time_ms` after the header.
     pub(super) fn events(&mut self, time_ms: f64, rows: &[PathRow]) -> Vec<u8> {
         let mut text = Vec::new();
         let mut put = |session: u64, tuple: Option<Id>, name: &str, data: &Value| {

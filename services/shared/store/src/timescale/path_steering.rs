@@ -1,4 +1,4 @@
-//! What a gateway's report says about steering, as `jsonb` for dashboards.
+//! The steering of a gateway's report, as `jsonb` for dashboards.
 
 use contracts::paths::{PathReport, RuleUse};
 use serde_json::json;
