@@ -142,9 +142,9 @@ pub struct Config {
     /// one connection has the rate of one path.
     #[arg(long, value_enum, default_value_t = TunTcp::Streams)]
     pub tun_tcp: TunTcp,
-    /// Resolver for names, as the proxy reaches it: an address, with or without a port. Queries to
-    /// port 53 go through the tunnel to it (NET_ADMIN, nftables) if they are routed to the TUN
-    /// device, or ask its own address, or ask the resolver's address. Empty: names are not touched.
+    /// Resolver for names, as the proxy reaches it: an address, with or without a port. The kernel
+    /// redirects queries to port 53 that are routed to the TUN device, or ask its address or the
+    /// resolver's (NET_ADMIN, nftables). Empty: names are not touched.
     #[arg(long, value_name = "ADDRESS", requires = "tun")]
     pub tun_dns: Option<String>,
     /// Token of `braid gateways enrol`. It gets the certificate and the authority (--ca) if the
@@ -313,6 +313,7 @@ impl Config {
             return Err(ConfigError::new("tun", reason, "--tun braid0"));
         }
         if let Some(text) = &self.tun_dns
+            && !text.is_empty()
             && from_applications::resolver(text).is_none()
         {
             let reason = format!("{text:?} is no address of a resolver");
@@ -569,6 +570,7 @@ mod tests {
         assert_eq!(routed("wifi=192.0.2.0/24"), None);
         let dns = |address: &str| refused(&["--tun", "braid0", "--tun-dns", address]);
         assert_eq!([dns("9.9.9.9"), dns("[fd00::1]:5353")], [None, None]);
+        assert_eq!(dns(""), None);
         assert_eq!(dns("dns.example.org"), Some("tun_dns".to_owned()));
         assert!(CommandLine::try_parse_from(["gateway", "--tun-dns", "9.9.9.9"]).is_err());
         assert!(CommandLine::try_parse_from(["gateway", "--tun-routes"]).is_err());

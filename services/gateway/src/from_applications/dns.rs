@@ -5,7 +5,7 @@
 //! UDP, TCP to port 53 -> nftables' redirect -> queries (sans-IO) -> one stream to the resolver
 //! ```
 //!
-//! Queries by UDP and TCP share one resumable stream of DNS over TCP (RFC 7766), so no query is
+//! Queries by UDP and TCP share one resumable stream of DNS over TCP (RFC 7766). So no query is
 //! lost with a path, and an answer may have any length. An answer that is too long for a client's
 //! UDP is truncated, and the client asks again by TCP. While the proxy is not reached, queries fail
 //! after a bounded time.

@@ -1,7 +1,7 @@
-//! Redirection of queries for names to local ports. A query is redirected if it
-//! - is routed to the TUN device, whatever name server it asks,
-//! - or asks the configured resolver, whatever its route is,
-//! - or asks an address of the TUN device.
+//! Redirection of queries for names to local ports. Redirected are queries
+//! - that are routed to the TUN device, whatever name server they ask;
+//! - that ask the configured resolver, whatever its route is;
+//! - that ask an address of the TUN device.
 //!
 //! ```text
 //! table ip braid_dns {

@@ -162,6 +162,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_order_holds_only_if_both_ends_ask_for_it() {
+        let asked = connect_ip("proxy", Urgency::Bulk).unwrap();
+        assert!(asks_for_order(asked.headers()));
+        // The answer of an older proxy, or of another make.
+        let mut answer = carries_capsules();
+        assert!(!asks_for_order(&answer));
+        ask_for_order(&mut answer);
+        assert!(asks_for_order(&answer));
+        let udp = connect_udp("proxy", &"[::1]:53".parse().unwrap(), Urgency::Bulk);
+        assert!(!asks_for_order(udp.unwrap().headers()));
+    }
+
+    #[test]
     fn urgency_survives_the_header() {
         let authority: Authority = "ingest:7001".parse().unwrap();
         for urgency in [Urgency::Urgent, Urgency::Prompt, Urgency::Bulk] {

@@ -278,6 +278,8 @@ async fn frames_without_meaning_are_skipped() {
     }
     let mut request = client.is_served().await;
     client.frame(&request, &[0x05], b"another context");
+    // The context of an order, which this client has not asked for.
+    client.frame(&request, &[0x02, 7, 0, 0, 0, 0], b"in order");
     client.frame(&request, &[0x80, 0, 0, 9], b"");
     let unknown = [&[0x17, 0x40, 70][..], &[9; 70]].concat();
     // Our routes and addresses, sent twice, which the server does not use; then a packet of another

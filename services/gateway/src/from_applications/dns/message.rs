@@ -1,7 +1,7 @@
 //! What a relay reads and changes of a DNS message (RFC 1035, RFC 6891). Sans-IO.
 //!
-//! A message is relayed as it is. Only its id changes on the way, and an answer that a datagram
-//! cannot hold is cut down to its question, with the flag that asks for TCP (RFC 2181, 9).
+//! A message is relayed as it is, except for its id. An answer that a datagram cannot hold is cut
+//! down to its question, with the flag that asks for TCP (RFC 2181, 9).
 
 /// Bytes of a header; a shorter message is dropped.
 pub(super) const HEADER_BYTES: usize = 12;

@@ -1,8 +1,8 @@
 //! Order of packets that travel over several paths. Sans-IO.
 //!
 //! The sender numbers the packets of each lane; a flow belongs to one lane. The receiver holds a
-//! packet back while an earlier one of its lane is missing, at most for a bound that follows the
-//! skew of the paths. So a flow may use all paths, and its packets still leave in order. What comes
+//! packet back while an earlier one of its lane is missing. The bound of that follows the skew of
+//! the paths. So a flow may use all paths, and its packets still leave in order. What comes
 //! after the bound is handed on at once, out of order; nothing is handed on twice.
 //!
 //! Bounds: `HELD_WITHIN_MAX`, `HELD_MAX` packets and `HELD_BYTES_MAX` bytes of a tunnel; at a bound
@@ -500,8 +500,8 @@ mod tests {
         }
     }
 
-    /// Two paths, losses, duplicates: nothing leaves twice, nothing is held longer than the bound,
-    /// nothing that arrived is lost, and the order holds while the skew is within the bound.
+    /// Two paths, losses, duplicates. Nothing leaves twice, is held longer than the bound, or is
+    /// lost; and the order holds while the skew is within the bound.
     #[test]
     fn any_arrivals_leave_once_within_the_bound_and_in_order_within_the_skew() {
         for seed in 0..400 {
