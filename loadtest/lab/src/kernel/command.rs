@@ -14,6 +14,7 @@ use super::{budget, product, speed, transfer, yardstick};
 use crate::command::LabError;
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
+use crate::references;
 use crate::rival;
 use crate::scenario::{HEADER_SHARE, Interface, RateSpec, Scenario};
 use crate::selection::Selection;
@@ -399,8 +400,9 @@ impl Session<'_> {
                 "{name}: {ratio:.2} times the best single leg ({best:.1} Mbit/s)"
             ));
             let id = format!("{name}.ratio");
+            let theirs = references::figure(&id);
             self.figures
-                .push(Figure::at_least(id, "x", None, ratio_min(profile), ratio));
+                .push(Figure::at_least(id, "x", theirs, ratio_min(profile), ratio));
         }
         Ok(())
     }
