@@ -7,8 +7,8 @@ use service_kit::{ConfigError, ServiceConfig, config::parse_address, tls::Identi
 use tunnel::{IpPrefix, ResumeLimits, ServerId, ServerIdError};
 
 use crate::{
-    destinations::Destinations, ip_destinations::IpDestinations, leases::Leases,
-    to_upstream::ip::IpSettings,
+    destinations::Destinations, ip_destinations::IpDestinations, leases::Leases, policy::Policy,
+    policy_file, to_upstream::ip::IpSettings,
 };
 
 const POOL_EXAMPLE: &str = "--ip-pool 10.64.0.0/16 --ip-pool fd00:64::/112";
@@ -63,6 +63,11 @@ pub struct Config {
         value_delimiter = ','
     )]
     pub allow_ip: Vec<String>,
+    /// TOML file with further destinations of groups of gateways (`[[group]]`), and with the
+    /// gateways that certificates of other makes stand for (`[[identity]]`). It is read again when
+    /// it changes. Empty: there is none.
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
     /// gRPC address of path-telemetry. Empty: paths are not reported, and no gateway counts as
     /// revoked.
     #[arg(
@@ -134,8 +139,18 @@ pub struct Config {
 }
 
 impl Config {
-    pub(crate) fn destinations(&self) -> Result<Destinations, ConfigError> {
-        Destinations::parse(&self.allow, &self.allow_private)
+    /// The flags together with the text of the policy's file.
+    pub(crate) fn policy(&self, text: &str) -> Result<Policy, ConfigError> {
+        let destinations = Destinations::parse(&self.allow, &self.allow_private)?;
+        // Invalid pools are refused by `ip`.
+        let pools = self.ip_pool.iter().map(|text| text.trim().parse());
+        let pools: Vec<IpPrefix> = pools.filter_map(Result::ok).collect();
+        let ip = IpDestinations::parse(&self.allow_ip, pools.clone())?;
+        Policy::parse(destinations, ip, &pools, text)
+    }
+
+    fn has_policy(&self) -> bool {
+        (self.policy.as_ref()).is_some_and(|path| !path.as_os_str().is_empty())
     }
 
     /// The settings of IP, or `None` where IP is not offered.
@@ -169,7 +184,9 @@ impl Config {
         }
         let prefixes = pools.iter().map(Leases::pool).collect();
         let destinations = IpDestinations::parse(&self.allow_ip, prefixes)?;
-        match (&self.tun, pools.is_empty(), destinations.is_empty()) {
+        // The file may bring destinations at any time.
+        let none = destinations.is_empty() && !(self.has_policy() && self.tun.is_some());
+        match (&self.tun, pools.is_empty(), none) {
             (None, true, true) => Ok(None),
             (Some(tun), ..) if !tunnel::is_device(tun) => refuse(
                 "tun",
@@ -179,7 +196,6 @@ impl Config {
             (Some(tun), false, false) => Ok(Some(IpSettings {
                 tun: tun.clone(),
                 pools,
-                destinations,
             })),
             (_, true, _) => {
                 let reason = "IP also needs addresses for gateways".to_owned();
@@ -241,7 +257,7 @@ impl ServiceConfig for Config {
 
     fn validate(&self) -> Result<(), ConfigError> {
         self.identity.validate()?;
-        self.destinations()?;
+        self.policy(&policy_file::read(self.policy.as_ref())?)?;
         self.server_id()?;
         self.ip()?;
         let url = &self.path_telemetry;

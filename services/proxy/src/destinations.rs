@@ -84,27 +84,42 @@ impl Destinations {
             .filter(|(_, text, _)| !text.trim().is_empty())
             .map(|(field, text, private)| parse_entry(field, text.trim(), private))
             .collect::<Result<_, _>>()?;
-        if entries.len() > ENTRIES_MAX {
+        let list = Self { entries };
+        Self::check_count([&list])?;
+        Ok(list)
+    }
+
+    /// Refuses lists that are too long together.
+    pub(crate) fn check_count<'a>(
+        lists: impl IntoIterator<Item = &'a Self>,
+    ) -> Result<(), ConfigError> {
+        let count: usize = lists.into_iter().map(|list| list.entries.len()).sum();
+        if count > ENTRIES_MAX {
             return Err(ConfigError::new(
                 "allow",
-                format!("{} entries are more than {ENTRIES_MAX}", entries.len()),
+                format!("{count} entries are more than {ENTRIES_MAX}"),
                 "--allow '*.example.org:443'",
             ));
         }
-        Ok(Self { entries })
+        Ok(())
     }
 
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Returns `None` if the destination is refused.
-    pub fn admit(&self, tenant: &str, authority: &Authority) -> Option<Admitted> {
+    /// Returns `None` if the destination is on none of the lists.
+    pub fn admit<'a>(
+        lists: impl Iterator<Item = &'a Self>,
+        tenant: &str,
+        authority: &Authority,
+    ) -> Option<Admitted> {
         let port = authority.port_u16()?;
         let host = bare(authority.host()).to_ascii_lowercase();
         let host = host.strip_suffix('.').unwrap_or(&host).to_owned();
         let literal: Option<IpAddr> = host.parse().ok();
-        let matching = self.entries.iter().filter(|entry| {
+        let entries = lists.flat_map(|list| &list.entries);
+        let matching = entries.filter(|entry| {
             entry.tenant.as_deref().is_none_or(|only| only == tenant)
                 && entry.port.is_none_or(|only| only == port)
                 && match (&entry.host, literal) {
@@ -212,7 +227,8 @@ mod tests {
     }
 
     fn admits(list: &Destinations, tenant: &str, authority: &str) -> bool {
-        list.admit(tenant, &authority.parse().unwrap()).is_some()
+        let authority = authority.parse().unwrap();
+        Destinations::admit([list].into_iter(), tenant, &authority).is_some()
     }
 
     #[test]
@@ -249,9 +265,8 @@ mod tests {
     fn private_addresses_need_a_literal_or_the_private_list() {
         let destinations = list(&["name.test:1", "10.0.0.5:1", "*:2"], &["inside.test:1"]);
         let admitted = |authority: &str| {
-            destinations
-                .admit("acme", &authority.parse().unwrap())
-                .unwrap()
+            let authority = authority.parse().unwrap();
+            Destinations::admit([&destinations].into_iter(), "acme", &authority).unwrap()
         };
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         assert!(admitted("name.test:1").permits(ip("93.184.215.14")));
@@ -274,9 +289,8 @@ mod tests {
             &["*.inside.test:1"],
         );
         let admitted = |authority: &str| {
-            destinations
-                .admit("acme", &authority.parse().unwrap())
-                .unwrap()
+            let authority = authority.parse().unwrap();
+            Destinations::admit([&destinations].into_iter(), "acme", &authority).unwrap()
         };
         for pattern in ["a.example.org:1", "a.example.org:2", "10.0.0.5:2"] {
             let admitted = admitted(pattern);

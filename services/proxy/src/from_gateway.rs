@@ -1,7 +1,7 @@
 //! Sessions of gateways: identity, limits, and requests.
 //!
 //! TLS has verified the certificate's chain before a session arrives here. The certificate must
-//! name a gateway; other certificates are refused. A session that comes before the list of revoked
+//! name a gateway, by itself or by the policy; other certificates are refused. A session that comes before the list of revoked
 //! gateways is known waits for that list (`from_path_telemetry`).
 
 use std::{sync::Arc, time::Instant};
@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use tunnel::{ServerSession, SessionHandle, StatusCode, TunnelServer};
 
 use crate::{
+    policy::Policy,
     revocations::Known,
     sessions::{Entered, NoPlace, Sessions},
     to_upstream::Upstream,
@@ -29,6 +30,7 @@ pub(crate) struct FromGateway {
     pub(crate) sessions: Arc<Sessions<SessionHandle>>,
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) known: watch::Receiver<Known>,
+    pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) tasks: TaskTracker,
 }
 
@@ -99,10 +101,17 @@ impl FromGateway {
         });
     }
 
+    fn identify(&self, session: &ServerSession) -> Result<GatewayId, String> {
+        let certificate = session
+            .peer_certificate()
+            .ok_or_else(|| "no certificate".to_owned())?;
+        self.policy.borrow().identify(certificate)
+    }
+
     fn admit(&self, session: &ServerSession) -> Option<Entered<SessionHandle>> {
         let handle = session.handle();
         let remote = session.remote_address();
-        let gateway = match identify(session) {
+        let gateway = match self.identify(session) {
             Ok(gateway) => gateway,
             Err(reason) => {
                 tracing::warn!(%remote, reason, "session refused");
@@ -158,17 +167,6 @@ fn refuse_unheard(session: &ServerSession) {
     session
         .handle()
         .close("the list of revoked gateways is not known: try again");
-}
-
-fn identify(session: &ServerSession) -> Result<GatewayId, String> {
-    let certificate = session
-        .peer_certificate()
-        .ok_or_else(|| "no certificate".to_owned())?;
-    match PeerId::from_certificate(certificate) {
-        Ok(PeerId::Gateway(gateway)) => Ok(gateway),
-        Ok(PeerId::Service { noun }) => Err(format!("the certificate is of the service {noun}")),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 /// Ends once the gateway's certificate is revoked.

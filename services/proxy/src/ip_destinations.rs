@@ -61,13 +61,22 @@ impl IpDestinations {
             Ok(Entry { tenant, prefix })
         };
         let entries: Vec<Entry> = given.map(entry).collect::<Result<_, _>>()?;
-        if entries.len() > ENTRIES_MAX {
-            return Err(refuse(format!(
-                "{} entries are more than {ENTRIES_MAX}",
-                entries.len()
-            )));
+        let list = Self { entries, pools };
+        Self::check_count([&list])?;
+        Ok(list)
+    }
+
+    /// Refuses lists that are too long together.
+    pub(crate) fn check_count<'a>(
+        lists: impl IntoIterator<Item = &'a Self>,
+    ) -> Result<(), ConfigError> {
+        let count: usize = lists.into_iter().map(|list| list.entries.len()).sum();
+        if count > ENTRIES_MAX {
+            let reason = format!("{count} entries are more than {ENTRIES_MAX}");
+            let example = "--allow-ip 0.0.0.0/0 --allow-ip acme@10.1.0.0/16";
+            return Err(ConfigError::new("allow_ip", reason, example));
         }
-        Ok(Self { entries, pools })
+        Ok(())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

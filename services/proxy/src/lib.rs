@@ -18,6 +18,8 @@ mod leases;
 mod outbox;
 mod path_reports;
 mod path_series;
+mod policy;
+mod policy_file;
 mod revocations;
 mod sessions;
 mod special;
@@ -41,6 +43,7 @@ pub use config::Config;
 use crate::{
     from_gateway::FromGateway,
     from_path_telemetry::Follower,
+    policy_file::PolicyFile,
     revocations::Known,
     sessions::{Limits, Sessions},
     to_path_telemetry::ToPathTelemetry,
@@ -69,12 +72,14 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
     let listening = context.health().check(service_kit::LISTENER);
     let identity = Identity::load(&config.identity)?;
     let tls = identity.server_config(true, &[tunnel::ALPN]);
-    let destinations = config.destinations()?;
-    if destinations.is_empty() {
+    let policy_text = policy_file::read(config.policy.as_ref())?;
+    let policy = config.policy(&policy_text)?;
+    if policy.is_empty() {
         tracing::warn!(
-            "no destination is permitted: every request will be refused (--allow, --allow-private)"
+            "no destination is permitted: every request will be refused (--allow, --allow-private, --policy)"
         );
     }
+    let (policy_to, policy) = watch::channel(Arc::new(policy));
     let sessions = Sessions::new(Limits {
         sessions_max: config.sessions_max,
         sessions_per_gateway_max: config.sessions_per_device_max,
@@ -89,7 +94,7 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
     }
     context.show_paths(table);
     let ip = match config.ip()? {
-        Some(settings) => Some(IpUpstream::open(settings).await?),
+        Some(settings) => Some(IpUpstream::open(settings, policy.clone()).await?),
         None => None,
     };
     let handing_out = ip.clone().map(|ip| {
@@ -98,7 +103,7 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
     });
     let upstream = Arc::new(Upstream {
         ip,
-        destinations,
+        policy: policy.clone(),
         connect_timeout: config.connect_timeout(),
         idle_timeout: config.idle_timeout(),
     });
@@ -133,11 +138,20 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         tasks.spawn(service_kit::own_clock::watch(context.clone()));
         tasks.spawn(reporting.run(context.shutdown().clone()));
     }
+    if config.policy.is_some() {
+        let file = PolicyFile {
+            config: config.clone(),
+            to: policy_to,
+            warning: context.health().warning("policy"),
+        };
+        tasks.spawn(file.follow(policy_text, context.shutdown().clone()));
+    }
     let from_gateway = FromGateway {
         server: server.clone(),
         sessions: sessions.clone(),
         upstream,
         known,
+        policy,
         tasks: tasks.clone(),
     };
     Arc::new(from_gateway).run(context.shutdown().clone()).await;

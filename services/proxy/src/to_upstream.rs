@@ -14,13 +14,13 @@ use std::{
 use futures::{StreamExt, stream::FuturesUnordered};
 use service_kit::tls::GatewayId;
 use socket2::SockRef;
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::{
+    net::{TcpStream, UdpSocket},
+    sync::watch,
+};
 use tunnel::{Authority, ConnectRequest, FollowError, StatusCode, Traffic, splice};
 
-use crate::{
-    destinations::{Admitted, Destinations},
-    special::innermost,
-};
+use crate::{destinations::Admitted, policy::Policy, special::innermost};
 use ip::IpUpstream;
 
 /// Addresses of one name that are tried; further addresses are ignored.
@@ -31,7 +31,7 @@ const NEXT_AFTER: Duration = Duration::from_millis(250);
 
 /// State that all tunnels share.
 pub(crate) struct Upstream {
-    pub(crate) destinations: Destinations,
+    pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) connect_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     /// `None`: IP is not offered.
@@ -91,12 +91,10 @@ impl Upstream {
                 }
             };
         }
-        let GatewayId { tenant, id } = gateway;
+        let id = &gateway.id;
         let authority = request.authority().clone();
-        let mut admitted = self.destinations.admit(tenant, &authority);
-        if admitted.is_none() && !request.is_udp() {
-            admitted = self.admit_as_packets(gateway, &authority).await;
-        }
+        let by_udp = request.is_udp();
+        let admitted = self.admit(gateway, &authority, by_udp).await;
         let reached = match admitted {
             Some(admitted) => self.reach(&admitted, request.is_udp()).await,
             None => Err(ReachError::NotAllowed),
@@ -110,9 +108,19 @@ impl Upstream {
                 return;
             }
         };
-        let carried = match reached {
-            Reached::Tcp(upstream) => self.carry(request, upstream).await,
-            Reached::Udp(socket) => carry_datagrams(request, socket).await,
+        let carry = async {
+            match reached {
+                Reached::Tcp(upstream) => self.carry(request, upstream).await,
+                Reached::Udp(socket) => carry_datagrams(request, socket).await,
+            }
+        };
+        // Dropping the tunnel resets it.
+        let carried = tokio::select! {
+            carried = carry => carried,
+            () = self.forbidden(gateway, &authority, by_udp) => {
+                tracing::info!(gateway = id, %authority, "tunnel ended: the policy has changed");
+                return;
+            }
         };
         match carried {
             Ok(ended) => tracing::debug!(gateway = id, %authority, ended, "tunnel ended"),
@@ -120,6 +128,31 @@ impl Upstream {
                 tracing::debug!(gateway = id, %authority, %error, "the gateway went away")
             }
         }
+    }
+
+    async fn admit(
+        &self,
+        gateway: &GatewayId,
+        authority: &Authority,
+        by_udp: bool,
+    ) -> Option<Admitted> {
+        let admitted = self.policy.borrow().admit(gateway, authority);
+        if admitted.is_none() && !by_udp {
+            return self.admit_as_packets(gateway, authority).await;
+        }
+        admitted
+    }
+
+    /// Ends when a change of the policy refuses the destination.
+    async fn forbidden(&self, gateway: &GatewayId, authority: &Authority, by_udp: bool) {
+        let mut policy = self.policy.clone();
+        while policy.changed().await.is_ok() {
+            if self.admit(gateway, authority, by_udp).await.is_none() {
+                return;
+            }
+        }
+        // Nobody changes it any more.
+        std::future::pending().await
     }
 
     /// A stream of TCP may go where packets of the gateway may go.

@@ -234,6 +234,41 @@ fn packets_pass_only_from_the_own_address_to_listed_destinations() {
     });
 }
 
+/// The policy's file permits one destination, and then another.
+#[test]
+fn an_ip_tunnel_ends_when_its_routes_change_and_the_next_one_has_the_new() {
+    alone(|| async {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("policy.toml");
+        let permit = |prefix: &str| {
+            let group = "[[group]]\nname = \"g\"\ngateways = [\"acme/gw-1\"]";
+            std::fs::write(&file, format!("{group}\nallow_ip = [\"{prefix}\"]")).unwrap();
+        };
+        permit("10.8.0.0/24");
+        let pool = ["--ip-pool", "10.64.0.0/29", "--tun", "braid0"];
+        let policy = ["--policy", file.to_str().unwrap()];
+        let proxy = Proxy::start(&[&pool[..], &policy].concat()).await;
+        for address in [LISTED, UNLISTED] {
+            destination(address).await;
+        }
+        let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
+        let ip = open(&tunnel).await;
+        let (_, own) = agree(&ip, "0.0.0.0/32").await;
+        let first = packet(own, LISTED, b"first");
+        assert_eq!(ask_until_answered(&ip, &first).await, b"first");
+        permit("10.8.1.0/24");
+        within(async { while ip.receive().await.is_ok() {} }).await;
+        let ip = open(&tunnel).await;
+        let (_, own) = agree(&ip, "0.0.0.0/32").await;
+        let second = packet(own, UNLISTED, b"second");
+        assert_eq!(ask_until_answered(&ip, &second).await, b"second");
+        let first = packet(own, LISTED, b"first");
+        assert_eq!(ask(&ip, &first).await, None);
+        tunnel.close().await;
+        proxy.stop().await;
+    });
+}
+
 /// An echo request of ICMPv6 with its checksum.
 fn echo_request(from: Ipv6Addr, to: Ipv6Addr, payload: usize) -> Vec<u8> {
     let length = (8 + payload) as u16;

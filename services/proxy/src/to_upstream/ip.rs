@@ -19,6 +19,7 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 use service_kit::{WarningHandle, tls::GatewayId};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tunnel::{
     ConnectRequest, IpAddressEntry, IpCapsule, IpGate, IpPacket, IpPrefix, IpRanges, IpTunnel,
@@ -26,22 +27,18 @@ use tunnel::{
 };
 
 use super::{Open, count_connect, udp::Lane};
-use crate::{
-    ip_destinations::{IpDestinations, OWN_MAX},
-    leases::Leases,
-};
+use crate::{ip_destinations::OWN_MAX, leases::Leases, policy::Policy};
 
 /// The settings of IP.
 pub(crate) struct IpSettings {
     pub(crate) tun: String,
     /// At most one of each version.
     pub(crate) pools: Vec<Leases>,
-    pub(crate) destinations: IpDestinations,
 }
 
 pub(crate) struct IpUpstream {
     device: TunDevice,
-    destinations: IpDestinations,
+    policy: watch::Receiver<Arc<Policy>>,
     /// The proxy's address of the pool; it answers on the link with it.
     own_v6: Option<Ipv6Addr>,
     leases: Mutex<Vec<Leases>>,
@@ -59,7 +56,10 @@ struct Member {
 }
 
 impl IpUpstream {
-    pub(crate) async fn open(settings: IpSettings) -> Result<Arc<Self>, TunError> {
+    pub(crate) async fn open(
+        settings: IpSettings,
+        policy: watch::Receiver<Arc<Policy>>,
+    ) -> Result<Arc<Self>, TunError> {
         let device = TunDevice::open(&settings.tun)?;
         device.set_up().await?;
         for pool in &settings.pools {
@@ -79,7 +79,7 @@ impl IpUpstream {
         Ok(Arc::new(Self {
             own_v6,
             device,
-            destinations: settings.destinations,
+            policy,
             leases: Mutex::new(settings.pools),
             members: RwLock::default(),
             lanes: ["up", "down"].map(Lane::of_packets),
@@ -154,7 +154,7 @@ impl IpUpstream {
                 return None;
             }
         };
-        let routes = self.destinations.routes(&gateway.tenant, &own);
+        let routes = self.policy.borrow().routes(gateway, &own);
         if routes.is_none() {
             tracing::error!("IP refused: this machine has more than {OWN_MAX} public addresses");
         }
@@ -171,6 +171,7 @@ impl IpUpstream {
         if let Err(ended) = tunnel.say(&advertised).await {
             return ended.into();
         }
+        let mut policy = self.policy.clone();
         let replaced = CancellationToken::new();
         let mut held = Held {
             upstream: self.clone(),
@@ -201,6 +202,12 @@ impl IpUpstream {
                     Err(ended) => return ended.into(),
                 },
                 () = replaced.cancelled() => return Ended::Replaced,
+                Ok(()) = policy.changed() => {
+                    // The gateway asks again, and gets its new routes.
+                    if self.routes(gateway).await.as_ref() != Some(&held.gate.routes) {
+                        return Ended::OtherRoutes;
+                    }
+                }
             }
         }
     }
@@ -239,6 +246,8 @@ enum Ended {
     Tunnel(#[from] TunnelEnded),
     #[error("a newer tunnel of the same gateway has its address")]
     Replaced,
+    #[error("the policy has changed")]
+    OtherRoutes,
 }
 
 /// The resources of one tunnel; dropping it returns them.

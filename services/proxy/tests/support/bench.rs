@@ -39,7 +39,12 @@ pub struct Proxy {
 impl Proxy {
     /// `flags` are command line flags beside listener and identity.
     pub async fn start(flags: &[&str]) -> Self {
-        let (mut proxy, config) = Self::new(flags);
+        Self::start_believing(flags, "").await
+    }
+
+    /// The same with further authorities in the proxy's list.
+    pub async fn start_believing(flags: &[&str], authorities: &str) -> Self {
+        let (mut proxy, config) = Self::new(flags, authorities);
         proxy.running = tokio::spawn(proxy::run(config, proxy.context.clone()));
         proxy.address = within(proxy.context.address("tunnel")).await.unwrap();
         proxy
@@ -47,24 +52,28 @@ impl Proxy {
 
     /// The error of a proxy that does not start.
     pub async fn start_to_fail(flags: &[&str]) -> RunError {
-        let (proxy, config) = Self::new(flags);
+        let (proxy, config) = Self::new(flags, "");
         proxy::run(config, proxy.context).await.unwrap_err()
     }
 
-    fn new(flags: &[&str]) -> (Self, Config) {
+    fn new(flags: &[&str], authorities: &str) -> (Self, Config) {
         service_kit::tls::install_provider();
         let dir = tempfile::tempdir().unwrap();
         let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
         let files = authority
             .issue(&PeerId::service("proxy"), &["proxy".to_owned()])
             .unwrap();
+        let mut believed = std::fs::read_to_string(&files.ca).unwrap();
+        believed.push_str(authorities);
+        let believed_file = dir.path().join("believed.pem");
+        std::fs::write(&believed_file, believed).unwrap();
         let mut line = vec!["proxy", "--listen", "127.0.0.1:0"];
         if !flags.contains(&"--path-telemetry") {
             line.extend(["--path-telemetry", ""]);
         }
         line.extend(flags);
         let file = |path: &std::path::Path| path.display().to_string();
-        let (cert, key, ca) = (file(&files.cert), file(&files.key), file(&files.ca));
+        let (cert, key, ca) = (file(&files.cert), file(&files.key), file(&believed_file));
         line.extend(["--cert", &cert, "--key", &key, "--ca", &ca]);
         let config = CommandLine::parse_from(line).config;
         let context = Context::new("proxy");
@@ -115,6 +124,16 @@ impl Proxy {
         link: &LinkConfig,
         open_timeout: Duration,
     ) -> (Tunnel, Vec<LinkControl>) {
+        self.tunnel_as(identity.client_config(&[tunnel::ALPN]), link, open_timeout)
+    }
+
+    /// The same with this client's side of TLS.
+    pub fn tunnel_as(
+        &self,
+        tls: Arc<rustls::ClientConfig>,
+        link: &LinkConfig,
+        open_timeout: Duration,
+    ) -> (Tunnel, Vec<LinkControl>) {
         let mut links = Vec::new();
         let interfaces = NAMES.iter().enumerate().map(|(index, name)| {
             let ip = std::net::IpAddr::from([127, 0, index as u8 + 1, 1]);
@@ -125,7 +144,6 @@ impl Proxy {
             interface
         });
         let interfaces: Vec<Interface> = interfaces.collect();
-        let tls = identity.client_config(&[tunnel::ALPN]);
         let mut config = TunnelConfig::new(self.address, "proxy", tls);
         config.open_timeout = open_timeout;
         (Tunnel::start(config, interfaces).unwrap(), links)
