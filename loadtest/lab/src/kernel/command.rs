@@ -9,7 +9,6 @@ use super::bed::{Kept, KernelError, KernelReport};
 use super::compare::{Comparison, believed, compare, scenarios, shortened};
 use super::exhibit::refusal;
 use super::identities::Identities;
-use super::namespace::permitted;
 use super::{budget, product, speed, transfer, yardstick};
 use crate::command::LabError;
 use crate::figures::{Figure, table};
