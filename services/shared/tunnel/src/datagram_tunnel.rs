@@ -217,7 +217,7 @@ struct Courier {
     stream: Mutex<ConnectStream>,
     flow: Option<DatagramFlow>,
     leaving: Queue,
-    /// Of packets that leave, if an order is agreed; never contended either.
+    /// The numbers of packets that leave, if an order is agreed; never contended either.
     numbers: Option<Mutex<Numbers>>,
     arriving: Queue,
 }

@@ -1,4 +1,4 @@
-//! What a relay reads and changes of a DNS message (RFC 1035, RFC 6891). Sans-IO.
+//! The parts of a DNS message that a relay reads and changes (RFC 1035, RFC 6891). Sans-IO.
 //!
 //! A message is relayed as it is, except for its id. An answer that a datagram cannot hold is cut
 //! down to its question, with the flag that asks for TCP (RFC 2181, 9).
@@ -9,7 +9,7 @@ pub(super) const HEADER_BYTES: usize = 12;
 /// The longest message: a length of 16 bits (RFC 1035, 4.2.2).
 pub(super) const MESSAGE_BYTES_MAX: usize = 65_535;
 
-/// What every receiver of UDP takes (RFC 1035, 4.2.1).
+/// Bytes that every receiver of UDP takes (RFC 1035, 4.2.1).
 pub(super) const DATAGRAM_BYTES: usize = 512;
 
 /// Longest answer by UDP, whatever the client takes: it fits into a packet of every network. A

@@ -77,7 +77,7 @@ pub(crate) fn open(kind: Kind, mut datagram: Bytes) -> Result<Option<Payload>, M
     datagram.advance(used);
     let place = match context {
         PAYLOAD => None,
-        // Who has not agreed may mean something else, so a short one is no mistake.
+        // A peer that has not agreed may mean something else, so a short one is no mistake.
         ORDERED if kind.is_ordered() && datagram.len() >= PLACE_BYTES => Some(Place {
             lane: datagram.get_u8(),
             number: datagram.get_u32(),
@@ -91,7 +91,7 @@ pub(crate) fn open(kind: Kind, mut datagram: Bytes) -> Result<Option<Payload>, M
     Ok(Some(Payload { place, bytes }))
 }
 
-/// What stands before a payload in an HTTP Datagram.
+/// Bytes before a payload in an HTTP Datagram.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Head {
     bytes: [u8; 1 + PLACE_BYTES],

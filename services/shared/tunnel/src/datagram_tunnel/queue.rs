@@ -101,7 +101,7 @@ impl Queue {
         taken
     }
 
-    /// Takes what has arrived, at its place in the order. What finds no room is counted.
+    /// Takes an arrived payload, at its place in the order. Without room it is dropped and counted.
     pub(crate) fn push_arrived(&self, payload: Payload) {
         // A copy, so that a few bytes do not keep the whole received packet in memory.
         let bytes = Bytes::copy_from_slice(&payload.bytes);
