@@ -139,7 +139,7 @@ pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
     let ward = DemonstrationWard::with_a_gateway_each(config.patients);
     ward.register(store).await?;
 
-    let mut services = Services::new(context.clone());
+    let mut services = Services::new(context.clone(), &config.data);
     let outcome = async {
         let core = services::start_core(&mut services, &start, &engines).await?;
         let links = links::Links::new();

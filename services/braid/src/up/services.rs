@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use service_kit::path_table::PathTable;
 use service_kit::{CheckHandle, Context, Secret};
 use tokio::sync::mpsc;
 
@@ -43,17 +45,20 @@ pub struct Services {
 }
 
 impl Services {
-    pub fn new(process: Context) -> Services {
+    /// Recordings of paths are below `data`.
+    pub fn new(process: Context, data: &Path) -> Services {
         let running = Arc::new(Mutex::new(Vec::new()));
         tokio::spawn(mirror_readiness(process.clone(), running.clone()));
         let shown = running.clone();
-        process.show_paths(Arc::new(move |only| {
+        let table: PathTable = Arc::new(move |only| {
             let shown = shown.lock();
             // The proxy is in this process too, and would show each path once more.
             let gateways = shown.iter().filter(|it| it.context.noun() == "gateway");
             let tables = gateways.filter_map(|it| it.context.paths(only));
             tables.flat_map(|table| table.paths).collect()
-        }));
+        });
+        process.record_paths(data.join("qlog"), Arc::clone(&table));
+        process.show_paths(table);
         Services {
             process,
             running,

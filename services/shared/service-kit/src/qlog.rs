@@ -398,10 +398,10 @@ fn unix_us() -> u128 {
 }
 
 fn header(recording: &Recording) -> Vec<u8> {
-    // Whichever end opens the connection is its client.
+    // The end that opens the connection is its client. `braid up` shows its gateways' ends.
     let vantage_point = match recording.service.as_str() {
-        "gateway" => "client",
-        _ => "server",
+        "proxy" => "server",
+        _ => "client",
     };
     let now_ms = u64::try_from(unix_us() / 1_000).unwrap_or(0);
     trace::header(
