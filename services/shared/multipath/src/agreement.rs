@@ -28,6 +28,9 @@ pub struct Rest {
     pub tolerates: bool,
     /// The peer tolerates rest, so this end may rest.
     pub rests: bool,
+    /// The peer has agreed on no pings, so silence on a path is never a verdict, however active the
+    /// connection is.
+    pub foreign: bool,
 }
 
 impl Rest {
@@ -35,6 +38,13 @@ impl Rest {
     pub const AGREED: Self = Self {
         tolerates: true,
         rests: true,
+        foreign: false,
+    };
+    /// What a server knows of a client that has said nothing about rest: it may be of another make.
+    pub const FOREIGN: Self = Self {
+        tolerates: true,
+        rests: false,
+        foreign: true,
     };
 }
 

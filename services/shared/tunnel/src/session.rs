@@ -158,6 +158,7 @@ impl Dialler {
         let first_terms = KeepaliveTerms::default().with_rest(Rest {
             tolerates: true,
             rests: false,
+            foreign: false,
         });
         let (terms_to, terms) = watch::channel(first_terms);
         let session = Arc::new(Session {

@@ -247,6 +247,9 @@ impl Steering {
         if !self.terms.rest.tolerates {
             return true;
         }
+        if self.terms.rest.foreign {
+            return false;
+        }
         let resting = &path.resting;
         let dense = resting.dense_from_birth || resting.dense_arrivals >= DENSE_ARRIVALS;
         let others = self.paths.values().filter(|other| other.established);
