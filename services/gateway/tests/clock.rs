@@ -296,6 +296,7 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
             (to_ingest::Options::VITALS, vitals),
         ] {
             let courier = Courier {
+                freshness: tokio::sync::watch::Sender::default().subscribe(),
                 urgent: Arc::default(),
                 options,
                 journal,
