@@ -1,12 +1,14 @@
 //! Rest in virtual time: what it costs, what it closes and what it notices.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use noq_proto::PathId;
 
 use super::{
     keepalive_tests::policies,
     keepalive_world_tests::{CLIENT, MS, Plan, SERVER, World},
 };
-use crate::Rest;
+use crate::{Command, Event, KeepaliveTerms, PathScheduler, Rest, Side, Steering, SteeringConfig};
 
 /// The longest time to the verdict over a path at rest: the interval, and the questions.
 const NOTICED_MAX: Duration = Duration::from_secs(27);
@@ -65,4 +67,50 @@ fn a_path_at_rest_that_is_cut_is_closed_within_its_interval() {
         };
         assert!(at > cut && at - cut <= NOTICED_MAX, "seed {seed}: {at:?}");
     }
+}
+
+/// The paths that a server closes within a minute whose client sends on one path only, and nothing
+/// on the other.
+fn closed_by_a_server(rest: Rest) -> Vec<PathId> {
+    let scheduler = PathScheduler::new();
+    let mut steering = Steering::new(SteeringConfig::new(Side::Server), scheduler.clone());
+    let start = Instant::now();
+    let silent = PathId::MAX;
+    for path in [PathId::ZERO, silent] {
+        scheduler.enter();
+        let event = match path {
+            PathId::ZERO => Event::Connected { interface: None },
+            path => Event::Established { path },
+        };
+        steering.on_event(start, event);
+    }
+    let mut closed = Vec::new();
+    for tick in 0..1_200 {
+        let now = start + MS * 50 * tick;
+        let terms = KeepaliveTerms::default().with_rest(rest);
+        steering.on_event(now, Event::Keepalive(terms));
+        let heard = |path, datagrams| Event::Received {
+            path,
+            datagrams,
+            rtt: MS * 40,
+        };
+        steering.on_event(now, heard(PathId::ZERO, u64::from(tick) * 20));
+        // A burst, as at the start of a transfer.
+        steering.on_event(now, heard(silent, u64::from(tick.min(20)) * 20));
+        for _ in 0..20 {
+            match steering.poll(now) {
+                Some(Command::Close { path }) => closed.push(path),
+                Some(_) => {}
+                None => break,
+            }
+        }
+    }
+    closed
+}
+
+/// A client of another make sends on the paths that it likes, and answers what it is asked.
+#[test]
+fn silence_of_a_client_that_agreed_on_no_pings_closes_nothing() {
+    assert_eq!(closed_by_a_server(Rest::default()), [PathId::MAX]);
+    assert_eq!(closed_by_a_server(Rest::FOREIGN), []);
 }
