@@ -72,10 +72,12 @@ ip netns exec "$px" "$braid" proxy --listen 10.9.0.2:4433 --admin 127.0.0.1:9090
   --cert "$files/proxy.pem" --key "$files/proxy.key" --ca "$files/ca.pem" \
   --allow 10.9.0.2:9000 > "$dir/proxy.log" 2>&1 &
 started+=($!)
+listens=
 for _ in $(seq 100); do
-  ! ip netns exec "$px" python3 -c 'import socket; [socket.create_connection(("10.9.0.2", port), 1) for port in (4433, 9000)]' 2> /dev/null || break
+  ! ip netns exec "$px" python3 -c 'import socket; [socket.create_connection(("10.9.0.2", port), 1) for port in (4433, 9000)]' 2> /dev/null || { listens=1; break; }
   sleep 0.1
 done
+[ -n "$listens" ] || { tail -n 5 "$dir/proxy.log" "$dir/echo.log" >&2; die "the proxy does not listen"; }
 
 carried() { # SIDE DEVICE DIRECTION: bytes so far
   ip netns exec "$1" cat "/sys/class/net/$2/statistics/$3_bytes"
@@ -86,7 +88,7 @@ began=$(date +%s%N)
 ip netns exec "$gw" timeout 300 "$peer" 10.9.0.2 4433 proxy "$files/gw-1.pem" "$files/gw-1.key" "$files/ca.pem" \
   10.9.0.2:9000 "$bytes" "10.2.0.2/$index" || failed=1
 took_ms=$((($(date +%s%N) - began) / 1000000))
-[ $failed = 0 ] || { tail -5 "$dir/proxy.log" >&2; die "the exchange failed"; }
+[ $failed = 0 ] || { tail -n 5 "$dir/proxy.log" >&2; die "the exchange failed"; }
 
 for direction in tx rx; do
   for device in wlan0 wwan0; do

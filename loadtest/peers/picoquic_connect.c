@@ -324,7 +324,7 @@ int main(int count, char **words)
         x.failed = 1;
     }
     int equal = x.finished && !x.failed && x.received == x.total;
-    double seconds = (double)(x.ended_us - x.began_us) / 1e6;
+    double seconds = x.began_us != 0 ? (double)(x.ended_us - x.began_us + 1) / 1e6 : 1;
     printf("%" PRIu64 " bytes sent, %" PRIu64 " came back equal, in %.2f s: %.1f Mbit/s each way\n",
         x.sent, x.received, seconds, (double)x.received * 8 / 1e6 / seconds);
     for (uint64_t id = 0; id <= PATHS_MAX; id++) {
