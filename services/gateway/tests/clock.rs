@@ -308,7 +308,6 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
                 core: Arc::default(),
                 rules: None,
                 alarmed: tokio::sync::watch::channel(false).1,
-                freshness: tokio::sync::watch::channel(None).1,
             };
             context
                 .tasks()
