@@ -1,5 +1,6 @@
-// A gateway without its paths: uploads straight to Envoy as one gRPC stream, with a gateway's certificate, for as long as the scenario lasts;
-// then every reading that ingest acknowledged is read back from the page.
+// A gateway without its paths: uploads straight to Envoy as one gRPC stream, with a gateway's
+// certificate, for as long as the scenario lasts; then every reading that ingest acknowledged is
+// read back from the page.
 
 import { Client, Stream } from 'k6/net/grpc';
 import { Page } from './page.js';

@@ -1,7 +1,8 @@
 // Load on the running platform, and what it promises held against it; run.sh starts it.
 //
-// Sensors send to a gateway (`upload`: gateways upload to Envoy), visitors ask what a page asks, viewers watch patients live. Everybody keeps account
-// of what they sent or saw and compares it with what is stored.
+// Sensors send to a gateway (`upload`: gateways upload to Envoy), visitors ask what a page asks,
+// viewers watch patients live. Everybody keeps account of what they sent or saw and compares it
+// with what is stored.
 
 import exec from 'k6/execution';
 import { signIn } from './page.js';
@@ -10,7 +11,8 @@ import { beViewer, beVisitor } from './person.js';
 import { promises } from './promises.js';
 import { beSensor } from './sensor.js';
 
-// How many of each, for how long, seconds between batches, readings a batch, whether they show somebody ill; ramped: one sensor after the other.
+// How many of each, for how long, seconds between batches, readings a batch, whether they show
+// somebody ill; ramped: one sensor after the other.
 const SCENARIOS = {
   smoke: { sensors: 2, visitors: 1, viewers: 1, seconds: 20, every: 1, readings: 1 },
   steady: { sensors: 20, visitors: 3, viewers: 5, seconds: 60, every: 1, readings: 4 },

@@ -1,6 +1,8 @@
-// Somebody who is signed in at the page: the few questions of braid.query.v1 that a load test asks, over gRPC-web.
+// Somebody who is signed in at the page: the few questions of braid.query.v1 that a load test asks,
+// over gRPC-web.
 //
-// k6 speaks gRPC but not gRPC-web, which is what the page and Envoy serve to people, so messages are written and read here by hand.
+// k6 speaks gRPC but not gRPC-web, which is what the page and Envoy serve to people, so messages
+// are written and read here by hand.
 
 import http from 'k6/http';
 
@@ -65,8 +67,8 @@ function varints(data) {
   return found;
 }
 
-// A session: its cookies, and until when they hold. One serves all virtual users at first: a person has a bounded number of sessions, and the
-// oldest ends with a new one.
+// A session: its cookies, and until when they hold. One serves all virtual users at first: a person
+// has a bounded number of sessions, and the oldest ends with a new one.
 export function signIn() {
   const at = Date.now();
   const credentials = { name: __ENV.NAME || 'admin', password: __ENV.PASSWORD || '' };
@@ -158,8 +160,9 @@ export class Page {
     return this.ask('GetPaths', [...number(2, fromUs), ...number(3, toUs)]) === null ? null : true;
   }
 
-  // Times of a patient's readings of a metric that came through a live stream within so many seconds; nothing when it ended before.
-  // k6 shows what came of a stream only when it is over, so this side ends it: by a time-out, which is what a stream that lives looks like.
+  // Times of a patient's readings of a metric that came through a live stream within so many
+  // seconds; nothing when it ended before. k6 shows what came of a stream only when it is over, so
+  // this side ends it: by a time-out, which is what a stream that lives looks like.
   watch(patient, metric, seconds) {
     const answer = this.post('Watch', bytes(1, textOf(patient)), { timeout: `${seconds}s`, responseCallback: null });
     if (answer.error_code !== TIMED_OUT || !answer.body) return null;

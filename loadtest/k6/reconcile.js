@@ -1,4 +1,5 @@
-// Sent against stored: what a sensor or a gateway sent is read back from the page and compared, reading by reading.
+// Sent against stored: what a sensor or a gateway sent is read back from the page and compared,
+// reading by reading.
 
 import { sleep } from 'k6';
 import { HEART_RATE } from './page.js';

@@ -1,4 +1,5 @@
-// A sensor: sends batches to a gateway for as long as the scenario lasts, follows some of them to the page, then reads back what it sent.
+// A sensor: sends batches to a gateway for as long as the scenario lasts, follows some of them to
+// the page, then reads back what it sent.
 
 import http from 'k6/http';
 import { sleep } from 'k6';

@@ -1,6 +1,6 @@
 //! The codec of the contracts for gRPC: protobuf, with a bound of the number of fields.
 //!
-//! An empty entry of a list is two bytes on the wire and some 300 in memory, so a message of 4 MiB
+//! An empty entry of a list is two bytes on the wire and some 300 in memory. So a message of 4 MiB
 //! could take 600.
 
 use std::marker::PhantomData;

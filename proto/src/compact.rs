@@ -55,7 +55,7 @@ impl std::fmt::Display for CompactError {
 
 impl std::error::Error for CompactError {}
 
-/// What was last sent of a stream.
+/// The last sample sent of a stream.
 #[derive(Debug, Clone, Copy, Default)]
 struct Last {
     sequence: u64,

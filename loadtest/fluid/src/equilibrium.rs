@@ -1,7 +1,7 @@
 //! Stationary rates of constant capacities: what (12)-(15) are for one route, for any network.
 //!
-//! Each rate is multiplied by the exponential of its growth in (1) until none grows. The step is
-//! a share of 1 / (1 + beta), with which the penalty changes by less than e in one step, so the
+//! Each rate is multiplied by the exponential of its growth in (1) until none grows. The step is a
+//! share of 1 / (1 + beta), with which the penalty changes by less than e in one step. So the
 //! iteration does not overshoot.
 
 use crate::network::{Invalid, Network};

@@ -22,7 +22,7 @@ const FIGURES_MAX: usize = 32;
 /// A name and a position in metres.
 pub type Place = (String, (f64, f64));
 
-/// What one file holds.
+/// Contents of one file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
     pub name: String,

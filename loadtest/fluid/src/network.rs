@@ -28,7 +28,7 @@ impl Decay {
     }
 }
 
-/// What a resource carries at a time.
+/// Load of a resource at a time.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Capacity {
     Constant,

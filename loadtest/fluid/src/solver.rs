@@ -1,9 +1,9 @@
 //! Forward Euler for the delay differential equations (1)-(5).
 //!
-//! Past rates and penalties lie in a buffer that is longer than the longest delay; when it is
-//! full, the rows that are still read move to its front. Capacities that change are computed at
-//! every `KNOT_S` and interpolated between: a node at 25 m/s moves a metre in that time, and the
-//! factor (11) of the paper then errs by less than 1e-5.
+//! Past rates and penalties lie in a buffer that is longer than the longest delay. When it is full,
+//! the rows that are still read move to its front. Capacities that change are computed at every
+//! `KNOT_S` and interpolated between. A node at 25 m/s moves a metre in that time, and the factor
+//! (11) of the paper then errs by less than 1e-5.
 
 use crate::mobility::Track;
 use crate::network::{Capacity, Invalid, Network, Resource, Warning, positive};
@@ -312,7 +312,7 @@ struct State {
     penalties: Vec<f64>,
     /// The current row.
     row: usize,
-    /// What each slot, and each route, reads.
+    /// Values that each slot, and each route, reads.
     users: Reads,
     echoes: Reads,
     marks: Reads,

@@ -1,6 +1,6 @@
 //! `braid lab all`: every experiment of the papers, as one HTML report with its data beside it.
 //!
-//! An experiment that is done is kept in the output folder, by seed, program and parameters, so a
+//! An experiment that is done is kept in the output folder, by seed, program and parameters. So a
 //! run that was interrupted goes on where it stopped; long ones are kept by parts. Inside an
 //! experiment runs share all cores.
 

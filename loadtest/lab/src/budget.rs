@@ -123,7 +123,7 @@ pub fn study(identity: &Identity, seed: u64, quick: bool) -> Result<Exhibit, Lab
     Ok(exhibit)
 }
 
-/// What a gateway without sensors sends all the same.
+/// Traffic of a gateway without sensors.
 fn idle_flows() -> Vec<Regular> {
     let report = Regular {
         every: REPORT_EVERY,

@@ -1,6 +1,6 @@
 //! Congestion controllers of the papers that the library lacks, for comparison in the lab alone.
 //!
-//! OLIA is the coupled control of the PALS paper and of MPTCP in the paper on applications; FAST is
+//! OLIA is the coupled control of the PALS paper and of MPTCP in the paper on applications. FAST is
 //! the delay-based one in the tables of the drive tests. Both keep windows in bytes, start slowly
 //! as RFC 9002 has it, and are paced by the library.
 

@@ -61,7 +61,7 @@ pub enum LabCommand {
     Keepalive(KeepaliveOptions),
     /// Bytes of a gateway in a month, and the delay of its alerts over a silent cut.
     Budget(BudgetOptions),
-    /// What an operator's accesses give to its patients, and what that costs.
+    /// Compute the rates, shares and costs of an operator's accesses for its patients.
     Plan(PlanOptions),
     /// One scenario from a TOML file.
     Run(RunOptions),

@@ -1,4 +1,4 @@
-//! What one experiment shows in the report: text, tables, rows with targets, and charts.
+//! The part of one experiment in the report: text, tables, rows with targets, and charts.
 //!
 //! An experiment of any module joins the report with an [`Experiment`] in the list of `all.rs`. Its
 //! exhibit is kept as JSON between runs, so everything in it is plain data.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! For what only a kernel has (TCP, MPTCP, socket buffers, real timers), and to see that virtual
-//! time tells the truth. A run is believed only when the machine kept up: the emulator keeps how
+//! time tells the truth. A run is believed only when the machine kept up. The emulator keeps how
 //! late it wrote each packet, the endpoints how late their timers fired.
 
 mod baseline;

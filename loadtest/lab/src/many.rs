@@ -49,8 +49,8 @@ fn name_of(index: u32, what: &str) -> String {
     format!("gate.{index}.{what}")
 }
 
-/// What one drawing's runs over the first `count` links took: the best of them alone, all, and all
-/// but one. Nothing where one of the runs was left out by name.
+/// Times that one drawing's runs over the first `count` links took: the best of them alone, all,
+/// and all but one. Nothing where one of the runs was left out by name.
 fn times(reports: &[RunReport], index: u32, count: usize) -> Option<(f64, f64, f64)> {
     let time = |what: String| {
         let name = name_of(index, &what);

@@ -2,7 +2,7 @@
 //! runs beside them.
 //!
 //! Video and games are messages in order on one stream, since the paper carries them over TCP and
-//! SCTP; a message's delay runs from its making to the reading of its last byte. A page is a number
+//! SCTP. A message's delay runs from its making to the reading of its last byte. A page is a number
 //! of objects, of which so many are fetched at once. Traffic flows in the scenario's direction.
 
 mod application;

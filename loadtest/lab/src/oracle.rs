@@ -8,7 +8,7 @@
 //! of scheduler and steering.
 //!
 //! The world tells the room of each link before each turn of a host and wakes the host every
-//! [`WAKE_EVERY`]; packets sent within a turn are counted here.
+//! [`WAKE_EVERY`]. Packets sent within a turn are counted here.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -120,7 +120,7 @@ pub fn study(runner: &Runner, seed: u64) -> Result<Exhibit, LabError> {
     Ok(exhibit)
 }
 
-/// What the outcome says of accesses and of groups, for the report.
+/// Tables of accesses and groups for the report.
 fn tables(outcome: &Outcome) -> Vec<Table> {
     let money = &outcome.currency;
     let price = format!("{money}/month");

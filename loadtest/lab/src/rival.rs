@@ -263,7 +263,7 @@ mod tests {
     use super::*;
     use crate::{Identity, Selection};
 
-    /// Who asks for a part of an experiment waits for that part.
+    /// A caller of a part of an experiment waits for that part.
     #[test]
     fn only_the_runs_are_made_whose_figures_are_asked_for() {
         let runs = |only: &str| {

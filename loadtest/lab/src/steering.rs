@@ -2,7 +2,7 @@
 //!
 //! Wi-Fi of 50 Mbit/s and 20 ms, LTE of 30 Mbit/s and 50 ms. The application first sends less than
 //! either carries, then more than Wi-Fi carries; then Wi-Fi is cut for four seconds. A second run
-//! sends all that it can without a cut: no mode ends below 0.98 of the best single path, unless its
+//! sends all that it can without a cut. No mode ends below 0.98 of the best single path, unless its
 //! rule forbids that path.
 
 use std::time::Duration;
@@ -30,12 +30,12 @@ const HEAVY_S: f64 = 8.0;
 const CUT_S: f64 = 16.0;
 const BACK_S: f64 = 20.0;
 const END_S: f64 = 26.0;
-/// What starts or changes is left out for so long.
+/// Time after a start or a change that is left out.
 const SETTLE_S: f64 = 2.0;
 const FULL_S: f64 = 15.0;
 const BEST_SINGLE_MIN: f64 = 0.98;
 
-/// What is run, for readers of the report.
+/// Description of the run for the report.
 pub const NOTE: &str = "\
      Wi-Fi of 50 Mbit/s and 20 ms, LTE of 30 Mbit/s and 50 ms. The application first sends 20 \
      Mbit/s, from 8 s on 60 Mbit/s; Wi-Fi is cut from 16 s to 20 s. A second run without a cut \

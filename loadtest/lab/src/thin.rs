@@ -2,8 +2,8 @@
 //! and an alert once.
 //!
 //! Uploads and reports have a stream each, and the server answers each message. The alert goes as
-//! the vitals of other scenarios do, by [`crate::journal`]: copied, and written again on a fresh
-//! stream as soon as a path is in trouble. A run lasts as long as its limit.
+//! the vitals of other scenarios do, by [`crate::journal`]. It is copied, and written again on a
+//! fresh stream as soon as a path is in trouble. A run lasts as long as its limit.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct Regular {
     pub answer_bytes: usize,
 }
 
-/// What a gateway sends.
+/// Messages of a gateway.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Thin {
     pub flows: Vec<Regular>,

@@ -89,7 +89,7 @@ struct World {
     /// The side that sends the data, and what the measured connection put on each link from there.
     sender: usize,
     carried_bytes: Vec<u64>,
-    /// What the measured connection put on each link: to the server, to the client.
+    /// Bytes of the measured connection on each link: to the server, to the client.
     both_ways_bytes: Vec<[u64; 2]>,
 }
 

@@ -6,7 +6,7 @@
 use lab::scenario::{Controller, Direction, Half, Interface, RateSpec, Scenario};
 use lab::{Identity, Mechanisms, run};
 
-/// What a download fills of a link whose rate goes by these steps, in percent.
+/// Part of a link that a download fills, in percent; the rate goes by these steps.
 fn filled(steps: Vec<(f64, f64)>, queue_bytes: u64) -> f64 {
     let identity = Identity::new().unwrap();
     let mut half = Half::constant(0.0, 25.0);
@@ -26,9 +26,9 @@ fn filled(steps: Vec<(f64, f64)>, queue_bytes: u64) -> f64 {
     report.efficiency_connect
 }
 
-/// A link that serves for 20 ms and hardly for the next 20, as cellular ones do: its own losses are
-/// no stranger's, and the window reaches over the pause. Taken for a stranger's queue it reached 90
-/// %.
+/// A link that serves for 20 ms and hardly for the next 20, as cellular ones do. Its losses are not
+/// those of cross-traffic, and the window reaches over the pause. Taken for a stranger's queue it
+/// reached 90 %.
 #[test]
 fn a_link_that_serves_in_bursts_is_filled() {
     let steps = (0..2000).map(|step| {
@@ -39,9 +39,9 @@ fn a_link_that_serves_in_bursts_is_filled() {
     assert!(reached >= 92.5, "{reached}");
 }
 
-/// Bursts of 40 Mbit/s for half a second, of 8 for the next: what was served before is remembered
-/// while the queue overflows, which is no company, and what it lost takes no room in the window.
-/// With rates forgotten after four rounds it reached 65 %.
+/// Bursts of 40 Mbit/s for half a second, of 8 for the next. The rate before is remembered while
+/// the queue overflows, since that is no cross-traffic. Lost bytes take no room in the window. With
+/// rates forgotten after four rounds it reached 65 %.
 #[test]
 fn a_link_whose_bursts_grow_and_shrink_is_followed() {
     let steps = (0..6000).map(|step| {
@@ -56,8 +56,8 @@ fn a_link_whose_bursts_grow_and_shrink_is_followed() {
     assert!(reached >= 80.0, "{reached}");
 }
 
-/// A rate of 3, 8, 20 or 50 Mbit/s, drawn every 0.3 s, of which three tenths are pauses of 10 ms:
-/// what is acknowledged tells a rise before samples that are no faster than their packets were
+/// A rate of 3, 8, 20 or 50 Mbit/s, drawn every 0.3 s, of which three tenths are pauses of 10 ms.
+/// The acknowledged bytes show a rise before samples that are no faster than their packets were
 /// sent. By those alone it reached 71 %, at most 75 in one of the three.
 #[test]
 fn a_link_whose_bursts_come_and_go_at_random_is_followed() {

@@ -93,7 +93,7 @@ rate = { trace = { file = "FILE", start_ms = 10 } }
 delay_ms = 20.0
 "#;
 
-/// What people and machines write in place of a fraction.
+/// Texts that people and machines write in place of a fraction.
 const FRACTIONS: [&str; 19] = [
     "-1.0", "-0.0", "0.0", "nan", "-nan", "inf", "-inf", "1e308", "-1e308", "1e-308", "1e-5",
     "0.5", "0.999", "1.0", "3.7", "90.0", "1000.0", "60000.0", "100000.0",

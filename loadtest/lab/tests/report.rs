@@ -1,5 +1,5 @@
-//! The report and its parts: files beside it, references for everything, resumption, scenario files,
-//! and the traffic of applications.
+//! The report and its parts: files beside it, references for everything, resumption, scenario
+//! files, and the traffic of applications.
 
 #![allow(clippy::unwrap_used)]
 

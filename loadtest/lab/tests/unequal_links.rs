@@ -7,7 +7,7 @@ use lab::drive::Environment;
 use lab::scenario::{Controller, Direction, Interface, Scenario};
 use lab::{Identity, Mechanisms, Runner, lte, many, run};
 
-/// 1 Mbit/s more beside 90 is tried with few packets: with a whole initial window in its queue all
+/// 1 Mbit/s more beside 90 is tried with few packets. With a whole initial window in its queue, all
 /// others stood still for half a second, and the seventh link made the transfer 7 % slower. In a
 /// download the eighth, which loses packets, had them sent anew by the slowest: 5 % slower.
 #[test]
@@ -58,9 +58,9 @@ fn times(direction: Direction, bytes: u64, links: [Interface; 2]) -> [f64; 2] {
     })
 }
 
-/// A link of 0.1 Mbit/s beside one of 100: the first packets on it come after the other one has
-/// filled the receive window and stands still. It no longer passed for busy then, and the slow link
-/// was filled with all that there was: 2.2 and 2.3 times as long as without it.
+/// A link of 0.1 Mbit/s beside one of 100. The first packets on it come after the other one has
+/// filled the receive window and stands still. It no longer counted as busy then. The slow link was
+/// filled with all data: 2.2 and 2.3 times as long as without it.
 #[test]
 fn a_link_that_would_stop_all_others_is_left_alone() {
     for direction in [Direction::Upload, Direction::Download] {
@@ -73,9 +73,9 @@ fn a_link_that_would_stop_all_others_is_left_alone() {
     }
 }
 
-/// A narrow link that is quick while it is empty: what acknowledges 100 Mbit/s filled it, and its
-/// queue made the fast link's round trip longer, so that an upload took 2.1 times as long as
-/// without it, or 4.1 times beside 0.5 Mbit/s.
+/// A narrow link that is quick while it is empty. Acknowledgements of 100 Mbit/s filled it, and its
+/// queue made the fast link's round trip longer. An upload took 2.1 times as long as without it, or
+/// 4.1 times beside 0.5 Mbit/s.
 #[test]
 fn acknowledgements_leave_a_link_that_is_too_narrow_for_them() {
     for direction in [Direction::Upload, Direction::Download] {
@@ -94,8 +94,8 @@ fn acknowledgements_leave_a_link_that_is_too_narrow_for_them() {
 }
 
 /// A link that goes while the server sends costs the time to notice it, not three probe time-outs
-/// of a path whose round trips grew: with a path that was emptied over another one's way still
-/// carrying data, this run stood still for 6 s and reached 67 %.
+/// of a path whose round trips grew. When a path that had been emptied over another one still
+/// carried data, this run stood still for 6 s and reached 67 %.
 #[test]
 fn a_download_does_not_wait_for_a_path_that_was_given_up() {
     let run = "lte.case3.0".to_owned();

@@ -192,7 +192,7 @@ fn setting(direction: Direction, seed: u64) -> Setting {
 }
 
 /// The targets themselves, on four scenarios. They are of the mean of a hundred, and four have a
-/// mean of their own: with loss the first four of seed 1 hold 90.8 % up and 90.4 % down, so with
+/// mean of their own. With loss the first four of seed 1 hold 90.8 % up and 90.4 % down, so with
 /// loss the target is asked of seed 5.
 #[test]
 fn pals_subset_meets_its_targets() {
@@ -236,7 +236,7 @@ fn vitals_survive_the_cut_of_either_path() {
     .unwrap();
     for report in &reports {
         assert!(report.vitals_gap_ms.unwrap() <= 600.0, "{report:?}");
-        // What was sent in the last moments may still be under way.
+        // Packets of the last moments may still be under way.
         assert!(report.vitals_lost < 20, "{report:?}");
     }
 }
@@ -250,8 +250,8 @@ fn run_of_pals(name: &str, case: Case, setting: Setting) -> RunReport {
     reports.remove(0)
 }
 
-/// After the cut the other link fell silent for a moment: a new path over the dead one was filled
-/// before the old one was closed, and what it held was neither acknowledged nor lost, for ever.
+/// After the cut the other link fell silent for a moment. A new path over the dead one was filled
+/// before the old one was closed. Its data was neither acknowledged nor lost, for ever.
 #[test]
 fn a_moment_without_any_path_strands_nothing_on_a_dead_one() {
     let setting = Setting {
@@ -263,9 +263,9 @@ fn a_moment_without_any_path_strands_nothing_on_a_dead_one() {
     assert!(report.efficiency_connect > 85.0, "{report:?}");
 }
 
-/// A new path of a round trip of 0.44 s sends its first window, and then a ping passes only as
-/// often as the link's rate allows: where that was what had been measured of one packet a round
-/// trip, the client missed the pings, and closed and opened a sound path every two seconds. 41.7 %.
+/// A new path of a round trip of 0.44 s sends its first window. Then a ping passes only as often as
+/// the link's rate allows. At a measured rate of one packet a round trip the client missed the
+/// pings. It closed and opened a sound path every two seconds. 41.7 %.
 #[test]
 fn a_new_path_of_a_long_round_trip_is_not_taken_for_dead() {
     let setting = Setting {
@@ -392,8 +392,8 @@ fn two_paths_in_one_queue_are_one_flow() {
 }
 
 /// Beside a Cubic flow a window of products shrank with the rate that it measured until a twentieth
-/// was left, where the first drained round came at a moment of a short queue; and a queue that
-/// stood twice was taken for a longer path.
+/// was left. The first RTT probe had come at a moment of a short queue. A queue that stood twice
+/// was taken for a longer path.
 #[test]
 fn a_cubic_flow_takes_no_more_than_its_share_of_ours() {
     for seed in [3, 4, 6, 10] {
@@ -413,8 +413,8 @@ fn a_cubic_flow_takes_no_more_than_its_share_of_ours() {
     }
 }
 
-/// Over links whose rate falls tenfold and rises again the oracle leaves nothing to be dropped by a
-/// queue, and what it reaches is a bound.
+/// Over links whose rate falls tenfold and rises again, the oracle leaves nothing for a queue to
+/// drop. Its result is a bound.
 #[test]
 fn the_oracle_fills_links_that_vary_and_overruns_none() {
     let identity = Identity::new().unwrap();

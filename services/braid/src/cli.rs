@@ -130,14 +130,14 @@ enum Braid {
     Secrets(SecretsCommand),
     /// Report whether a service is ready, and which checks fail; exit status 1 if it is not.
     Health(HealthCommand),
-    /// Show the paths of a gateway or a proxy: rate, round trip, loss, share, bytes of the month and
-    /// steering rules.
+    /// Show the paths of a gateway or a proxy: rate, round trip, loss, share, bytes of the month
+    /// and steering rules.
     Paths(PathsCommand),
     /// Record the paths of a gateway as qlog files, within a bound on disk.
     #[command(subcommand)]
     Qlog(QlogCommand),
-    /// Measure a path between two machines: round trip at both ends, loss of each direction, and the
-    /// keepalive that suits it.
+    /// Measure a path between two machines: round trip at both ends, loss of each direction, and
+    /// the keepalive that suits it.
     #[command(subcommand)]
     Probe(ProbeCommand),
     /// Check an installation (certificates, engines, clocks, topics, services) and advise what to

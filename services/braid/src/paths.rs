@@ -1,7 +1,7 @@
 //! `braid paths`: the paths of a running gateway or proxy as a table, once or live.
 //!
-//! The admin listener's `/paths` holds counters. Rates and shares are the differences of two answers
-//! that are one interval apart.
+//! The admin listener's `/paths` holds counters. Rates and shares are the differences of two
+//! answers that are one interval apart.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;

@@ -1,8 +1,8 @@
 //! `braid probe`: measures any path by the keepalive of `path-probe`, 28 bytes in UDP each way.
 //!
 //! `serve` answers at one end and `run` asks at the other, so both work for any mobility solution:
-//! VPN, MPTCP proxy or plain interface. Both ends print round trip and loss of each direction. `run`
-//! also prints the K and T_KA that the optimiser chooses for the measured path.
+//! VPN, MPTCP proxy or plain interface. Both ends print round trip and loss of each direction.
+//! `run` also prints the K and T_KA that the optimiser chooses for the measured path.
 
 mod prober;
 mod responder;

@@ -153,7 +153,7 @@ impl SteeringCommand {
     }
 }
 
-/// What makes a stored document acceptable, as far as steering is concerned.
+/// Conditions on a stored document of steering.
 pub fn check_body(document: &Stored) -> Result<(), Failure> {
     if document.body.is_empty() {
         return Ok(());

@@ -78,8 +78,8 @@ const LONG: [(&str, &str); 21] = [
         "one protocol with the disk: each step relies on the invariants of the one before",
     ),
     (
-        "services/gateway/src/lib.rs",
-        "one order of start and end, over all parts of a gateway",
+        "services/proxy/tests/ip.rs",
+        "IP tunnels, which share one bed of namespaces and clients",
     ),
     (
         "services/gateway/src/to_ingest/sender.rs",

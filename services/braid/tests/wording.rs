@@ -22,13 +22,13 @@ const OPENINGS: [&str; 7] = [
 
 /// Lines wider than `COLUMNS_MAX`: the number that was measured last. Lower it with every
 /// improvement, and never raise it.
-const WIDE_LINES: usize = 82;
+const WIDE_LINES: usize = 0;
 /// Sentences longer than `WORDS_MAX`; falls only, as above.
-const LONG_SENTENCES: usize = 90;
+const LONG_SENTENCES: usize = 40;
 /// Sentences that begin with one of `OPENINGS`; falls only, as above.
-const OPENED_BY_PRONOUN: usize = 81;
+const OPENED_BY_PRONOUN: usize = 9;
 /// Functions longer than `FUNCTION_LINES_MAX`; falls only, as above.
-const LONG_FUNCTIONS: usize = 10;
+const LONG_FUNCTIONS: usize = 8;
 
 /// Places of each measure that are printed.
 const WORST: usize = 10;

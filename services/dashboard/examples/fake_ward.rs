@@ -6,8 +6,8 @@
 //! low priority with one old fall among them. The gateway of `patient-4` was lost eight minutes
 //! ago. One patient never sent a reading, and two sensors without a patient did. A line `cut` on
 //! standard input stops all readings and reports, and `restore` resumes them. The end of the input
-//! ends the ward. The further patients are spread over up to 200 gateways. A steering document is in
-//! force, whose rule has a name that a page must escape.
+//! ends the ward. The further patients are spread over up to 200 gateways. A steering document is
+//! in force, whose rule has a name that a page must escape.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/support/ward.rs"]

@@ -1,6 +1,6 @@
 //! Which accesses a flow of a gateway takes, and why. The page and `braid steering explain` answer
-//! by this: the gateway's newest reports, the document that it obeys, and the function that decides
-//! at the gateway itself.
+//! by these inputs: the gateway's newest reports, the document that it obeys, and the function that
+//! decides at the gateway itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-// Builds the page again and fails when the committed web/dist differs: nobody edits it, nobody forgets it.
+// Builds the page again and fails when the committed web/dist differs: nobody edits it, nobody
+// forgets it.
 import { execFileSync } from "node:child_process";
 import { readdirSync, readFileSync, rmSync } from "node:fs";
 import { join, relative } from "node:path";

@@ -1,4 +1,4 @@
-//! What the tasks of a gateway share, opened in the order in which one needs the other.
+//! The parts that tasks of a gateway share, opened in the order in which one needs the other.
 
 use std::{path::Path, sync::Arc, time::Duration};
 

@@ -30,7 +30,7 @@ use crate::{
     to_proxy::Uplink,
 };
 
-/// What serving the sensors uses of the other parts.
+/// The parts that serving the sensors uses.
 pub(crate) struct Surroundings {
     gateway: String,
     uplink: Arc<dyn Uplink>,
@@ -145,7 +145,7 @@ pub(crate) async fn with_sensors(
     served
 }
 
-/// What both couriers are made of.
+/// The parts of both couriers.
 struct Couriers<'a> {
     config: &'a Config,
     surroundings: &'a Surroundings,

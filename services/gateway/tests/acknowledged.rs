@@ -1,5 +1,5 @@
-//! The way of an acknowledgement: a reading raises a high alert at the edge, alerting stores it, a
-//! person acknowledges it, and the gateway ends the copies of its uploads.
+//! The way of an acknowledgement: a reading raises a high alert at the edge and alerting stores it.
+//! A person acknowledges it, and the gateway ends the copies of its uploads.
 
 #![allow(clippy::unwrap_used)]
 

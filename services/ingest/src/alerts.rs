@@ -5,7 +5,7 @@
 //! priority have a quota of their own, so they never wait behind others.
 //! The quota counts what reaches the bus. An alert that the bus already holds costs nothing, so a
 //! gateway that repeats its upload continues where it was. Copies of an alert may arrive together,
-//! before the bus holds it: the first copy pays, and the others wait until the bus holds the alert.
+//! before the bus holds it. The first copy pays, and the others wait until the bus holds the alert.
 
 use std::{
     cmp::Reverse,

@@ -1,5 +1,6 @@
 //! FollowRules: sends gateways the rules in force, so that they judge as the core does while they
-//! cannot reach it, and the open alerts of high priority, so that they know what is acknowledged.
+//! cannot reach it. Gateways also get the open alerts of high priority, so that they know of
+//! acknowledgements.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -247,7 +248,8 @@ struct Told {
 }
 
 impl Told {
-    /// The next answer. A change of alerts alone leaves the rules out, which are thousands of bytes.
+    /// The next answer. A change of alerts alone leaves the rules out, which are thousands of
+    /// bytes.
     fn news(
         &mut self,
         rules: Option<FollowRulesResponse>,

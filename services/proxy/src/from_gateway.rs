@@ -1,8 +1,8 @@
 //! Sessions of gateways: identity, limits, and requests.
 //!
 //! TLS has verified the certificate's chain before a session arrives here. The certificate must
-//! name a gateway, by itself or by the policy; other certificates are refused. A session that comes before the list of revoked
-//! gateways is known waits for that list (`from_path_telemetry`).
+//! name a gateway, by itself or by the policy; other certificates are refused. A session that comes
+//! before the list of revoked gateways is known waits for that list (`from_path_telemetry`).
 
 use std::{sync::Arc, time::Instant};
 

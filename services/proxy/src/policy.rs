@@ -1,5 +1,5 @@
-//! Who a client is, and where it may go, beyond the flags: a TOML file that is read again when it
-//! changes (`policy_file`).
+//! Identities of clients and their destinations, beyond the flags: a TOML file that is read again
+//! when it changes (`policy_file`).
 //!
 //! ```toml
 //! [[group]]                       # destinations of some gateways, besides those of the flags

@@ -276,8 +276,8 @@ impl Quotas {
         }
     }
 
-    /// Waits for the turn of a request beyond the gateway's rate, at most [`WAIT_MAX`]. Fails if the
-    /// time is over, if [`WAITING_MAX`] others wait, or if all places are taken.
+    /// Waits for the turn of a request beyond the gateway's rate, at most [`WAIT_MAX`]. Fails if
+    /// the time is over, if [`WAITING_MAX`] others wait, or if all places are taken.
     pub(crate) async fn turn(
         &self,
         urgency: Urgency,

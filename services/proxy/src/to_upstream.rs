@@ -151,7 +151,7 @@ impl Upstream {
                 return;
             }
         }
-        // Nobody changes it any more.
+        // It changes no more.
         std::future::pending().await
     }
 

@@ -1,5 +1,5 @@
-//! The policy's file: destinations by group of gateways, changed without a restart, and clients with
-//! certificates of another make.
+//! The policy's file: destinations by group of gateways, changed without a restart, and clients
+//! with certificates of another make.
 
 #![allow(clippy::unwrap_used)]
 

@@ -17,8 +17,8 @@ use testkit::{ports, timescale_server::PASSWORD};
 use super::http;
 use crate::scenario::{self, GATEWAYS, LINKS, SERVICES};
 
-/// Longer than a run: overlapping faults can keep a gateway away for more than the default, and
-/// each alert that is due must reach the receiver all the same.
+/// Longer than a run. Overlapping faults can keep a gateway away for more than the default. Each
+/// alert that is due must reach the receiver all the same.
 const BACKFILL_AFTER_S: u64 = 86_400;
 /// Longest start of a gateway or service on a busy machine; then the run fails.
 const READY_WITHIN: Duration = Duration::from_secs(90);

@@ -1,4 +1,4 @@
-//! What is wrong with a file, with its line and an example.
+//! The error in a file, with its line and an example.
 
 use toml::de::{DeTable, DeValue};
 

@@ -148,7 +148,7 @@ pub(super) struct FileSeries {
     pub(super) routes: Vec<String>,
 }
 
-/// What to write where a field is missing or has the wrong type.
+/// Text to write where a field is missing or has the wrong type.
 pub(super) const EXAMPLES: [(&str, &str); 20] = [
     ("name", "name = \"convoy\""),
     ("title", "title = \"head, tail and satellite\""),

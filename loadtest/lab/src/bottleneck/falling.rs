@@ -82,8 +82,8 @@ fn lowest_half_second(link: &LinkReport) -> f64 {
 }
 
 /// When the queue was first down to one round trip, in round trips with the queue that the drop
-/// leaves (what is in flight then takes one of these to be served, whatever the sender does), and
-/// the queue's p95 from then on in bare round trips.
+/// leaves. Bytes in flight then take one of these to be served, whatever the sender does. Then the
+/// queue's p95 from then on in bare round trips.
 fn drained(link: &LinkReport) -> (f64, f64) {
     let after = link.queueing.iter().filter(|sample| sample.0 >= DROP_S);
     let longest = after

@@ -1,4 +1,4 @@
-//! What monitoring costs: memory of one tunnel, and probes a second of one core beside a plain
+//! The cost of monitoring: memory of one tunnel, and probes a second of one core beside a plain
 //! loop.
 
 use std::net::UdpSocket;

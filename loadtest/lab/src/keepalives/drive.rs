@@ -1,8 +1,8 @@
 //! Selection of the access on a drive, per application, by the prober's estimates.
 //!
-//! Three carriers of the LTE drive generator are probed at once. Assumed: a round trip of 40 ms
-//! and the time that 50 kB take at the capacity, at most 1.5 s; loss of 0.1 %, and up to 20 %
-//! more below 2 Mbit/s; no capacity is a cut.
+//! Three carriers of the LTE drive generator are probed at once. Assumed: a round trip of 40 ms and
+//! the time that 50 kB take at the capacity, at most 1.5 s. Loss is 0.1 %, and up to 20 % more
+//! below 2 Mbit/s. No capacity is a cut.
 
 use path_probe::{AsymmetricEwma, Check, Estimate, Ewma, Hysteresis, Need, OneWayLoss, Selector};
 
@@ -39,7 +39,7 @@ const NEEDS: [(Need, &str); 3] = [
 /// Steps in which accesses are chosen.
 const STEP_US: u64 = 200_000;
 
-/// What an access is like in a second.
+/// State of an access in a second.
 fn truth(capacity_mbit: f64) -> Estimate {
     let rtt_s = 0.04 + (0.05 * 8.0 / capacity_mbit.max(1e-3)).min(1.46);
     let weak = (1.0 - capacity_mbit / 2.0).clamp(0.0, 1.0);

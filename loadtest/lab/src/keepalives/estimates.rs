@@ -1,4 +1,4 @@
-//! What the estimators make of probes: figures 16 to 18 and 21 to 24.
+//! Estimates from probes: figures 16 to 18 and 21 to 24.
 
 use path_probe::{AsymmetricEwma, Check, Ewma, OneWayLoss, tau_of_alpha, timeliness};
 

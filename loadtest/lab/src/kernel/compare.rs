@@ -22,7 +22,7 @@ const CUT_S: f64 = 4.0;
 const PATIENCE: f64 = 3.0;
 
 /// Virtual runs of a scenario with random loss, the one with its own seed included. Which packets a
-/// seed loses depends on their order, so the run in real time is a draw of its own, and the spread
+/// seed loses depends on their order. So the run in real time is a draw of its own. The spread
 /// of the draws tells how far apart two of them may be.
 const DRAWS: u64 = 8;
 

@@ -1,9 +1,9 @@
-//! The links of a network in real time: one thread that reads packets from the TUN devices, asks
+//! The links of a network in real time. One thread reads packets from the TUN devices, asks
 //! the link model when each arrives, and writes it to the other end then.
 //!
 //! Packets are read singly (the devices offer no segmentation, so the kernel cuts everything to the
 //! MTU) and in batches until a device is empty. The thread sleeps in `poll` until the next packet
-//! is due, less a short time that it spends spinning, with the least timer slack and real-time
+//! is due, less a short time that it spends spinning. It has the least timer slack, and real-time
 //! priority where the machine allows it. How late every packet was written is kept: a run in which
 //! the emulator was late says nothing about the transport.
 

@@ -159,7 +159,7 @@ fn ratios(title: &str, rows: &[Row]) -> Lines {
     };
     others.iter().fold(chart, |chart, other| {
         let pairs = ours.goodput.iter().zip(&other.goodput);
-        // What delivered nothing is infinitely slower.
+        // A run that delivered nothing is infinitely slower.
         let ratios: Vec<f64> = pairs.map(|(ours, other)| ours / other).collect();
         chart.sample(&format!("Braid / {}", other.name), &ratios)
     })

@@ -107,7 +107,7 @@ async fn pass(local: &UdpSocket, udp: &UdpTunnel) -> io::Result<()> {
             arrived = local.recv_from(&mut buffer) => {
                 let (bytes, from) = arrived?;
                 application = Some(from);
-                // What has no room is lost, as in any queue.
+                // Packets without room are lost, as in any queue.
                 udp.send(&buffer[..bytes]);
             }
             answered = udp.receive() => {

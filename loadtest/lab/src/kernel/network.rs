@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The client has a route to the server over each device. A socket takes the one of the device that
-//! it is bound to, or of its source address, as a phone's would; one that is bound to neither takes
+//! it is bound to, or of its source address, as a phone's would. One that is bound to neither takes
 //! the first device.
 
 use std::io;

@@ -15,7 +15,7 @@ use super::network::{SERVER_IP, client_ip};
 use crate::scenario::{Controller, Direction, Half, Interface, Scenario};
 
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_IP), 5401);
-/// What the clock of the server is ahead.
+/// Lead of the server's clock.
 const CLOCK_OFFSET_US: u64 = 3_000_000_000;
 const LINK_MBIT: f64 = 10.0;
 /// After the last probe, for its answer.
@@ -23,7 +23,7 @@ const LAST_ANSWER_S: f64 = 1.0;
 /// Answers of one run that are kept.
 const SAMPLES_MAX: usize = 100_000;
 
-/// What a run of the prober gave.
+/// Result of a run of the prober.
 pub(crate) struct Probed {
     /// Seconds since time zero, and round trip in milliseconds.
     pub(crate) samples: Vec<(f64, f64)>,

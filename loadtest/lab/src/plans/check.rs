@@ -17,7 +17,7 @@ const FROM: Duration = Duration::from_secs(15);
 const TO: Duration = Duration::from_secs(40);
 /// More than any link of a check carries in that time.
 const BYTES: u64 = 2_000_000_000;
-/// What the simulator may differ by, in percent.
+/// Largest difference from the simulator, in percent.
 pub(super) const ERROR_MAX: f64 = 6.0;
 /// Packets cost time: faster accesses are simulated at this rate, and the result is scaled.
 const MBIT_MAX: f64 = 15.0;

@@ -68,7 +68,7 @@ pub(super) struct Access {
     pub(super) idle_mb_per_month: f64,
 }
 
-/// What others ask of one cell between two hours of the day.
+/// Demand of other users on one cell between two hours of the day.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Background {

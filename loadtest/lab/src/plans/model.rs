@@ -1,4 +1,4 @@
-//! What a plan comes to: loads by the hour, equilibrium rates when all gateways send at once,
+//! The result of a plan: loads by the hour, equilibrium rates when all gateways send at once,
 //! bytes and price.
 //!
 //! Patients of a group are parted by the accesses that cover them, each access on its own. Rates
@@ -25,7 +25,7 @@ struct Part {
     accesses: Vec<usize>,
     /// Payload of one patient in the hour that is looked at, Mbit/s.
     demand: f64,
-    /// Of that, on each access.
+    /// The same on each access.
     carried: Vec<f64>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct AccessOutcome {
     /// That hour; the first of several.
     pub(super) tightest_hour: usize,
     pub(super) hours: Vec<HourOutcome>,
-    /// Of the payload of all accesses.
+    /// Share of the payload of all accesses.
     pub(super) share_percent: f64,
     pub(super) gb_per_month: f64,
     pub(super) price_per_month: f64,

@@ -90,7 +90,7 @@ pub(crate) fn file_of(profile: &str) -> Option<&'static str> {
     found.map(|file| file.1)
 }
 
-/// What is asked of a profile, in times the best single path.
+/// Target of a profile, in times the best single path.
 pub(crate) fn ratio_min(profile: &str) -> f64 {
     let asked = RATIOS_MIN.iter().find(|asked| asked.0 == profile);
     asked.map_or(RATIO_MIN, |asked| asked.1)

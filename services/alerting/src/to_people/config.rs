@@ -33,7 +33,8 @@ pub struct Options {
     /// Second signing secret while the receiver changes to it.
     #[arg(long, value_name = "SECRET")]
     pub webhook_secret_next: Option<Secret>,
-    /// Mail server: smtps:// (TLS), smtp:// (STARTTLS, required) or smtp-plain:// (this machine only).
+    /// Mail server: smtps:// (TLS), smtp:// (STARTTLS, required) or smtp-plain:// (this machine
+    /// only).
     #[arg(long, value_name = "URL")]
     pub smtp: Option<String>,
     /// User name at the mail server; none: no sign-in.

@@ -62,7 +62,8 @@ impl Serialize for StoreUrl {
 /// Flags of every command with a store; use with `#[command(flatten)]`.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub struct StoreConfig {
-    /// Store of rows, register and accounts: sqlite:DIRECTORY or postgres://USER@HOST:PORT/DATABASE.
+    /// Store of rows, register and accounts: sqlite:DIRECTORY or
+    /// postgres://USER@HOST:PORT/DATABASE.
     #[arg(long, value_name = "URL", default_value = "sqlite:./data")]
     pub store: StoreUrl,
     /// Password of the URL's user.

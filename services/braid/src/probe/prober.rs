@@ -17,7 +17,7 @@ const RTT_TAU_S: f64 = 1.0;
 const LOSS_WORSE_TAU_S: f64 = 2.0;
 const LOSS_BETTER_TAU_S: f64 = 20.0;
 
-/// What the optimiser aims at.
+/// Aim of the optimiser.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Goal {
     pub detection_s: f64,
@@ -209,7 +209,8 @@ impl Prober {
         }
     }
 
-    /// The interval since the last report. With `tune` the optimiser's choice is obeyed from here on.
+    /// The interval since the last report. With `tune` the optimiser's choice is obeyed from here
+    /// on.
     pub(super) fn report(&mut self, at_s: f64) -> Row {
         let newest = self.newest.map(|(_, counted)| counted);
         let loss_up = newest.and_then(|it| self.up.update(it.up.0, it.up.1));

@@ -18,7 +18,7 @@ pub(super) struct ClientRow {
     /// Probes since the client began.
     pub received: u64,
     pub rtt_ms: Option<f64>,
-    /// Of the interval: client to here, and here to client.
+    /// Loss in the interval: client to here, and here to client.
     pub loss_up: Option<f64>,
     pub loss_down: Option<f64>,
     /// Since the client began.

@@ -24,7 +24,8 @@ export function monthText(access: AccessUse): string {
   return `${gigabytes(used)} of ${gigabytes(cap)}, ${gigabytes(cap - used)} left${day}`;
 }
 
-// costText is the price of the month so far, in the currency of the installation; empty without a price.
+// costText is the price of the month so far, in the currency of the installation; empty without a
+// price.
 export function costText({ monthBytes, pricePerGb }: AccessUse): string {
   return pricePerGb > 0 ? `costs ${((Number(monthBytes) / 1e9) * pricePerGb).toFixed(2)} so far` : "";
 }

@@ -1,5 +1,5 @@
-// The core's clock, sent with every ward view. A browser's own clock may be minutes off, and silence
-// cannot be judged by it.
+// The core's clock, sent with every ward view. A browser's own clock may be minutes off, and
+// silence cannot be judged by it.
 
 // A late message must not set the clock back. A time further back than this is another clock.
 const LATE_MS_MAX = 5_000;

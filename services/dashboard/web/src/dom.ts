@@ -3,7 +3,8 @@
 type Child = Node | string | null | undefined | false;
 type Props = Record<string, string | number | boolean | null | undefined | ((event: Event) => void)>;
 
-// h builds an element. A function is a listener (`onclick`), true an empty attribute, false and null none.
+// h builds an element. A function is a listener (`onclick`), true an empty attribute, false and
+// null none.
 export function h<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   props: Props = {},

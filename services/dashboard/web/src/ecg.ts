@@ -1,9 +1,9 @@
 // The ECG between arrival and screen. Chunks arrive in bursts; the sweep must run evenly.
 //
-// Readings lie in a ring by their absolute index on the device's clock (time / period), so late and repeated chunks
-// fall into place, and an unwritten slot is a hole. The playhead follows the newest reading by
-// LAG_MS when chunks arrive regularly. It waits when it catches up and jumps when it is too far
-// behind.
+// Readings lie in a ring by their absolute index on the device's clock (time / period). So late and
+// repeated chunks fall into place, and an unwritten slot is a hole. The playhead follows the newest
+// reading by LAG_MS when chunks arrive regularly. It waits when it catches up and jumps when it is
+// too far behind.
 
 // 16384 readings are 65 s at 250 Hz; older ones are overwritten.
 const RING = 16_384;
@@ -45,7 +45,8 @@ export class EcgBuffer {
     this.#waiting = true;
   }
 
-  // advance moves the playhead by the time passed and calls draw for every reading passed over; null is a hole.
+  // advance moves the playhead by the time passed and calls draw for every reading passed over;
+  // null is a hole.
   advance(passedMs: number, draw: (index: number, value: number | null) => void): void {
     if (this.#newest < 0) return;
     const lagTarget = LAG_MS / this.periodMs;

@@ -65,8 +65,8 @@ function showWard(session: Session): void {
     update(response) {
       model.apply(response);
       if (model.alerts.disagrees(model.alertTotals, performance.now())) loadAlerts();
-      // Also when the address names a patient who is not on this ward. A patient without any reading
-      // is shown only when chosen.
+      // Also when the address names a patient who is not on this ward. A patient without any
+      // reading is shown only when chosen.
       const shown = model.patient();
       const first = model.patients.find(({ lastSeenUs }) => lastSeenUs > 0n) ?? model.patients[0];
       if (first && (!shown || (!chosen && shown.lastSeenUs === 0n))) show(first.id);
@@ -217,7 +217,8 @@ function linkedAlert(): string {
   return new URLSearchParams(window.location.hash.slice(1)).get("alert") ?? "";
 }
 
-// Data beside the stream is requested again when the stream reopens, and the stream reports failures.
+// Data beside the stream is requested again when the stream reopens, and the stream reports
+// failures.
 function ignore(): void {}
 
 async function boot(): Promise<void> {

@@ -229,7 +229,8 @@ export class Model {
         this.paths.set(key, track);
       }
       const timeS = seconds(report.timeUs);
-      // Both ends report. The proxy does so each second, and the gateway on change, to save its data.
+      // Both ends report. The proxy does so each second, and the gateway on change, to save its
+      // data.
       const byProxy = report.end === End.PROXY;
       if (byProxy) track.proxyAtMs = performance.now();
       else {
@@ -240,7 +241,7 @@ export class Model {
         }
         if (performance.now() - track.proxyAtMs < PROXY_MS_MAX) continue;
       }
-      // What the gateway sent is what the proxy received.
+      // Bytes that the gateway sent are those that the proxy received.
       const bytes = byProxy ? report.receivedBytes : report.sentBytes;
       const newest = track.points.at(-1);
       if (newest && timeS <= newest.timeS) continue;

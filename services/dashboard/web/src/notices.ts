@@ -18,8 +18,8 @@ const ORDER: Record<Severity, number> = { critical: 0, warning: 1, note: 2 };
 // An old page must say so before anything else.
 export const OUT_OF_DATE = "page/out-of-date";
 
-// inOrder joins the notices of all sources: that the page is out of date, then the most severe first,
-// then the oldest.
+// inOrder joins the notices of all sources: that the page is out of date, then the most severe
+// first, then the oldest.
 export function inOrder(sources: Iterable<readonly Notice[]>): Notice[] {
   return [...sources]
     .flat()

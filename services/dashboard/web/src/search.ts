@@ -1,4 +1,5 @@
-// A search finds a patient if every word of it is in the name or id, regardless of case and accents.
+// A search finds a patient if every word of it is in the name or id, regardless of case and
+// accents.
 
 function fold(text: string): string {
   return text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();

@@ -1,7 +1,7 @@
 // A metric's readings in order of time, with the holes in them.
 //
-// Readings may arrive late (a gateway replays its journal after a cut) and twice (history and live overlap):
-// times are unique and ascending, whatever the order of arrival.
+// Readings may arrive late (a gateway replays its journal after a cut) and twice (history and live
+// overlap). Times are unique and ascending, whatever the order of arrival.
 
 // At most this many readings are kept, about five hours at one a second; the oldest leave first.
 const READINGS_MAX = 20_000;

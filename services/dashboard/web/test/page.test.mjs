@@ -1,9 +1,12 @@
-// The page in a browser, against a running Braid: BRAID_URL, BRAID_PASSWORD and BRAID_SENSORS of one, or BRAID_BIN, which is
-// started as `braid up` on free ports and an empty directory. BRAID_SCREENSHOT is where the picture for the README goes.
+// The page in a browser, against a running Braid. Its variables are BRAID_URL, BRAID_PASSWORD and
+// BRAID_SENSORS of one, or BRAID_BIN, which is started as `braid up` on free ports and an empty
+// directory. BRAID_SCREENSHOT is where the picture for the README goes.
 //
-// A simulated patient falls ill at the beginning (only when started here), so that by the end rules have raised alerts by themselves.
+// A simulated patient falls ill at the beginning (only when started here), so that by the end rules
+// have raised alerts by themselves.
 //
-// Deadlines are for finding that something never happens; how fast it was is printed and not judged.
+// Deadlines are for finding that something never happens; how fast it was is printed and not
+// judged.
 import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
@@ -84,8 +87,8 @@ after(async () => {
 
 const reading = (metric) => page.locator(`.reading[data-metric="${metric}"]`);
 
-// updates waits until a reading's or the strip's time has changed `count` times and returns the longest pause in seconds,
-// the time since the call included.
+// updates waits until a reading's or the strip's time has changed `count` times and returns the
+// longest pause in seconds, the time since the call included.
 function updates(count) {
   return page.evaluate(
     ({ count, deadline }) =>
@@ -296,7 +299,8 @@ test("an episode of a simulated patient raises an alert and moves the patient up
   await page.locator(`.patient[data-patient="${PATIENT}"] .chip:visible`).waitFor();
   if (!process.env.BRAID_SCREENSHOT) return;
   await select(PATIENT);
-  // Long enough for the charts to show something, and without the focus ring of the click that selected.
+  // Long enough for the charts to show something, and without the focus ring of the click that
+  // selected.
   await updates(VALUES_AFTER_CUT);
   await page.evaluate(() => document.activeElement?.blur());
   await page.screenshot({ path: process.env.BRAID_SCREENSHOT });

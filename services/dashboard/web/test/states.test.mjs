@@ -1,8 +1,10 @@
-// The page in the states that hurt: many patients, more alerts than fit on a screen, somebody behind a lost gateway, everything cut, the
-// dashboard away. Against the example `fake_ward` of the dashboard's crate: BRAID_FAKE_WARD is its binary. With BRAID_STATES=DIR each state
-// is also a picture there.
+// The page in the states that hurt: many patients, more alerts than fit on a screen, somebody
+// behind a lost gateway, everything cut, the dashboard away. Against the example `fake_ward` of the
+// dashboard's crate: BRAID_FAKE_WARD is its binary. With BRAID_STATES=DIR each state is also a
+// picture there.
 //
-// How fast many alerts are open is printed and judged: the best of three reloads must reach the target.
+// How fast many alerts are open is printed and judged: the best of three reloads must reach the
+// target.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { availableParallelism, loadavg } from "node:os";

@@ -1,4 +1,5 @@
-// The page's own logic, without a browser: holes in a series, and the even sweep over uneven arrivals.
+// The page's own logic, without a browser: holes in a series, and the even sweep over uneven
+// arrivals.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
@@ -61,7 +62,8 @@ test("a slow stream has no holes between its readings", () => {
   assert.deepEqual(series.window(0, 3700).holes, []);
 });
 
-// thinned is what the core gives of a reading a second: of each slice the least and the greatest, wherever they lie in it.
+// thinned is what the core gives of a reading a second: of each slice the least and the greatest,
+// wherever they lie in it.
 function thinned(fromS, toS, next) {
   const slice = (toS - fromS) / (POINTS / 2);
   return Array.from({ length: POINTS / 2 }, (_, i) => [next(), next()].sort().map((at) => fromS + (i + at) * slice)).flat();

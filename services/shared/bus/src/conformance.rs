@@ -1,5 +1,6 @@
-//! What every engine of the bus must do. Each check takes a fresh [`Harness`] and panics with a
-//! sentence when the promise is broken; [`crate::conformance_suite`] makes one test of each.
+//! The conformance suite of every engine of the bus. Each check takes a fresh [`Harness`] and
+//! panics with a sentence when the promise is broken; [`crate::conformance_suite`] makes one test
+//! of each.
 //!
 //! A "process" is a bus handle of its own on the harness's data: two of them share nothing but the
 //! engine.

@@ -5,7 +5,7 @@
 //!
 //! A gateway sends its clock and its machine's uptime with each request. The time of arrival minus
 //! either is a constant plus the delay of the way, and a delay is never negative. So the smallest
-//! difference within one to two [`WINDOW_US`] is the best known. The uptime cannot be set, so with
+//! difference within one to two [`WINDOW_US`] is the best known. The uptime cannot be set. So with
 //! it the error of the gateway's clock is known for every moment since the machine's start,
 //! whatever steps that clock made. Without the uptime only the clock is used.
 //!

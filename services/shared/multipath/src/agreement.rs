@@ -1,7 +1,7 @@
 //! How the two ends of a connection change the keepalive without closing a healthy path.
 //!
-//! Invariant: an end never judges silence by a keepalive that is denser than the pings of the other end. Three messages over an ordered,
-//! reliable stream keep it:
+//! Invariant: an end never judges silence by a keepalive that is denser than the pings of the other
+//! end. Three messages over an ordered, reliable stream keep it:
 //!
 //! | message | sent by | before it is sent | once it is received |
 //! |---|---|---|---|
@@ -9,19 +9,23 @@
 //! | accept | server | The server has changed as the cell above says. | The client sends and judges by the proposal. |
 //! | confirm | client | The client has changed. | The server sends and judges by the proposal. |
 //!
-//! A message that is lost with its stream leaves both ends in a state that keeps the invariant. One proposal is under way at a time, and a
-//! policy that arrives meanwhile replaces the one that waits.
+//! A message that is lost with its stream leaves both ends in a state that keeps the invariant. One
+//! proposal is under way at a time, and a policy that arrives meanwhile replaces the one that
+//! waits.
 //!
-//! A peer of an older release applies a proposal at once and answers nothing. Towards it an end sends at the shortest interval and judges by
-//! the longest silence of all proposals of the session. A rarer keepalive then saves nothing, and closes nothing.
+//! A peer of an older release applies a proposal at once and answers nothing. Towards it an end
+//! sends at the shortest interval and judges by the longest silence of all proposals of the
+//! session. A rarer keepalive then saves nothing, and closes nothing.
 
 use std::time::Duration;
 
 use crate::liveness::Keepalive;
 
-/// Rest of a connection that carries little: its paths are asked rarely ([`Steering`](crate::Steering)).
+/// Rest of a connection that carries little: its paths are asked rarely
+/// ([`Steering`](crate::Steering)).
 ///
-/// An end rests only towards a peer that tolerates it. So each end tolerates rest before it says that it knows of rest.
+/// An end rests only towards a peer that tolerates it. So each end tolerates rest before it says
+/// that it knows of rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rest {
     /// Silence at rest is no verdict: this end asks before it judges.
@@ -40,7 +44,7 @@ impl Rest {
         rests: true,
         foreign: false,
     };
-    /// What a server knows of a client that has said nothing about rest: it may be of another make.
+    /// State of a client that has said nothing about rest: it may be of another make.
     pub const FOREIGN: Self = Self {
         tolerates: true,
         rests: false,
@@ -53,7 +57,7 @@ impl Rest {
 pub struct KeepaliveTerms {
     /// Between this end's pings of a path.
     pub send_interval: Duration,
-    /// What the peer's pings keep to.
+    /// The keepalive of the peer's pings.
     pub judge_by: Keepalive,
     pub rest: Rest,
 }
@@ -96,7 +100,8 @@ impl KeepaliveTerms {
 pub struct KeepaliveProposer {
     peer_answers: bool,
     wanted: Keepalive,
-    /// What both ends keep to; towards a peer that does not answer, what was proposed last.
+    /// The keepalive that both ends keep to; towards a peer that does not answer, what was proposed
+    /// last.
     agreed: Keepalive,
     proposed: Option<Keepalive>,
     terms: KeepaliveTerms,
@@ -119,7 +124,7 @@ impl KeepaliveProposer {
         self.wanted = keepalive.bounded();
     }
 
-    /// What is to be proposed, if anything: apply the [`terms`](Self::terms), then send it.
+    /// The next proposal, if there is one: apply the [`terms`](Self::terms), then send it.
     pub fn propose(&mut self) -> Option<Keepalive> {
         if self.proposed.is_some() || self.wanted == self.agreed {
             return None;
@@ -135,7 +140,8 @@ impl KeepaliveProposer {
         Some(proposal)
     }
 
-    /// The server accepted. True: apply the terms, then confirm. An answer to nothing that was proposed changes nothing.
+    /// The server accepted. True: apply the terms, then confirm. An answer to nothing that was
+    /// proposed changes nothing.
     pub fn on_accept(&mut self, keepalive: Keepalive) -> bool {
         if self.proposed.take_if(|proposed| *proposed == keepalive) != Some(keepalive) {
             return false;
@@ -145,7 +151,7 @@ impl KeepaliveProposer {
         true
     }
 
-    /// What the ends have said about rest; the keepalive of a path in use is agreed apart from it.
+    /// The agreement about rest; the keepalive of a path in use is agreed apart from it.
     pub fn set_rest(&mut self, rest: Rest) {
         self.terms.rest = rest;
     }
@@ -171,14 +177,15 @@ impl KeepaliveAcceptor {
         keepalive
     }
 
-    /// The client confirmed: apply the terms. A confirmation of anything but the last proposal changes nothing.
+    /// The client confirmed: apply the terms. A confirmation of anything but the last proposal
+    /// changes nothing.
     pub fn on_confirm(&mut self, keepalive: Keepalive) {
         if self.proposed.take_if(|proposed| *proposed == keepalive) == Some(keepalive) {
             self.terms = KeepaliveTerms::from(keepalive).with_rest(self.terms.rest);
         }
     }
 
-    /// What the ends have said about rest; the keepalive of a path in use is agreed apart from it.
+    /// The agreement about rest; the keepalive of a path in use is agreed apart from it.
     pub fn set_rest(&mut self, rest: Rest) {
         self.terms.rest = rest;
     }

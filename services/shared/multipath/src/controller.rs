@@ -11,7 +11,7 @@
 //! - Loss ([`Losses`]): a smoothed share. Pacing is faster by this share, because packets lost
 //!   behind the bottleneck have passed the bottleneck.
 //! - Round trip: the smallest sample. An RTT probe confirms the minimum at least every
-//!   `RTT_PROBE_INTERVAL`: the window stays just under one BDP for a round, which empties the queue
+//!   `RTT_PROBE_INTERVAL`. The window stays just under one BDP for a round, which empties the queue
 //!   without idling the link. When the route of acknowledgements changes, the minimum is shifted
 //!   like the whole distribution, and confirmed.
 //! - Bursts ([`Burstiness`]): on a link that serves in bursts the window grows by the burstiness
@@ -81,7 +81,7 @@ const WINDOW_PACKETS_MIN: u64 = 4;
 const LOW_RATE_PACKET_TIME: Duration = Duration::from_millis(25);
 const LOW_RATE_PROBE_PACKETS_MIN: u64 = 2;
 /// A BDP below this number of packets gets no spare packets and no pressing gain while the loss is
-/// below the maximum: one packet is a fifth of a round trip of queue. With more loss such a window
+/// below the maximum. One packet is a fifth of a round trip of queue. With more loss such a window
 /// is too small to measure its own rate, and would shrink.
 const SMALL_BDP_PACKETS: f64 = 8.0;
 const SMALL_BDP_LOSS_MAX: f64 = 0.002;

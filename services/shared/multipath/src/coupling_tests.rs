@@ -4,7 +4,8 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Two paths for `seconds`, acknowledged every 10 ms, with the queue (in ms) that each meets at a time.
+/// Two paths for `seconds`, acknowledged every 10 ms, with the queue (in ms) that each meets at a
+/// time.
 fn watch(
     bottlenecks: &mut Bottlenecks,
     start: Instant,

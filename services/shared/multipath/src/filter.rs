@@ -1,7 +1,9 @@
-//! Windowed extremes: the largest bandwidth of the last rounds, the smallest round-trip time of the last seconds.
+//! Windowed extremes: the largest bandwidth of the last rounds, the smallest round-trip time of the
+//! last seconds.
 //!
-//! Each keeps at most three candidates (best, second best of the younger part, newest), as in Kathleen Nichols'
-//! windowed filter: constant memory, and when the best expires a recent one is at hand.
+//! Each keeps at most three candidates (best, second best of the younger part, newest), as in
+//! Kathleen Nichols' windowed filter. Memory is constant, and when the best expires a recent one is
+//! at hand.
 
 use std::time::{Duration, Instant};
 

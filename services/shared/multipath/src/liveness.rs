@@ -1,15 +1,18 @@
 //! Whether one path still lives: a keepalive clock per path.
 //!
-//! This end pings the path at its send interval. Silence is judged by the keepalive that the peer's pings keep to: the path is suspect after
-//! half of the allowed silent intervals and dead after all of them. Anything received on the path counts as a sign of life.
-//! Under dense traffic silence means something sooner: the path is suspect when it falls out of its rhythm (mean and deviation of the gaps
-//! between arrivals), and dead after twice that.
+//! This end pings the path at its send interval. Silence is judged by the keepalive that the peer's
+//! pings keep to. The path is suspect after half of the allowed silent intervals and dead after all
+//! of them. Anything received on the path counts as a sign of life. Under dense traffic silence
+//! means something sooner. The path is suspect when it falls out of its rhythm (mean and deviation
+//! of the gaps between arrivals), and dead after twice that.
 //!
-//! But traffic may just have ended. Where the peer's pings are so rare that fewer than two were due in that silence, silence alone is no
-//! verdict. The path is asked, by as many pings as the keepalive allows to stay unanswered, and is dead when the last answer is overdue.
-//! An answer is anything received on the path, or the acknowledgement of what was sent on it since it was first asked, which may arrive over
-//! another path. An acknowledged path is judged by its keepalive until it is heard again. An end that cannot see which path's packets
-//! were acknowledged judges by the keepalive alone.
+//! But traffic may just have ended. Where the peer's pings are so rare that fewer than two were due
+//! in that silence, silence alone is no verdict. The path is asked, by as many pings as the
+//! keepalive allows to stay unanswered, and is dead when the last answer is overdue. An answer is
+//! anything received on the path, or the acknowledgement of what was sent on it since it was first
+//! asked. It may arrive over another path. An acknowledged path is judged by its keepalive until it
+//! is heard again. An end that cannot see which path's packets were acknowledged judges by the
+//! keepalive alone.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +43,8 @@ impl Default for Keepalive {
 }
 
 impl Keepalive {
-    /// A policy within what both ends can keep to: no storm of pings, no silence without end, and none that jitter alone explains.
+    /// A policy within what both ends can keep to: no storm of pings, no silence without end, and
+    /// none that jitter alone explains.
     pub(crate) fn bounded(self) -> Self {
         let interval = self.interval.clamp(INTERVAL_MIN, INTERVAL_MAX);
         // As the peer reads it.
@@ -76,7 +80,7 @@ fn intervals_in(length: Duration, interval: Duration) -> u32 {
     u32::try_from(intervals).unwrap_or(u32::MAX)
 }
 
-/// What a path is in, as reported.
+/// State of a path, as reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PathState {
     /// Opened, not yet answered by the peer.
@@ -142,11 +146,12 @@ pub(crate) struct Liveness {
     received_datagrams: u64,
     rhythm: Rhythm,
     rtt: Duration,
-    /// Pings that asked since the path was last heard, and when the first and the last one were sent.
+    /// Pings that asked since the path was last heard, and when the first and the last one were
+    /// sent.
     asked: u32,
     first_asked_at: Option<Instant>,
     asked_at: Option<Instant>,
-    /// What was sent since the path was first asked has been acknowledged.
+    /// A packet sent since the path was first asked has been acknowledged.
     answered: bool,
     /// Factor on the silence before the path counts as dead.
     patience: u32,
@@ -155,7 +160,8 @@ pub(crate) struct Liveness {
 }
 
 impl Liveness {
-    /// `patience` multiplies the silence that is fatal: the end that cannot save what is in flight waits for the one that can.
+    /// `patience` multiplies the silence that is fatal: the end that cannot save what is in flight
+    /// waits for the one that can.
     pub(crate) fn new(
         terms: KeepaliveTerms,
         patience: u32,
@@ -180,8 +186,9 @@ impl Liveness {
         }
     }
 
-    /// From now on the path is probed and judged so. A change to denser pings gives the peer's a round trip on their way; no change brings the
-    /// deadline forward otherwise, and none makes it later than the longest silence of all terms since the path was heard.
+    /// From now on the path is probed and judged so. A change to denser pings gives the peer's a
+    /// round trip on their way. No change brings the deadline forward otherwise, and none makes it
+    /// later than the longest silence of all terms since the path was heard.
     pub(crate) fn set_terms(&mut self, now: Instant, terms: KeepaliveTerms) {
         let before = self.terms.judge_by.silence_max();
         let silence = terms.judge_by.silence_max();
@@ -280,7 +287,8 @@ impl Liveness {
         by_rhythm.max(by_answer).min(at_most)
     }
 
-    /// When the path would be asked next, where its rhythm is so dense that it passes for dead before two of the peer's pings were due.
+    /// When the path would be asked next, where its rhythm is so dense that it passes for dead
+    /// before two of the peer's pings were due.
     fn next_ask(&self) -> Option<Instant> {
         let is_dense = self.silence_fatal() < self.terms.judge_by.interval * 2;
         (is_dense && !self.answered).then(|| {
@@ -315,14 +323,15 @@ impl Liveness {
         self.is_needed = true;
     }
 
-    /// What was sent on the path until `at` less an interval serves as well as a ping.
+    /// A packet sent on the path until `at` less an interval serves as well as a ping.
     pub(crate) fn put_off_ping(&mut self, at: Instant) {
         if !self.is_needed {
             self.ping_at = self.ping_at.max(at);
         }
     }
 
-    /// Whether a ping is due; if so the next one is scheduled, after another interval if one is given.
+    /// Whether a ping is due; if so the next one is scheduled, after another interval if one is
+    /// given.
     pub(crate) fn take_ping(&mut self, now: Instant, interval: Option<Duration>) -> bool {
         if now < self.ping_at {
             return false;

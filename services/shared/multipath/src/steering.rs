@@ -1,12 +1,14 @@
 //! The state machine that keeps the paths of one connection alive, the same at both ends.
 //!
-//! - Every open path is pinged each keepalive interval, from both ends, so that silence means something.
-//! - A path that is suspect is set to Backup while another lives: data and, above all, acknowledgements leave it at once
-//!   (all of them ride on the lowest available path id). After all silent intervals it is closed, never the last one.
-//! - The client opens a path over every interface that is up, and opens it again with a bounded back-off when it was
-//!   closed or did not validate. The server only closes and sets statuses.
-//! - While this end has little to send, only the fastest path with room is Available: thin streams and acknowledgements take it.
-//!   With a backlog every living path is.
+//! - Every open path is pinged each keepalive interval, from both ends, so that silence means
+//!   something.
+//! - A path that is suspect is set to Backup while another lives. Data and, above all,
+//!   acknowledgements leave it at once (all of them ride on the lowest available path id). After
+//!   all silent intervals it is closed, never the last one.
+//! - The client opens a path over every interface that is up, and opens it again with a bounded
+//!   back-off when it was closed or did not validate. The server only closes and sets statuses.
+//! - While this end has little to send, only the fastest path with room is Available: thin streams
+//!   and acknowledgements take it. With a backlog every living path is.
 //!
 //! Bounds: `INTERFACES_MAX` interfaces and `PATHS_MAX` open paths; events about more are ignored.
 
@@ -47,11 +49,12 @@ const REOPEN_BACKOFF_MIN: Duration = Duration::from_millis(200);
 const REOPEN_BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Failures in a row before the back-off grows: an interface that soon returns is found soon.
 const REOPEN_FAILURES_FREE: u32 = 20;
-/// An opened path is opened again after this time if the peer answered but its challenge was lost;
-/// the library repeats a challenge only every second or two. A path without any answer stays open,
+/// An opened path is opened again after this time if the peer answered but its challenge was lost.
+/// The library repeats a challenge only every second or two. A path without any answer stays open,
 /// because its path id would be lost, and is pinged until the peer answers.
 const VALIDATION_HEARD: Duration = Duration::from_millis(600);
-/// Pause between the pings of a path that is not validated: at first, and at most; it grows with the path's age.
+/// Pause between the pings of a path that is not validated: at first, and at most; it grows with
+/// the path's age.
 const VALIDATION_PING_MIN: Duration = Duration::from_millis(200);
 /// Bound on the back-off: a network that returns after hours carries traffic within a second.
 const VALIDATION_PING_MAX: Duration = Duration::from_millis(500);

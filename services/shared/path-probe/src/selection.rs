@@ -1,10 +1,10 @@
 //! Which access an application takes, by round trip and one-way loss, with hysteresis.
 //!
-//! Invariants: an access that is down is left at once; a better one is taken only when it was
+//! Invariants: an access that is down is left at once. A better one is taken only when it was
 //! better by the margin for the whole hold time, so that a change of the estimates for a moment
 //! moves nothing.
 
-/// What an application suffers from.
+/// Quality that an application needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Calls and games: the round trip; loss in either direction costs as a repetition does.

@@ -1,7 +1,7 @@
 //! The listener for operators: `/healthz`, `/readyz`, `/metrics`, `/paths`, `/qlog`.
 //!
 //! Requests that change anything are for programs on this machine, and not for pages in a browser
-//! there: the caller has a loopback address and sends [`OPERATOR_HEADER`].
+//! there. The caller has a loopback address and sends [`OPERATOR_HEADER`].
 //!
 //! It runs on its own thread and event loop, so it still answers, and reports the stall, while the
 //! main event loop is stuck.

@@ -1,7 +1,7 @@
-//! Errors that ICMP brings back for datagrams of an unconnected UDP socket (`IP_RECVERR`): a
+//! Errors that ICMP brings back for datagrams of an unconnected UDP socket (`IP_RECVERR`). A
 //! firewall that rejects UDP says so within a round trip, while one that drops it says nothing.
 //!
-//! Nobody authenticates ICMP. So an error is only a reason to look for another way sooner.
+//! ICMP is not authenticated. So an error is only a reason to look for another way sooner.
 
 use std::{
     future::Future,
@@ -143,7 +143,7 @@ mod tests {
         noq::udp::UdpSocketState::new((&socket).into()).unwrap();
         let socket = Arc::new(UdpSocket::from_std(socket).unwrap());
         let mut errors = Errors::of(socket.clone());
-        // Nobody listens on a port that was just given back.
+        // A port that was just given back has no listener.
         let gone = UdpSocket::bind(any).await.unwrap();
         let closed = gone.local_addr().unwrap();
         drop(gone);

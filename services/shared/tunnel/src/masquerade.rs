@@ -1,5 +1,5 @@
 //! Source translation: packets from the pool of gateways leave every device but the TUN device with
-//! an address of this machine, so no other host needs a route to the pool.
+//! an address of this machine. So no other host needs a route to the pool.
 //!
 //! ```text
 //! table ip braid { chain out { type nat hook postrouting priority srcnat;

@@ -64,7 +64,7 @@ pub(crate) fn says_that_it_rests(headers: &mut HeaderMap) {
     headers.insert(RESTS, ANSWERS_VALUE);
 }
 
-/// What both ends have said about rest, once this end has read the other's headers.
+/// The agreement about rest, once this end has read the other's headers.
 pub(crate) fn rest(headers: &HeaderMap) -> Rest {
     if headers.get(RESTS) == Some(&ANSWERS_VALUE) {
         Rest::AGREED
@@ -91,7 +91,7 @@ pub(crate) struct Telling {
     /// The terms in force, for the steering.
     pub(crate) terms: watch::Sender<KeepaliveTerms>,
     pub(crate) proxy_answers: bool,
-    /// What the steering rules say for this session.
+    /// The steering rules of this session.
     pub(crate) schedule: watch::Receiver<Arc<Schedule>>,
     pub(crate) takes_schedules: bool,
     pub(crate) rest: Rest,

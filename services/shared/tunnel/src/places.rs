@@ -1,6 +1,6 @@
 //! Places for peers that are not identified yet. When all places are taken, the oldest holder gives
-//! way to a newcomer. So silent peers cannot keep others out. A grace protects holders that have just
-//! begun, so that a burst of newcomers does not displace itself.
+//! way to a newcomer. So silent peers cannot keep others out. A grace protects holders that have
+//! just begun, so that a burst of newcomers does not displace itself.
 
 use std::{
     collections::VecDeque,

@@ -11,10 +11,8 @@ mod over_tcp;
 use std::{
     io,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -77,8 +75,7 @@ pub struct ServerConfig {
     pub fallback: bool,
     /// The server id for a load balancer; `None`: connection ids contain no server id.
     pub server_id: Option<ServerId>,
-    /// Concurrent handshakes over UDP, and the same number over TCP; at the bound the oldest is
-    /// dropped.
+    /// Concurrent handshakes over UDP, and as many over TCP; beyond it the oldest is dropped.
     pub handshakes_max: usize,
 }
 

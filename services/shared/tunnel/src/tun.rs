@@ -26,8 +26,8 @@ use crate::ip::IpPrefix;
 const TUN_MTU: u32 = 1_280;
 
 /// Packets that wait in the kernel; at the bound the kernel drops the newest. They wait only while
-/// the process does not run, so the bound covers its pauses: 100 ms at 100 Mbit/s. Packets that find
-/// no path wait in the tunnel's own queue.
+/// the process does not run, so the bound covers its pauses: 100 ms at 100 Mbit/s. Packets that
+/// find no path wait in the tunnel's own queue.
 const WAITING_MAX: u32 = 1_000;
 
 /// The largest packet of IP.

@@ -7,8 +7,9 @@
 //!   episode.
 //! - Idempotent: a known fact gives nothing.
 //! - Independent of order: two histories of the same stretches give the same rows, however they are
-//!   mixed. The edge's history may come in any order, because uploads overtake each other. A stretch
-//!   is found by its beginning, also after its end, and the latest fact in event time decides.
+//!   mixed. The edge's history may come in any order, because uploads overtake each other. A
+//!   stretch is found by its beginning, also after its end, and the latest fact in event time
+//!   decides.
 //! - Each revision is issued once and rises by 1 with every transition. The store knows an episode
 //!   that was dropped here, and [`Episodes::adopt`] takes over its answer.
 //!
@@ -18,7 +19,8 @@
 //! reading has shown the condition to the core.
 //!
 //! Two stretches of the edge never overlap. So a later beginning is a new episode, even if the end
-//! of the stretch before has not arrived, unless the core's own readings show one stretch.
+//! of the stretch before has not arrived. The exception is a stretch that the core's own readings
+//! show as one.
 
 use std::collections::VecDeque;
 

@@ -282,9 +282,9 @@ proptest! {
         }
     }
 
-    /// Uploads of the edge overtake each other, so its history comes in any order. Of a rule
-    /// whose alerts wait for a person, no due alert is absent, but a stretch may be an alert of its own
-    /// or the return of another.
+    /// Uploads of the edge overtake each other, so its history comes in any order. No due alert is
+    /// absent of a rule whose alerts wait for a person. A stretch may be an alert of its own or the
+    /// return of another.
     #[test]
     fn the_order_of_the_edges_reports_changes_no_episode(
         day in prop::collection::vec((3_i64..12, prop_oneof![Just(80.0), Just(125.0), Just(140.0)]), 1..30),

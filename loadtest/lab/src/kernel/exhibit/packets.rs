@@ -13,7 +13,7 @@ use crate::kernel::prober::{self, Probed};
 use crate::report::{percentile, sorted};
 
 const T_KA_MS: u64 = 200;
-/// What a sample may be from the link's round trip: serialisation, timers and the emulator.
+/// Tolerance of a sample against the link's round trip: serialisation, timers and the emulator.
 const ERROR_MS_MAX: f64 = 3.0;
 const ANSWERED_PERCENT_MIN: f64 = 99.0;
 /// Runs are made again until the machine keeps up, at most so often.

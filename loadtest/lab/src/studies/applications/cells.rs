@@ -77,7 +77,7 @@ impl Quantile {
     }
 }
 
-/// What is kept of a run.
+/// Figures that are kept of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Measured {
     /// A page that did not arrive counts with the whole length of the run.
@@ -202,8 +202,8 @@ pub(crate) fn run_with(
 /// Steering modes that are tried beside the automatic setting.
 pub(crate) const MODES: [Mode; 3] = [Mode::SmallestDelay, Mode::ActiveStandby, Mode::Priority];
 
-/// The same under a steering rule of that mode. Modes with an order take the first path first, which
-/// is the WLAN where there is one.
+/// The same under a steering rule of that mode. Modes with an order take the first path first,
+/// which is the WLAN where there is one.
 fn steered(mode: Mode, mut scenario: Scenario) -> Scenario {
     let names = scenario.interfaces.iter();
     let ordered = matches!(mode, Mode::ActiveStandby | Mode::Priority);

@@ -1,5 +1,5 @@
-// Alerts: the unacknowledged first, each with a button, a note and a silence. Below them the silences
-// in force, with author, reason and end.
+// Alerts: the unacknowledged first, each with a button, a note and a silence. Below them the
+// silences in force, with author, reason and end.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
 import { nowS } from "../clock";

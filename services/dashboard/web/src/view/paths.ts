@@ -1,5 +1,5 @@
-// The paths of the selected patient's gateway: rate, round trip, loss, data of the month and rules in
-// force, and the demonstration's cut button.
+// The paths of the selected patient's gateway: rate, round trip, loss, data of the month and rules
+// in force, and the demonstration's cut button.
 import { costText, monthText, rulesText, versionText } from "../access";
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { nowS } from "../clock";

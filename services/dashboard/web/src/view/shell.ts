@@ -1,4 +1,5 @@
-// The frame around the panels: brand, state of the connection, waiting alerts, theme and signing out.
+// The frame around the panels: brand, state of the connection, waiting alerts, theme and signing
+// out.
 import { h, setAttribute, setText } from "../dom";
 import { awaits, priorityOf } from "../clinical";
 import type { Model } from "../model";

@@ -1,5 +1,5 @@
-// The forms that silence an alert's rule for its patient, with a length and a reason, and that end a
-// silence early. Silenced alerts are still recorded, and a silence ends by itself.
+// The forms that silence an alert's rule for its patient, with a length and a reason, and that end
+// a silence early. Silenced alerts are still recorded, and a silence ends by itself.
 import { h, setAttribute, setText } from "../dom";
 import { seconds } from "../clinical";
 import { nowS } from "../clock";
@@ -21,7 +21,8 @@ export interface Silence {
   readonly reason: string;
 }
 
-// scopeOf is the patient and rule of a silence. An unreadable silence is shown with author and reason.
+// scopeOf is the patient and rule of a silence. An unreadable silence is shown with author and
+// reason.
 export function scopeOf(body: string): { patient: string; rule: string } | undefined {
   try {
     return { patient: "", rule: "", ...(JSON.parse(body) as object) };

@@ -1,5 +1,5 @@
-// A sound for each new alert of high priority, in browsers where it was switched on. Silenced alerts
-// and alerts from late data make none.
+// A sound for each new alert of high priority, in browsers where it was switched on. Silenced
+// alerts and alerts from late data make none.
 import { awaits } from "../clinical";
 import { Priority } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";

@@ -1,4 +1,5 @@
-// The data of every gateway's accesses, those nearest to their cap first, and why a flow takes which.
+// The data of every gateway's accesses, those nearest to their cap first, and why a flow takes
+// which.
 import { byUrgency, capShare, costText, monthText, rulesText, versionText } from "../access";
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import type { ExplainSteeringResponse } from "../gen/braid/query/v1/query_pb";

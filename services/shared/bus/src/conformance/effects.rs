@@ -24,7 +24,7 @@ pub struct Ledger {
     next: BTreeMap<u32, u64>,
     /// How often each number took effect.
     pub applied: BTreeMap<u32, usize>,
-    /// What each member brought to effect.
+    /// Effects of each member.
     pub by_member: BTreeMap<&'static str, usize>,
 }
 
@@ -147,7 +147,7 @@ pub async fn an_empty_account_begins_at_the_oldest_record(harness: &dyn Harness)
     );
 }
 
-/// Somebody who is not in the group takes a claim over and goes away: no event tells of it, and the
+/// Somebody who is not in the group takes a claim over and goes away. No event tells of it, and the
 /// member gets the partition back.
 pub async fn a_claim_lost_in_passing_is_renewed(harness: &dyn Harness) {
     let bus = harness.start().await.bus;

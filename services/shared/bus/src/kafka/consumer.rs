@@ -435,7 +435,7 @@ impl Drop for KafkaConsumer {
     }
 }
 
-/// Calls of the library that may wait without end for a lost cluster have a thread of their own: a
+/// Calls of the library that may wait without end for a lost cluster have a thread of their own. A
 /// runtime does not end before its threads for blocking calls.
 fn aside<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
     let (answered, answer) = oneshot::channel();

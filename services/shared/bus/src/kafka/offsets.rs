@@ -7,7 +7,7 @@ use rdkafka::{Offset, TopicPartitionList, error::KafkaError};
 use crate::ConsumeError;
 
 /// A partition without an offset is absent: nothing was committed. A cluster in trouble answers for
-/// some partitions only, and one complaint fails the whole answer, because an unknown offset must
+/// some partitions only. One complaint fails the whole answer, because an unknown offset must
 /// not pass for an absent one.
 pub fn known_offsets(list: &TopicPartitionList) -> Result<BTreeMap<u32, u64>, KafkaError> {
     let mut known = BTreeMap::new();

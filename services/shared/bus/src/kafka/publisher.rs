@@ -3,7 +3,7 @@
 //! Every record of a call is handed to librdkafka at once, for the partition that [`partition_of`]
 //! names. The call returns when each record has its delivery report. Bytes in flight are counted in
 //! [`IN_FLIGHT_BYTES_MAX`]. A call waits for room, at most `room_within`, and holds it until the
-//! last report, also when its caller has gone: so memory is bounded in every case.
+//! last report, also when its caller has gone. So memory is bounded in every case.
 //!
 //! Order. The idempotent producer keeps the order of a partition over its own retries, but a record
 //! that timed out leaves a gap. Later records may still be sent, and the caller's second attempt

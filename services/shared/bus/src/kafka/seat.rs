@@ -3,7 +3,7 @@
 //!
 //! librdkafka calls [`Member::rebalance`] only while the consumer polls, that is inside `next`, and
 //! when it is closed. A gain is remembered and answered later, once the store has given the
-//! beginning: until then the library waits, and the member keeps its place in the group. A loss is
+//! beginning. Until then the library waits, and the member keeps its place in the group. A loss is
 //! obeyed at once and remembered for the next `Revoked`.
 
 use std::{collections::BTreeSet, sync::Arc};

@@ -1,4 +1,4 @@
-//! The first phase of a path: the window grows by the acknowledged bytes, which doubles it every
+//! The first phase of a path. The window grows by the acknowledged bytes, which doubles it every
 //! round, until the rate stops growing or a queue shows.
 
 use std::time::Duration;

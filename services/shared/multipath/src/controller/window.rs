@@ -19,12 +19,12 @@ const PRESSING_PACING: f64 = 1.3;
 const HOST_DELAY: Duration = Duration::from_millis(2);
 /// Window during an RTT probe, in BDPs.
 const RTT_PROBE_WINDOW: f64 = 0.95;
-/// Window of a deep probe, which separates a longer path from cross-traffic: a queue shrinks when
+/// Window of a deep probe, which separates a longer path from cross-traffic. A queue shrinks when
 /// less is in flight, the delay of a path does not.
 const RTT_PROBE_WINDOW_DEEP: f64 = 0.5;
 const RTT_PROBE_WINDOW_CROSS_TRAFFIC: f64 = 0.75;
 /// On a bursty link this part of the losses of the last round is sent beyond the window, at most
-/// one BDP: losses stay in flight until they are reported.
+/// one BDP. Losses stay in flight until they are reported.
 const UNREPORTED_LOSSES_PART: f64 = 0.5;
 /// Packets beyond the BDPs on other links: acknowledgements arrive for pairs.
 const SPARE_PACKETS: u64 = 2;

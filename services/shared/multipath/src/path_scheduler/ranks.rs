@@ -1,14 +1,14 @@
 //! Ranks: what the schedule of a session lets each path send ([`PathSchedule`]).
 //!
 //! Invariant: of the paths that are alive and not forbidden, the first of the order is always
-//! admitted, and so is the weighted path that sent the least for its weight.
+//! admitted. So is the weighted path that sent the least for its weight.
 
 use std::time::Duration;
 
 use super::{PACKET_BYTES, PathScheduler, Slot, State};
 use crate::steering_rules::{PathSchedule, Rank};
 
-/// What a weighted path may send ahead of the others, times its part.
+/// Bytes that a weighted path may send ahead of the others, times its part.
 const LEAD_BYTES: f64 = 45_000.0;
 /// A window before the first acknowledgement.
 const UNKNOWN_WINDOW_BYTES: u64 = 64 * 1_200;
@@ -30,7 +30,8 @@ impl Default for Ranked {
     fn default() -> Self {
         Self {
             schedule: PathSchedule::FREE,
-            // Until steering reports it: a path that is not validated yet has room, and carries none.
+            // Until steering reports it: a path that is not validated yet has room, and carries
+            // none.
             alive: false,
             served: 0.0,
         }
@@ -113,8 +114,8 @@ impl State {
 
     /// Packets change their path, so that each active one carries a part, and a copy takes another
     /// path than what it copies. A path with a full window gives up its turn, and one with a weight
-    /// follows that. After a pause the quickest path begins: an odd number of copies would otherwise
-    /// give every other message to the slow path first.
+    /// follows that. After a pause the quickest path begins: an odd number of copies would
+    /// otherwise give every other message to the slow path first.
     fn is_in_turn(&self, own: usize, slot: &Slot) -> bool {
         let takes_turns = self.alternates && slot.ranked.schedule.weight.is_none();
         if !takes_turns {
@@ -152,7 +153,7 @@ fn is_quicker(slot: &Slot, than: &Slot) -> bool {
 }
 
 impl PathScheduler {
-    /// What the schedule of the session is for the path of this slot, and whether steering judges
+    /// The schedule of the session for the path of this slot, and whether steering judges
     /// it as alive.
     pub(crate) fn set_rank(&self, slot: usize, schedule: PathSchedule, alive: bool) {
         let mut state = self.state.lock();

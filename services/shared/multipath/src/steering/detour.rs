@@ -2,7 +2,7 @@
 //! client's own interface is dead.
 //!
 //! The client uses the detour to learn of losses, and closes the path soon
-//! ([`Steering::route_of`]). The library takes the detour for a migration: at the server the path
+//! ([`Steering::route_of`]). The library takes the detour for a migration. At the server the path
 //! restarts as Available with a full initial window, which competes with the data of the other
 //! path. Its data in flight at the close is retransmitted only after three probe time-outs, which
 //! count from old round trips.

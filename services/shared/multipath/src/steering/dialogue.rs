@@ -25,7 +25,7 @@ pub struct SteeringConfig {
     pub side: Side,
     /// Keepalive of both ends until another one is agreed.
     pub keepalive: Keepalive,
-    /// What the ends have said about rest before the first event.
+    /// The agreement about rest before the first event.
     pub rest: Rest,
     /// Close silent paths. Otherwise only the library's timers do.
     pub liveness: bool,
@@ -101,7 +101,7 @@ pub enum Event {
     Backlog { bytes: u64 },
     /// The agreed keepalive of all paths from now on.
     Keepalive(KeepaliveTerms),
-    /// What the session's schedule is for this path. Without one a path is free.
+    /// The session's schedule for this path. Without one a path is free.
     Scheduled {
         path: PathId,
         schedule: PathSchedule,

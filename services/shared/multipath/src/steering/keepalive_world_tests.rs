@@ -86,7 +86,7 @@ pub(super) struct End {
     last_message_at: Instant,
     /// Packets sent on each path, without acknowledgements.
     pub(super) sent: [u32; 2],
-    /// Of each path with an unacknowledged packet: when it is probed, and the time-out then.
+    /// Time of the next probe of each path with an unacknowledged packet, and its time-out.
     probes: [Option<(Instant, Duration)>; 2],
     rest: Rest,
 }

@@ -65,7 +65,7 @@ pub(super) struct Activity {
     last: Option<Instant>,
 }
 
-/// What rest means for one path.
+/// State of rest of one path.
 #[derive(Debug)]
 pub(super) struct Resting {
     /// The peer asked not to be sent data on the path.
@@ -109,7 +109,7 @@ impl Resting {
         }
     }
 
-    /// Of the same path, now that it is established.
+    /// The same path, now that it is established.
     pub(super) fn established(&self) -> Self {
         Self {
             peer_turned_away: self.peer_turned_away,
@@ -377,7 +377,8 @@ impl Steering {
         }
     }
 
-    /// A server at rest follows the client: its acknowledgements take the path that the client uses.
+    /// A server at rest follows the client: its acknowledgements take the path that the client
+    /// uses.
     pub(super) fn follows_peer_to(&self, now: Instant, path: &Path) -> bool {
         let follows = self.config.side == Side::Server
             && self.terms.rest.tolerates

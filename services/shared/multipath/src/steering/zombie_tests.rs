@@ -1,6 +1,6 @@
 //! A zombie path in virtual time: its round trip grows a hundredfold at 7 % loss, and it still
-//! answers. A small urgent flow, such as an alert's, must leave it within half a second and must not
-//! return while it is slow. A round trip that grows at once may count as the death of the path.
+//! answers. A small urgent flow, such as an alert's, must leave it within half a second and must
+//! not return while it is slow. A round trip that grows at once may count as the death of the path.
 
 use std::time::{Duration, Instant};
 

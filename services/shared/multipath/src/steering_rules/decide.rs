@@ -13,7 +13,7 @@ use super::check::ACCESSES_MAX;
 use super::document::{AccessTerms, Document, Kind, Mode, Rule, SortedBy, Urgency};
 use super::flow::{AccessState, Flow, Measurement, Measurements, is_meant};
 
-/// What the scheduler is to do with an access.
+/// Instruction to the scheduler for an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rank {
@@ -64,11 +64,11 @@ pub struct Why {
     pub kind: Option<Kind>,
     pub verdict: Verdict,
     pub reason: Reason,
-    /// Of the month's cap, where there is one.
+    /// Bytes left of the month's cap, where there is one.
     pub cap_left_bytes: Option<u64>,
 }
 
-/// What holds for a flow.
+/// The decision for a flow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Decision {
     /// Name of the rule; none where no rule matches.
@@ -312,8 +312,8 @@ impl Decision {
         self.order.is_empty()
     }
 
-    /// The same for a flow that has nothing to send at the moment: it claims its accesses, and neither copies
-    /// nor a spread of other flows.
+    /// The same for a flow that has nothing to send at the moment: it claims its accesses, and
+    /// neither copies nor a spread of other flows.
     pub fn at_rest(mut self) -> Self {
         self.copies = 1;
         self.gathers = true;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The only format so far.
 pub(super) const FORMAT: u32 = 1;
 
-/// What a steering document says. It is valid: [`Document::from_toml`] and
+/// Contents of a steering document. It is valid: [`Document::from_toml`] and
 /// [`Document::from_json`] refuse any other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,7 +23,7 @@ pub struct Document {
     /// Settings of single gateways.
     #[serde(default, rename = "gateway", skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<GatewayTerms>,
-    /// What is known of accesses. An entry with a name comes before one with a kind alone.
+    /// Terms of the accesses. An entry with a name comes before one with a kind alone.
     #[serde(default, rename = "access", skip_serializing_if = "Vec::is_empty")]
     pub accesses: Vec<AccessTerms>,
     /// The first rule that matches decides. Without one, flows are steered as by mode `auto`.
@@ -134,7 +134,7 @@ impl Kind {
         }
     }
 
-    /// What the usual names of interfaces suggest, where the document does not say.
+    /// The kind that usual names of interfaces suggest, where the document has none.
     pub fn suggested_by(name: &str) -> Option<Self> {
         const PREFIXES: [(&str, Kind); 11] = [
             ("wifi", Kind::Wifi),

@@ -1,4 +1,4 @@
-//! What a decision is made of besides the document: the flow, the accesses, the measurements.
+//! Inputs of a decision besides the document: the flow, the accesses, the measurements.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::document::{Kind, Match, Protocol, Urgency};
 
-/// A flow, as far as it is known. What is not known matches no condition.
+/// A flow, as far as it is known. An unknown property matches no condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
     pub application: String,
@@ -68,7 +68,7 @@ impl AccessState {
     }
 }
 
-/// What is measured of an access; absent values fulfil every threshold.
+/// Measurements of an access; absent values fulfil every threshold.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Measurement {
     pub rtt: Option<Duration>,

@@ -1,12 +1,15 @@
-//! One session carries many flows, and the library's scheduler knows no flow. So the decisions of all
-//! flows of a session are joined to one schedule for its paths: for each access the strictest rank.
+//! One session carries many flows, and the library's scheduler knows no flow. So the decisions of
+//! all flows of a session are joined to one schedule for its paths: for each access the strictest
+//! rank.
 //!
-//! An access that some flow may take and another may not stands by: it carries data only while no
-//! other lives, so that an alert gets through. Flows that may not take it are held by the gateway then.
+//! An access that some flow may take and another may not stands by. It carries data only while no
+//! other lives, so that an alert gets through. Flows that may not take it are held by the gateway
+//! then.
 
 use super::decide::{Decision, Rank};
 
-/// What the path scheduler obeys for one path. Paths without one are used as by mode `auto`.
+/// The rule that the path scheduler obeys for one path. Paths without one are used as by mode
+/// `auto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathSchedule {
     /// Place in the order; a lower one comes first.
@@ -60,7 +63,8 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// An access that the schedule does not name is free while it names none, and forbidden otherwise.
+    /// An access that the schedule does not name is free while it names none, and forbidden
+    /// otherwise.
     pub fn of(&self, access: &str) -> PathSchedule {
         let named = self.paths.iter().find(|(name, _)| name == access);
         match named {

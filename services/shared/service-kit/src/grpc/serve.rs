@@ -30,7 +30,8 @@ const OPENING_LIMIT: Duration = Duration::from_secs(10);
 const STREAMS_MAX: u32 = 256;
 /// Time without an answer to an HTTP/2 ping after which the peer counts as gone.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// Of gateways, which pay for each packet. The proxy closes the connections of one that is gone.
+/// For connections of gateways, which pay for each packet. The proxy closes the connections of one
+/// that is gone.
 const KEEPALIVE_INTERVAL_GATEWAY: Duration = Duration::from_secs(900);
 const KEEPALIVE_LIMIT: Duration = Duration::from_secs(10);
 /// Pause after a failed `accept`, which means that file descriptors have run out.

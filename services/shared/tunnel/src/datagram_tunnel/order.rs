@@ -2,8 +2,8 @@
 //!
 //! The sender numbers the packets of each lane; a flow belongs to one lane. The receiver holds a
 //! packet back while an earlier one of its lane is missing. The bound of that follows the skew of
-//! the paths. So a flow may use all paths, and its packets still leave in order. A packet that comes
-//! after the bound is handed on at once, out of order; none is handed on twice.
+//! the paths. So a flow may use all paths, and its packets still leave in order. A packet that
+//! comes after the bound is handed on at once, out of order; none is handed on twice.
 //!
 //! Bounds: `HELD_WITHIN_MAX`, `HELD_MAX` packets and `HELD_BYTES_MAX` bytes of a tunnel; at a bound
 //! the lane of the packet that arrives waits for nothing.

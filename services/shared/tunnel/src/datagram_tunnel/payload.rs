@@ -1,5 +1,5 @@
 //! HTTP Datagrams (RFC 9297) of CONNECT-UDP (RFC 9298) and CONNECT-IP (RFC 9484). Each has a
-//! context id. With context 0 the payload is one UDP datagram or one IP packet; with context 2 it
+//! context id. With context 0 the payload is one UDP datagram or one IP packet. With context 2 it
 //! is an IP packet with its place in an order. On a stream each is the value of a capsule of type
 //! DATAGRAM.
 //!

@@ -95,7 +95,7 @@ impl Arriving {
     }
 }
 
-/// What follows the first word of a line.
+/// The text after the first word of a line.
 pub(super) fn parse<'a>(first: &str, rest: &'a str) -> Option<RankLine<'a>> {
     let mut words = rest.split(' ');
     let line = match first {

@@ -1,5 +1,5 @@
-//! Feeds the steering of a connection with the schedule of its session: the client's own, or the one
-//! that the client has sent to the proxy.
+//! Feeds the steering of a connection with the schedule of its session: the client's own, or the
+//! one that the client has sent to the proxy.
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
@@ -12,7 +12,7 @@ use noq::PathId;
 use super::Steered;
 use crate::client::Tunnel;
 
-/// What the steering was last fed with.
+/// The last schedule that the steering was fed with.
 #[derive(Debug, Default)]
 pub(crate) struct Scheduled {
     schedule: Arc<Schedule>,
