@@ -5,6 +5,8 @@
 
 #[path = "support/bench.rs"]
 mod bench;
+#[path = "support/packets.rs"]
+mod packets;
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -18,6 +20,7 @@ use contracts::policy::{
     RevokedGateway,
     policy_service_server::{PolicyService, PolicyServiceServer},
 };
+use packets::{PORT, echo_request, icmp_check, packet};
 use parking_lot::Mutex;
 use proxy::RunError;
 use service_kit::tls::PeerId;
@@ -52,7 +55,6 @@ const LISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
 const UNLISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 1, 2);
 /// A public address of the machine itself.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 9);
-const PORT: u16 = 9_007;
 
 /// Runs a test in a namespace that has both destinations.
 fn alone<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
@@ -84,32 +86,6 @@ async fn destination(at: Ipv4Addr) -> Heard {
         }
     });
     heard
-}
-
-fn sum(words: impl Iterator<Item = u16>) -> u16 {
-    let sum: u32 = words.map(u32::from).sum();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    !((sum & 0xffff) + (sum >> 16)) as u16
-}
-
-/// A UDP datagram without checksum, which IPv4 permits.
-fn packet(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
-    let length = (28 + payload.len()) as u16;
-    let mut packet = vec![0x45, 0];
-    packet.extend(length.to_be_bytes());
-    packet.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
-    packet.extend(from.octets());
-    packet.extend(to.octets());
-    let check = sum(packet
-        .chunks(2)
-        .map(|pair| u16::from_be_bytes([pair[0], pair[1]])));
-    packet[10..12].copy_from_slice(&check.to_be_bytes());
-    packet.extend(PORT.to_be_bytes());
-    packet.extend(PORT.to_be_bytes());
-    packet.extend((length - 20).to_be_bytes());
-    packet.extend([0, 0]);
-    packet.extend(payload);
-    packet
 }
 
 async fn open(tunnel: &Tunnel) -> IpTunnel {
@@ -267,28 +243,6 @@ fn an_ip_tunnel_ends_when_its_routes_change_and_the_next_one_has_the_new() {
         tunnel.close().await;
         proxy.stop().await;
     });
-}
-
-/// An echo request of ICMPv6 with its checksum.
-fn echo_request(from: Ipv6Addr, to: Ipv6Addr, payload: usize) -> Vec<u8> {
-    let length = (8 + payload) as u16;
-    let mut packet = vec![0x60, 0, 0, 0];
-    packet.extend(length.to_be_bytes());
-    packet.extend([58, 64]);
-    packet.extend(from.octets());
-    packet.extend(to.octets());
-    packet.extend([128, 0, 0, 0, 0, 7, 0, 1]);
-    packet.resize(packet.len() + payload, 5);
-    let check = icmp_check(&packet);
-    packet[42..44].copy_from_slice(&check.to_be_bytes());
-    packet
-}
-
-/// Zero if the checksum of the packet is right (RFC 4443, 2.3).
-fn icmp_check(packet: &[u8]) -> u16 {
-    let words = packet[8..].chunks(2);
-    let words = words.map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
-    sum(words.chain([(packet.len() - 40) as u16, 58]))
 }
 
 /// A client of another vendor tests the tunnel as an IPv6 link in this way (RFC 9484, 7.1).

@@ -79,6 +79,11 @@ impl Default for KeepaliveTerms {
 }
 
 impl KeepaliveTerms {
+    /// A server's terms until the client posts its names, which one of another make never does.
+    pub fn of_unknown_client() -> Self {
+        Self::default().with_rest(Rest::FOREIGN)
+    }
+
     /// Right whether the peer keeps to its old terms or to this keepalive.
     fn tolerating(self, keepalive: Keepalive) -> Self {
         Self {

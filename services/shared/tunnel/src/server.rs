@@ -17,8 +17,7 @@ use std::{
 };
 
 use multipath::{
-    ControllerConfig, Controllers, KeepaliveTerms, PathScheduler, Rest, Side, Steering,
-    SteeringConfig,
+    ControllerConfig, Controllers, KeepaliveTerms, PathScheduler, Side, Steering, SteeringConfig,
 };
 use noq::crypto::rustls::QuicServerConfig;
 use rustls::pki_types::CertificateDer;
@@ -343,9 +342,7 @@ impl Accepting {
             .await?;
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let paths = Paths::new(number, None, Instant::now());
-        // Until the client posts its names, which one of another make never does.
-        let first_terms = KeepaliveTerms::default().with_rest(Rest::FOREIGN);
-        let (terms_to, terms) = watch::channel(first_terms);
+        let (terms_to, terms) = watch::channel(KeepaliveTerms::of_unknown_client());
         let steering = SteeringConfig::new(Side::Server);
         let steered = Steered {
             connection: connection.clone(),
