@@ -36,7 +36,7 @@ const LINES_MAX: usize = 500;
 const LINES_FEW: usize = 450;
 
 /// Long files, with the reason why each is one file.
-const LONG: [(&str, &str); 21] = [
+const LONG: [(&str, &str); 20] = [
     (
         "services/gateway/src/from_applications/dns.rs",
         "one door: the clients' sockets, the stream to the resolver, and the relay between them",
@@ -76,10 +76,6 @@ const LONG: [(&str, &str); 21] = [
     (
         "services/gateway/src/journal/log.rs",
         "one protocol with the disk: each step relies on the invariants of the one before",
-    ),
-    (
-        "services/proxy/tests/ip.rs",
-        "IP tunnels, which share one bed of namespaces and clients",
     ),
     (
         "services/gateway/src/to_ingest/sender.rs",
