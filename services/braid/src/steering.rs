@@ -55,7 +55,7 @@ pub enum SteeringCommand {
     /// Set how old vitals may be when gateways upload them, as a new version of the document in
     /// force; without MS print what holds. Alerts never wait.
     #[command(
-        after_help = "Examples:\n  braid steering freshness 1000 --by \"Eve\" --reason \"SIM cards are capped\"\n  braid steering freshness 10000 --gateway gw-7 --by \"Eve\" --reason \"prepaid card\"\n  braid steering freshness --none --gateway gw-7 --by \"Eve\" --reason \"flat rate\"\n  braid steering freshness --by \"Eve\""
+        after_help = "Examples:\n  braid steering freshness 1000 --by \"Eve\" --reason \"SIM cards are capped\"\n  braid steering freshness 10000 --gateway gw-7 --by \"Eve\" --reason prepaid\n  braid steering freshness --none --gateway gw-7 --by \"Eve\" --reason \"flat rate\"\n  braid steering freshness --by \"Eve\""
     )]
     Freshness(FreshnessCommand),
     /// List the versions that were put: number, time, author and reason.

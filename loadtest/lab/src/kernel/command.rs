@@ -43,9 +43,9 @@ Examples:
   braid lab kernel                                all, some twenty minutes
   braid lab kernel --only kernel.vs_virtual.pals  PALS in both times
   braid lab kernel --only kernel.product --direction upload
-  braid lab kernel --only kernel.budget           what a month costs on a SIM card, six minutes
+  braid lab kernel --only kernel.budget           a month on a SIM card, 6 min
   braid lab kernel --file scenario.toml           one scenario in both times
-  braid lab kernel --only kernel.yardstick        mqvpn's profiles with an inner QUIC flow
+  braid lab kernel --only kernel.yardstick        mqvpn's, an inner QUIC flow
   braid lab kernel --only kernel.baseline --json  beside TCP and MPTCP, as JSON
 
 Needs root, /dev/net/tun and iproute2. Namespaces are called braidlab-<process>-<number>-<role> and
