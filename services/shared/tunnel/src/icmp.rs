@@ -52,7 +52,7 @@ pub(crate) fn enable(socket: &std::net::UdpSocket) -> bool {
 /// Whether an error of a socket means that a network or the proxy refuses UDP. "Network
 /// unreachable" is none: without a route TCP would fail as well.
 pub(crate) fn is_refusal(error: &io::Error) -> bool {
-    // The last is that of a firewall of this machine.
+    // The last: "prohibited" by ICMPv6, or, when sending, a firewall of this machine.
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionRefused

@@ -221,6 +221,8 @@ impl Slots {
 
     fn changed(&self) {
         self.changes.send_modify(|changes| *changes += 1);
+        // Where a network has gone, all that are left may refuse.
+        self.refusals.send_replace(());
     }
 
     /// Notified of every change; read the [`Slots::states`] then.
@@ -281,7 +283,7 @@ impl Slots {
         }
     }
 
-    /// Notified when a place begins to refuse.
+    /// Notified when a place begins to refuse, and of every change of networks.
     pub(crate) fn watch_refusals(&self) -> watch::Receiver<()> {
         self.refusals.subscribe()
     }

@@ -15,6 +15,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use multipath::Side;
@@ -28,6 +29,8 @@ use crate::icmp;
 
 /// A pending error of the socket, of an earlier datagram, fails a send once.
 const SENDS_TRIED_MAX: usize = 2;
+/// Pause for a full socket whose readiness tells nothing.
+const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Clone)]
 struct Socket {
@@ -157,7 +160,14 @@ impl UdpSender for Sender {
             match tried {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let io = io.clone();
-                    *writable = Some(Box::pin(async move { io.writable().await }));
+                    *writable = Some(Box::pin(async move {
+                        // After an error of ICMP the runtime takes the socket for closed for
+                        // writing, which is always ready.
+                        if io.ready(Interest::WRITABLE).await?.is_write_closed() {
+                            tokio::time::sleep(FULL_PAUSE).await;
+                        }
+                        Ok(())
+                    }));
                 }
                 Err(error) if icmp::is_refusal(&error) && tries + 1 < SENDS_TRIED_MAX => {
                     tries += 1;

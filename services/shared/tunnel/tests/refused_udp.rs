@@ -155,3 +155,24 @@ fn one_network_that_refuses_udp_does_not_end_quic() {
         tunnel.close().await;
     });
 }
+
+/// The network that is left has refused before the other went away.
+#[test]
+fn the_end_of_the_only_network_that_carries_udp_costs_less_than_a_second() {
+    with_server(|world, identities| async move {
+        let [(_, refusing), (leaving, _)] = DEVICES;
+        let rule = format!("rule add iif m-wlan0 ipproto udp prohibit pref {refusing}");
+        world.ip("rt", &rule);
+        let tunnel = start(&identities);
+        let to = authority();
+        let opened = tunnel.open_tcp(&to, Urgency::Bulk);
+        let mut stream = within(opened).await.unwrap();
+        exchange(&mut stream, 1).await;
+        assert_eq!(tunnel.transport(), Some(Transport::Quic));
+        tunnel.detach(leaving);
+        let began = Instant::now();
+        let fallen = falls_back(&tunnel, began, "the other has gone");
+        tokio::join!(exchange(&mut stream, 2), fallen);
+        tunnel.close().await;
+    });
+}
