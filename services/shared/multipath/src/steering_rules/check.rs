@@ -260,8 +260,10 @@ fn check_access(terms: &AccessTerms) -> Checked {
 }
 
 fn check_rule(rule: &Rule) -> Checked {
-    if rule.name.trim().is_empty() || rule.name.chars().count() > NAME_CHARS_MAX {
-        let reason = format!("is empty or longer than {NAME_CHARS_MAX} characters");
+    let has_control = rule.name.chars().any(char::is_control);
+    if rule.name.trim().is_empty() || rule.name.chars().count() > NAME_CHARS_MAX || has_control {
+        let reason =
+            format!("is empty, longer than {NAME_CHARS_MAX} characters or has control characters");
         return wrong("name", reason, "name = \"updates\"");
     }
     bounded("accesses", rule.accesses.len(), ACCESSES_MAX)?;

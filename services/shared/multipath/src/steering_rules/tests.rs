@@ -325,6 +325,8 @@ fn what_would_harm_is_refused() {
     }
     let twice = "format = 1\n[[rule]]\nname = \"a\"\n[[rule]]\nname = \"a\"\n";
     assert!(Document::from_toml(twice, "s.toml").is_err());
+    let control = "format = 1\n[[rule]]\nname = \"a\\tb\"\n";
+    assert!(Document::from_toml(control, "s.toml").is_err());
     let large = "#".repeat(300_000);
     assert!(Document::from_toml(&large, "s.toml").is_err());
 }
