@@ -5,31 +5,14 @@
 #[path = "support/bench.rs"]
 mod bench;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use bench::{Proxy, authority_of};
+use bench::{Proxy, authority_of, echo};
 use rustls::{SignatureScheme, client::ResolvesClientCert, sign::CertifiedKey};
 use service_kit::tls::PeerId;
 use testkit::{DEADLINE, noise, within};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{OpenError, StatusCode, Transport, Urgency};
-
-async fn echo() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let (mut read, mut write) = stream.into_split();
-                let _ = tokio::io::copy(&mut read, &mut write).await;
-            });
-        }
-    });
-    address
-}
 
 /// Shows no certificate.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ mod bench;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use bench::{Proxy, authority_of, fast};
+use bench::{Proxy, authority_of, echo, fast};
 use proxy::RunError;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls::{
@@ -18,25 +18,8 @@ use rustls::{
 };
 use service_kit::tls::PeerId;
 use testkit::{DEADLINE, within};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{OpenError, StatusCode, Tunnel, TunnelStream, Urgency};
-
-async fn echo() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let (mut read, mut write) = stream.into_split();
-                let _ = tokio::io::copy(&mut read, &mut write).await;
-            });
-        }
-    });
-    address
-}
 
 async fn open(tunnel: &Tunnel, to: SocketAddr) -> Result<TunnelStream, OpenError> {
     within(tunnel.open_tcp(&authority_of(to), Urgency::Bulk)).await

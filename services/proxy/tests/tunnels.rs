@@ -7,7 +7,7 @@ mod bench;
 
 use std::{net::SocketAddr, time::Duration};
 
-use bench::{NAMES, Proxy, authority_of, fast};
+use bench::{NAMES, Proxy, authority_of, echo, fast};
 use service_kit::tls::PeerId;
 use testkit::link::LinkConfig;
 use testkit::{DEADLINE, noise, within, write_until_blocked};
@@ -22,20 +22,6 @@ async fn listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
-}
-
-/// Accepts connections and sends back what comes.
-async fn echo() -> SocketAddr {
-    let (listener, address) = listener().await;
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let (mut read, mut write) = stream.into_split();
-                let _ = tokio::io::copy(&mut read, &mut write).await;
-            });
-        }
-    });
-    address
 }
 
 async fn exchange(stream: TunnelStream, sent: &[u8]) -> Vec<u8> {

@@ -17,10 +17,25 @@ use testkit::{
     link::LinkConfig,
     within,
 };
-use tokio::task::JoinHandle;
+use tokio::{net::TcpListener, task::JoinHandle};
 use tunnel::{Authority, Interface, Tunnel, TunnelConfig};
 
 pub const NAMES: [&str; 2] = ["wifi", "lte"];
+
+/// Accepts connections and sends back what comes.
+pub async fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (mut read, mut write) = stream.into_split();
+                let _ = tokio::io::copy(&mut read, &mut write).await;
+            });
+        }
+    });
+    address
+}
 
 #[derive(Parser)]
 struct CommandLine {
