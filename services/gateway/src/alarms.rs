@@ -154,13 +154,14 @@ impl Table {
     }
 
     fn use_up(&mut self, key: &Key) {
-        let used_up: Vec<bool> = {
-            let alarm = of(key, &wearers(&self.core));
-            let is_same = |known: &Known| of_patient(&known.alert) == alarm;
-            self.core.iter().map(is_same).collect()
+        let patient = match of(key, &wearers(&self.core)) {
+            (Of::Patient(patient), _) => patient.to_owned(),
+            // The core knows no such alert.
+            (Of::Device(_), _) => return,
         };
-        for (known, used_up) in self.core.iter_mut().zip(used_up) {
-            known.used_up |= used_up && known.alert.acknowledged;
+        for Known { alert, used_up, .. } in &mut self.core {
+            let is_same = alert.patient == patient && alert.rule == key.2;
+            *used_up |= is_same && alert.acknowledged;
         }
     }
 }

@@ -54,7 +54,7 @@ use tunnel::{
     steering_rules::{self, Flow},
 };
 
-use crate::steering::Flows;
+use crate::steering::{FlowGuard, Flows};
 
 /// Names under which the listeners are announced.
 pub const LISTENER: &str = "applications";
@@ -110,6 +110,18 @@ struct Shared {
     flows: Arc<Semaphore>,
     /// Wrong tokens, by the address that sent them.
     guesses: Mutex<Guesses>,
+}
+
+/// Counts the bytes of a connection, also for its rule.
+fn counted(steered: &FlowGuard) -> Arc<Traffic> {
+    let counter = |direction| metrics::counter!("braid_gateway_applications_bytes_total", "direction" => direction);
+    let traffic = Arc::new(Traffic::new(counter("down"), counter("up")));
+    let passed = Arc::clone(&traffic);
+    steered.counts(move || {
+        let (down, up) = passed.bytes();
+        down.saturating_add(up)
+    });
+    traffic
 }
 
 impl Applications {
@@ -327,13 +339,7 @@ impl Shared {
         send_early(&mut tunnel, wanted.early)
             .await
             .map_err(ServeError::Negotiate)?;
-        let counter = |direction| metrics::counter!("braid_gateway_applications_bytes_total", "direction" => direction);
-        let traffic = Arc::new(Traffic::new(counter("down"), counter("up")));
-        let counted = Arc::clone(&traffic);
-        steered.counts(move || {
-            let (down, up) = counted.bytes();
-            down.saturating_add(up)
-        });
+        let traffic = counted(&steered);
         let spliced = splice(tunnel, stream, self.options.idle_max, &traffic);
         let ended = tokio::select! {
             ended = spliced => ended,

@@ -75,7 +75,7 @@ pub(crate) async fn with_sensors(
     surroundings: Surroundings,
     context: &Context,
 ) -> Result<(), RunError> {
-    let journals = Journals::open(&config, context).await?;
+    journals::keep_private(&config)?;
     let AtStart {
         rules,
         file,
@@ -83,6 +83,7 @@ pub(crate) async fn with_sensors(
         states,
     } = at_start::open(&config).await?;
     let listener = from_sensors::bind(&config).await?;
+    let journals = Journals::open(&config, context).await?;
     let (vitals, alerts) = (journals.vitals.clone(), journals.alerts.clone());
     let counted = (vitals.clone(), alerts.clone());
     surroundings

@@ -1,14 +1,9 @@
 //! Bytes of all gateways for Prometheus: by access, and by steering rule with its mode. Their names
 //! come from gateways, so labels are bounded.
 
-use std::collections::BTreeSet;
-
 use contracts::paths::{End, PathReport};
+use service_kit::labels::{Labels, OTHER};
 
-/// Accesses with a series of their own since the start, and as many rules; further ones share
-/// [`OTHER`].
-const NAMES_MAX: usize = 64;
-const OTHER: &str = "other";
 /// Values of the label `mode`.
 const MODES: [&str; 6] = [
     "auto",
@@ -18,21 +13,6 @@ const MODES: [&str; 6] = [
     "priority",
     "redundant",
 ];
-
-#[derive(Debug, Default)]
-struct Labels(BTreeSet<String>);
-
-impl Labels {
-    fn of(&mut self, name: &str) -> String {
-        if !self.0.contains(name) {
-            if self.0.len() >= NAMES_MAX {
-                return OTHER.to_owned();
-            }
-            self.0.insert(name.to_owned());
-        }
-        name.to_owned()
-    }
-}
 
 #[derive(Debug, Default)]
 pub(crate) struct Series {
@@ -63,21 +43,5 @@ impl Series {
                     .increment(rule_use.bytes);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_gateways_make_a_bounded_number_of_series() {
-        let mut labels = Labels::default();
-        for number in 0..NAMES_MAX {
-            let name = format!("wwan{number}");
-            assert_eq!(labels.of(&name), name);
-        }
-        assert_eq!(labels.of("one-more"), OTHER);
-        assert_eq!(labels.of("wwan3"), "wwan3");
     }
 }

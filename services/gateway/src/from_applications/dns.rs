@@ -495,6 +495,12 @@ impl Relay {
 
     fn ended(&mut self, ended: Result<Result<(), NoStream>, JoinError>) {
         self.stream = None;
+        let is_forbidden = matches!(
+            &ended,
+            Ok(Err(NoStream::Open(OpenError::Refused(
+                StatusCode::FORBIDDEN
+            ))))
+        );
         let error = match ended {
             // Resolvers close a stream that rests.
             Ok(Ok(())) | Ok(Err(NoStream::Lost(_))) => return self.ask_again(),
@@ -506,9 +512,14 @@ impl Relay {
         tracing::info!(%resolver, error, "no stream to the resolver");
         self.warning.set(Some(Warning {
             says: format!("names are not resolved: {resolver}: {error}"),
-            to_do: format!(
-                "permit {resolver} at the proxy (--allow-ip, or --allow and --allow-private), and check that the resolver answers TCP"
-            ),
+            to_do: match is_forbidden {
+                true => format!(
+                    "permit {resolver} at the proxy (--allow-ip, or --allow and --allow-private)"
+                ),
+                false => format!(
+                    "check the session and the steering rules, and that {resolver} answers TCP"
+                ),
+            },
         }));
         give(self.queries.fail_all());
     }

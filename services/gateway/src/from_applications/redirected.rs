@@ -14,11 +14,12 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tunnel::{
-    Authority, IpRanges, OpenError, StatusCode, TcpRedirect, Traffic, Tunnel, Urgency,
-    original_destination, reset, splice,
+    Authority, IpRanges, OpenError, StatusCode, TcpRedirect, Tunnel, Urgency, original_destination,
+    reset, splice,
     steering_rules::{self, Flow},
 };
 
+use super::counted;
 use crate::steering::Flows;
 
 /// Bound on redirected connections, of the 512 tunnels that a proxy gives to a gateway. Further
@@ -143,13 +144,7 @@ impl Redirected {
             }
         };
         count("opened");
-        let counter = |direction| metrics::counter!("braid_gateway_applications_bytes_total", "direction" => direction);
-        let traffic = Arc::new(Traffic::new(counter("down"), counter("up")));
-        let counted = Arc::clone(&traffic);
-        steered.counts(move || {
-            let (down, up) = counted.bytes();
-            down.saturating_add(up)
-        });
+        let traffic = counted(&steered);
         let ended = tokio::select! {
             ended = splice(tunnel, stream, IDLE_MAX, &traffic) => ended,
             // The rules leave it no access any more.

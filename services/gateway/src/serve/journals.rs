@@ -16,7 +16,6 @@ pub(crate) struct Journals {
 
 impl Journals {
     pub(super) async fn open(config: &Config, context: &Context) -> Result<Self, RunError> {
-        keep_private(config)?;
         let (vitals, vitals_watch) =
             open_journal(config, "vitals", config.vitals_limits(), context).await?;
         let (alerts, alerts_watch) =
@@ -92,7 +91,7 @@ async fn open_journal(
 }
 
 /// Waiting readings must not be readable by other users of this machine.
-fn keep_private(config: &Config) -> Result<(), RunError> {
+pub(super) fn keep_private(config: &Config) -> Result<(), RunError> {
     let refused = config.data_dir.join("rejected.jsonl");
     private_files::folder(&config.data_dir)
         .and_then(|()| private_files::folder(&config.data_dir.join("journal")))

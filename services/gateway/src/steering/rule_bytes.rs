@@ -1,15 +1,13 @@
 //! Bytes of flows by the steering rule that decided about them, and by its mode.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use contracts::paths::RuleUse;
+use service_kit::labels::{Labels, OTHER};
 use tunnel::steering_rules::{Decision, Mode};
 
 /// Rules between two reports; bytes of further ones are added to [`OTHER`]. A document has fewer.
 const RULES_MAX: usize = 512;
-/// Rules with a Prometheus series of their own since the start; further ones share [`OTHER`].
-const SERIES_MAX: usize = 64;
-const OTHER: &str = "other";
 
 /// A rule and its mode; the name is empty where no rule decides.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,7 +45,7 @@ impl RuleKey {
 #[derive(Debug, Default)]
 pub(super) struct RuleBytes {
     since: BTreeMap<RuleKey, u64>,
-    series: BTreeSet<String>,
+    series: Labels,
 }
 
 impl RuleBytes {
@@ -74,13 +72,7 @@ impl RuleBytes {
         if rule.is_empty() {
             return "none".to_owned();
         }
-        if !self.series.contains(rule) {
-            if self.series.len() >= SERIES_MAX {
-                return OTHER.to_owned();
-            }
-            self.series.insert(rule.to_owned());
-        }
-        rule.to_owned()
+        self.series.of(rule)
     }
 
     /// The bytes since the last call, those of most bytes first.
@@ -123,6 +115,6 @@ mod tests {
         let taken = bytes.take();
         assert_eq!(taken.len(), RULES_MAX + 1);
         assert_eq!((taken[0].rule.as_str(), taken[0].bytes), (OTHER, 9));
-        assert!(bytes.series.len() <= SERIES_MAX);
+        assert_eq!(bytes.series_of("one-more"), OTHER);
     }
 }

@@ -16,6 +16,7 @@ pub mod grpc;
 pub mod guesses;
 mod health;
 pub mod https;
+pub mod labels;
 pub mod names;
 mod network;
 pub mod own_clock;

@@ -95,7 +95,7 @@ pub struct Recorder {
     folder: PathBuf,
     table: PathTable,
     shutdown: Shutdown,
-    /// By gateway. One that has ended stays until it is stopped or started again.
+    /// By gateway. One that has ended stays until it is stopped or any recording starts.
     open: Mutex<BTreeMap<String, Open>>,
 }
 
@@ -109,7 +109,6 @@ struct Open {
 struct Shared {
     recording: Recording,
     until: Instant,
-    ended: bool,
 }
 
 impl Recorder {
@@ -148,7 +147,7 @@ impl Recorder {
         let gateway = self.gateway(wanted.gateway.as_deref())?;
         let folder = self.folder.join(&gateway);
         let mut open = self.open.lock();
-        open.retain(|_, it| !it.shared.lock().ended);
+        open.retain(|_, it| !it.thread.is_finished());
         if open.contains_key(&gateway) {
             return Err(QlogError::Recorded(gateway));
         }
@@ -167,11 +166,10 @@ impl Recorder {
         };
         let in_folder =
             |error: io::Error| QlogError::Folder(format!("{}: {error}", folder.display()));
-        make_private(&folder).map_err(in_folder)?;
+        private_files::folder(&folder).map_err(in_folder)?;
         let shared = Arc::new(Mutex::new(Shared {
             recording: recording.clone(),
             until: Instant::now() + Duration::from_secs(wanted.seconds),
-            ended: false,
         }));
         let (stop, stopped) = mpsc::channel();
         let writer = Writer {
@@ -212,14 +210,16 @@ impl Recorder {
             if it.thread.join().is_err() {
                 tracing::error!(gateway = name, "a recording ended with a panic");
             }
-            ended.push(shown(&it.shared));
+            ended.push(shown(&it.shared, true));
         }
         ended
     }
 
     pub fn list(&self) -> Vec<Recording> {
         let open = self.open.lock();
-        open.values().map(|it| shown(&it.shared)).collect()
+        let each = open.values();
+        each.map(|it| shown(&it.shared, it.thread.is_finished()))
+            .collect()
     }
 
     /// The named gateway, if it has a path here, or the only one.
@@ -241,11 +241,11 @@ impl Recorder {
     }
 }
 
-fn shown(shared: &Mutex<Shared>) -> Recording {
+fn shown(shared: &Mutex<Shared>, has_ended: bool) -> Recording {
     let shared = shared.lock();
     let left = shared.until.saturating_duration_since(Instant::now());
     Recording {
-        seconds_left: if shared.ended { 0 } else { left.as_secs() },
+        seconds_left: if has_ended { 0 } else { left.as_secs() },
         ..shared.recording.clone()
     }
 }
@@ -255,15 +255,6 @@ fn is_name(name: &str) -> bool {
     (1..=NAME_CHARS_MAX).contains(&name.len())
         && !name.starts_with('.')
         && (name.bytes()).all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte))
-}
-
-/// Addresses of people's homes are nobody else's business.
-fn make_private(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
 }
 
 struct Writer {
@@ -297,7 +288,6 @@ impl Writer {
                 break;
             }
         }
-        self.shared.lock().ended = true;
     }
 
     fn sample(&mut self) -> io::Result<()> {
@@ -383,12 +373,10 @@ fn files(folder: &Path) -> io::Result<Vec<(SystemTime, PathBuf, u64)>> {
 }
 
 fn create(folder: &Path) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
     let path = folder.join(format!("{}.{ENDING}", unix_us()));
-    fs::OpenOptions::new()
+    private_files::options()
         .write(true)
         .create_new(true)
-        .mode(0o600)
         .open(path)
 }
 

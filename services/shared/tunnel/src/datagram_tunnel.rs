@@ -151,7 +151,7 @@ impl Arrivals {
         by_frames: Option<(&HttpDatagrams, StreamId)>,
         ordered_by: Option<Arc<Paths>>,
     ) -> Self {
-        let queue = Queue::ordered(kind, ordered_by.filter(|_| kind.is_ordered()));
+        let queue = Queue::ordered(kind, ordered_by);
         let flow = by_frames.map(|(datagrams, id)| datagrams.enter(id, queue.clone()));
         Self { queue, flow }
     }

@@ -255,6 +255,13 @@ impl Order {
             released.dropped = 1;
             return released;
         }
+        if number == lane.next {
+            lane.advance(number);
+            released.packets.push(packet);
+            self.note_late(now, overtaken_at);
+            self.release_next(place.lane, &mut released);
+            return released;
+        }
         let until = now + bound;
         self.held_bytes += packet.len();
         self.due.insert((until, place.lane, number));
@@ -265,12 +272,9 @@ impl Order {
             packet,
         };
         lane.held.insert(number, held);
-        let is_next = number == lane.next;
         self.note_late(now, overtaken_at);
         if is_full || bound.is_zero() {
             self.release(place.lane, number, &mut released);
-        } else if is_next {
-            self.release_next(place.lane, &mut released);
         }
         released
     }
