@@ -65,7 +65,8 @@ impl Described<'_> {
         }
         for (field, text) in [("application", self.application), ("group", self.group)] {
             if !is_text(text, NAME_CHARS_MAX) {
-                let reason = format!("is longer than {NAME_CHARS_MAX} characters");
+                let reason =
+                    format!("is longer than {NAME_CHARS_MAX} characters or has control characters");
                 return Err(wrong(field, reason));
             }
         }
@@ -117,9 +118,13 @@ pub async fn explain(
         return Err(ExplainError::NoPaths);
     }
     let gateway_version = version_at(&reports);
-    let history = store.stored_history(&scope, STEERING, SUBJECT, DOCUMENTS_MAX);
-    let history = history.await?;
+    let newest_of = async |most| store.stored_history(&scope, STEERING, SUBJECT, most).await;
+    let mut history = newest_of(1).await?;
     let newest = history.first().map_or(0, |stored| stored.version);
+    // Usually the gateway has the newest one.
+    if gateway_version != 0 && gateway_version != newest {
+        history = newest_of(DOCUMENTS_MAX).await?;
+    }
     // A gateway with a version that is not stored any more is judged by the newest one.
     let obeyed = history.iter().find(|it| it.version == gateway_version);
     let (version, document) = match obeyed.or(history.first()) {

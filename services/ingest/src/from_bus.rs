@@ -15,7 +15,7 @@ use crate::high_alerts::{ALERTS_MAX, HighAlerts};
 /// Records taken from the bus at once; further records wait there.
 const BATCH_RECORDS_MAX: usize = 512;
 /// Interval at which the store is read anyway. A record that came while the store was read is
-/// missed for so long.
+/// missed or undone for so long.
 const REFRESH: Duration = Duration::from_secs(60);
 
 /// Keeps the alerts in step with bus and store until shutdown.

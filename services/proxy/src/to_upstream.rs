@@ -94,6 +94,9 @@ impl Upstream {
         let id = &gateway.id;
         let authority = request.authority().clone();
         let by_udp = request.is_udp();
+        // Changes after this admission end the tunnel.
+        let mut policy = self.policy.clone();
+        policy.mark_unchanged();
         let admitted = self.admit(gateway, &authority, by_udp).await;
         let reached = match admitted {
             Some(admitted) => self.reach(&admitted, request.is_udp()).await,
@@ -117,7 +120,7 @@ impl Upstream {
         // Dropping the tunnel resets it.
         let carried = tokio::select! {
             carried = carry => carried,
-            () = self.forbidden(gateway, &authority, by_udp) => {
+            () = self.forbidden(policy, gateway, &authority, by_udp) => {
                 tracing::info!(gateway = id, %authority, "tunnel ended: the policy has changed");
                 return;
             }
@@ -144,8 +147,13 @@ impl Upstream {
     }
 
     /// Ends when a change of the policy refuses the destination.
-    async fn forbidden(&self, gateway: &GatewayId, authority: &Authority, by_udp: bool) {
-        let mut policy = self.policy.clone();
+    async fn forbidden(
+        &self,
+        mut policy: watch::Receiver<Arc<Policy>>,
+        gateway: &GatewayId,
+        authority: &Authority,
+        by_udp: bool,
+    ) {
         while policy.changed().await.is_ok() {
             if self.admit(gateway, authority, by_udp).await.is_none() {
                 return;

@@ -30,6 +30,11 @@ export function costText({ monthBytes, pricePerGb }: AccessUse): string {
   return pricePerGb > 0 ? `costs ${((Number(monthBytes) / 1e9) * pricePerGb).toFixed(2)} so far` : "";
 }
 
+// useText is the month of the access with its price.
+export function useText(access: AccessUse): string {
+  return [monthText(access), costText(access)].filter((text) => text !== "").join(" · ");
+}
+
 // rulesText names the rules whose flows may use the access, with their modes.
 export function rulesText({ rules, rank }: AccessUse): string {
   const named = rules.filter(({ rule }) => rule !== "").map(({ rule, mode }) => `${rule} (${mode})`);

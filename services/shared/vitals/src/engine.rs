@@ -557,23 +557,20 @@ impl Engine {
             true => since_us.saturating_add(for_us).min(edge.time_us),
             false => edge.time_us,
         };
-        let alerts = {
-            let evidence = Evidence {
-                time_us: began_us,
-                value: edge.value,
-                device: edge.device.clone(),
-                gateway: edge.gateway.clone(),
-                summary: edge.summary.clone(),
-                traceparent: edge.traceparent.clone(),
-                backfill: self.backfill,
-            };
-            match edge.resolved {
-                true => episodes.ended_at_edge(subject, since_us, edge.time_us, &evidence),
-                false => {
-                    let alert = episodes.began(subject, Source::Edge, since_us, &evidence);
-                    alert.into_iter().collect()
-                }
-            }
+        let evidence = Evidence {
+            time_us: began_us,
+            value: edge.value,
+            device: edge.device.clone(),
+            gateway: edge.gateway.clone(),
+            summary: edge.summary.clone(),
+            traceparent: edge.traceparent.clone(),
+            backfill: self.backfill,
+        };
+        let alerts = if edge.resolved {
+            episodes.ended_at_edge(subject, since_us, edge.time_us, &evidence)
+        } else {
+            let alert = episodes.began(subject, Source::Edge, since_us, &evidence);
+            alert.into_iter().collect()
         };
         self.note(alerts)
     }

@@ -1,6 +1,6 @@
 // The paths of the selected patient's gateway: rate, round trip, loss, data of the month and rules
 // in force, and the demonstration's cut button.
-import { costText, monthText, rulesText, versionText } from "../access";
+import { rulesText, useText, versionText } from "../access";
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { nowS } from "../clock";
 import { PathState, type Link } from "../gen/braid/paths/v1/paths_pb";
@@ -167,7 +167,7 @@ function pathRow(first: PathItem, actions: LinkActions): Row<PathItem> {
       const access = item.track?.access;
       use.hidden = access === undefined;
       if (access) {
-        setText(month, [monthText(access), costText(access)].filter((text) => text !== "").join(" · "));
+        setText(month, useText(access));
         setText(rules, rulesText(access));
       }
       const up = item.link?.up ?? true;

@@ -1,6 +1,6 @@
 // The data of every gateway's accesses, those nearest to their cap first, and why a flow takes
 // which.
-import { byUrgency, capShare, costText, monthText, rulesText, versionText } from "../access";
+import { byUrgency, capShare, rulesText, useText, versionText } from "../access";
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import type { ExplainSteeringResponse } from "../gen/braid/query/v1/query_pb";
 import type { Model, PathTrack } from "../model";
@@ -31,7 +31,7 @@ export function steeringView(model: Model, actions: SteeringActions): { element:
   const search = h("input", { type: "search", class: "search", placeholder: "Find a gateway", "aria-label": "Find a gateway", spellcheck: "false", autocomplete: "off" });
   const list = h("ul", { class: "accesses" });
   const more = h("p", { class: "more" });
-  const empty = h("p", { class: "empty" }, "No gateway has reported its data yet.");
+  const empty = h("p", { class: "empty" });
   const all = h("details", { class: "all-accesses" }, h("summary", {}, "Data of all gateways"), search, list, more, empty);
   const explain = actions.mayAct ? explainForm(actions) : undefined;
   const element = h("section", { class: "panel steering-panel", "aria-label": "Data and steering of all gateways" }, h("header", {}, h("h2", {}, "Data and steering"), count), all, explain?.element);
@@ -78,7 +78,7 @@ function accessRow(first: PathTrack): Row<PathTrack> {
     update({ access, steeringVersion }) {
       if (!access) return;
       setText(version, versionText(steeringVersion));
-      setText(month, [monthText(access), costText(access)].filter((text) => text !== "").join(" · "));
+      setText(month, useText(access));
       const share = capShare(access);
       cap.hidden = access.capBytes === undefined;
       bar.style.width = `${Math.min(100, share * 100)}%`;
