@@ -144,6 +144,7 @@ need_peers() {
 # libraries of its own folder.
 need_curl() {
   local version=trixie root
+  case $(curl --help proxy 2>/dev/null) in *--proxy-http2*) return ;; esac
   root=$cache/curl-$version
   [ -x "$root/curl" ] && { ln -sfn "curl-$version" "$cache/curl"; return; }
   command -v mmdebstrap >/dev/null || apt_install mmdebstrap

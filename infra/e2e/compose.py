@@ -183,7 +183,6 @@ def prometheus_sees(registry):
         time.sleep(0.5)
 
 
-# Panels whose subject may not occur in a run of a minute.
 # Panels and columns without data: no steering document is in force here, so no access has a cap.
 MAY_BE_EMPTY = {
     "Paths / Used part of the cap",

@@ -28,7 +28,7 @@ impl Decay {
     }
 }
 
-/// Load of a resource at a time.
+/// Capacity of a resource over time.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Capacity {
     Constant,

@@ -27,8 +27,8 @@ fn filled(steps: Vec<(f64, f64)>, queue_bytes: u64) -> f64 {
 }
 
 /// A link that serves for 20 ms and hardly for the next 20, as cellular ones do. Its losses are not
-/// those of cross-traffic, and the window reaches over the pause. Taken for a stranger's queue it
-/// reached 90 %.
+/// those of cross-traffic, and the window reaches over the pause. Taken for a queue of
+/// cross-traffic it reached 90 %.
 #[test]
 fn a_link_that_serves_in_bursts_is_filled() {
     let steps = (0..2000).map(|step| {

@@ -147,6 +147,8 @@ fn build_go_peers() -> Option<PathBuf> {
         ])
         .arg(&built)
         .arg(".")
+        // need.sh has the modules.
+        .env("GOPROXY", "off")
         .current_dir(sources)
         .output()
         .unwrap();

@@ -2,7 +2,7 @@
 //!
 //! Three carriers of the LTE drive generator are probed at once. Assumed: a round trip of 40 ms and
 //! the time that 50 kB take at the capacity, at most 1.5 s. Loss is 0.1 %, and up to 20 % more
-//! below 2 Mbit/s. No capacity is a cut.
+//! below 2 Mbit/s. A capacity of zero is a cut.
 
 use path_probe::{AsymmetricEwma, Check, Estimate, Ewma, Hysteresis, Need, OneWayLoss, Selector};
 

@@ -19,7 +19,7 @@ const CLOCK_OFFSET_US: u64 = 3_000_000_000;
 /// Data packets beside the probes, where there are any.
 const DATA_BYTES: u64 = 1200;
 
-/// Measurements of one end.
+/// Event that an end saw.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Seen {
     AtClient(Observation),

@@ -13,11 +13,9 @@ use super::{budget, product, speed, transfer, yardstick};
 use crate::command::LabError;
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
-use crate::references;
 use crate::rival;
 use crate::scenario::{HEADER_SHARE, Interface, RateSpec, Scenario};
 use crate::selection::Selection;
-use crate::studies::yardstick::ratio_min;
 
 use crate::wire::NOT_COMPLETED;
 
@@ -392,16 +390,14 @@ impl Session<'_> {
             };
             let legs = yardstick::run(&scenario, &self.identities, self.options.attempts)?;
             let (best, ratio) = (legs.best_leg_mbit(), legs.ratio());
+            let figure = legs.figure(profile);
             for (leg, run) in yardstick::NAMES.into_iter().zip(legs.runs) {
                 self.row(&format!("{name}.{leg}"), run);
             }
             self.say(&format!(
                 "{name}: {ratio:.2} times the best single leg ({best:.1} Mbit/s)"
             ));
-            let id = format!("{name}.ratio");
-            let theirs = references::figure(&id);
-            self.figures
-                .push(Figure::at_least(id, "x", theirs, ratio_min(profile), ratio));
+            self.figures.push(figure);
         }
         Ok(())
     }

@@ -24,7 +24,6 @@ use crate::plot::{Axis, Boxes, Lines};
 use crate::references;
 use crate::report::mean;
 use crate::scenario::{Controller, Direction, Scenario};
-use crate::studies::yardstick::ratio_min;
 
 /// Runs are made again until the machine keeps up, at most so often.
 const ATTEMPTS: u32 = 3;
@@ -356,19 +355,16 @@ fn yardstick(task: &Task<'_>) -> Result<Exhibit, LabError> {
                 .map(|run| format!("{:.2}", of_yardstick::mbit(&run.0))),
         );
         let doubtful = legs.runs.iter().filter(|run| !run.0.kept.up).count();
-        let id = format!("kernel.yardstick.{profile}.ratio");
-        let theirs = references::figure(&id);
+        let figure = legs.figure(profile);
         row.push(format!("{:.2}", legs.ratio()));
-        row.push(theirs.map_or_else(String::new, |ratio| format!("{ratio:.2}")));
+        row.push(
+            figure
+                .reference
+                .map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+        );
         row.push(format!("{doubtful}"));
         table.row(row);
-        exhibit.figures.push(Figure::at_least(
-            id,
-            "x",
-            theirs,
-            ratio_min(profile),
-            legs.ratio(),
-        ));
+        exhibit.figures.push(figure);
     }
     bar.finish_and_clear();
     exhibit.tables.push(table);

@@ -5,8 +5,11 @@ use super::bed::{KernelError, KernelReport};
 use super::compare::believed;
 use super::identities::Identities;
 use super::inner;
+use crate::figures::Figure;
+use crate::references;
 use crate::scenario::{Scenario, ScenarioError};
-use crate::studies::yardstick;
+use crate::studies::versions::goodput;
+use crate::studies::yardstick::{self, ratio_min};
 
 /// Profiles of different kinds, of the sixteen: each run lasts seconds.
 pub(super) const PROFILES: [&str; 6] = [
@@ -60,11 +63,17 @@ pub(super) fn run(
 }
 
 pub(super) fn mbit(run: &KernelReport) -> f64 {
-    let report = &run.report;
-    report.delivered_bytes as f64 * 8e-6 / report.from_connect_s.max(1e-3)
+    goodput(&run.report)
 }
 
 impl Legs {
+    /// Both paths beside the best leg, with the ratio of mqvpn's best setting.
+    pub(super) fn figure(&self, profile: &str) -> Figure {
+        let id = format!("kernel.yardstick.{profile}.ratio");
+        let theirs = references::figure(&id);
+        Figure::at_least(id, "x", theirs, ratio_min(profile), self.ratio())
+    }
+
     pub(super) fn best_leg_mbit(&self) -> f64 {
         mbit(&self.runs[0].0).max(mbit(&self.runs[1].0))
     }

@@ -73,9 +73,12 @@ pub(super) fn offers(access: &Access, gateways: f64) -> Result<[Offer; HOURS], N
         let key = (mbit.to_bits(), users.to_bits());
         let of_cell = match known.get(&key) {
             Some(of_cell) => *of_cell,
-            None => cell(access, senders, mbit, users)?,
+            None => {
+                let of_cell = cell(access, senders, mbit, users)?;
+                known.insert(key, of_cell);
+                of_cell
+            }
         };
-        known.insert(key, of_cell);
         *offer = Offer {
             usable_mbit: of_cell.0 * cells,
             gateway_mbit: of_cell.1 / senders,

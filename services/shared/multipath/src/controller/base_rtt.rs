@@ -13,7 +13,7 @@ const OWN_QUEUE_FACTOR: f64 = 1.45;
 /// Deep probes with an unchanged round trip until the path counts as longer. Cross-traffic with
 /// most of the link hardly notices one deep probe, and may show the same queue twice.
 const UNCHANGED_MIN: u32 = 2;
-/// Without known cross-traffic, a round trip beyond this factor of the base RTT leads  to a deep
+/// Without known cross-traffic, a round trip beyond this factor of the base RTT leads to a deep
 /// probe. After a drop of the rate the sender's own queue stands.
 const LONG_QUEUE_FACTOR: f64 = 1.5;
 /// A queue longer than the base RTT was the sender's own if a probe leaves less than this part of
