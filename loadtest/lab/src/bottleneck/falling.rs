@@ -82,8 +82,8 @@ fn lowest_half_second(link: &LinkReport) -> f64 {
 }
 
 /// Time until the queue was first down to one round trip, in round trips with the queue that the
-/// drop leaves. Bytes in flight at the drop take one of these, whatever the sender does. Second: the
-/// queue's p95 from then on, in bare round trips.
+/// drop leaves. Bytes in flight at the drop take one of these, whatever the sender does. The second
+/// value is the queue's p95 from then on, in bare round trips.
 fn drained(link: &LinkReport) -> (f64, f64) {
     let after = link.queueing.iter().filter(|sample| sample.0 >= DROP_S);
     let longest = after
