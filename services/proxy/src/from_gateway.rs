@@ -2,10 +2,13 @@
 //!
 //! TLS has verified the certificate's chain before a session arrives here. The certificate must
 //! name a gateway, by itself or by the policy; other certificates are refused. A session that comes
-//! before the list of revoked gateways is known waits for that list (`from_path_telemetry`).
+//! before the list of revoked gateways is known waits for that list (`from_path_telemetry`). A
+//! session ends when its certificate is revoked, or when the policy no longer maps it to the same
+//! gateway (`mapping`).
 
 use std::{sync::Arc, time::Instant};
 
+use rustls_pki_types::CertificateDer;
 use service_kit::{
     Shutdown,
     tls::{Fingerprint, GatewayId, PeerId},
@@ -15,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use tunnel::{ServerSession, SessionHandle, StatusCode, TunnelServer};
 
 use crate::{
+    mapping::Mapping,
     policy::Policy,
     revocations::Known,
     sessions::{Entered, NoPlace, Sessions},
@@ -70,23 +74,35 @@ impl FromGateway {
 
     /// Serves the session if it is admitted.
     fn begin(&self, session: ServerSession) {
-        let Some(entered) = self.admit(&session) else {
+        let Some((entered, certificate)) = self.admit(&session) else {
             return;
         };
         let handle = session.handle().clone();
-        let revoked = revoked(
-            self.known.clone(),
-            entered.gateway(),
-            session.peer_certificate().map(Fingerprint::of),
-        );
         let gateway = entered.gateway().clone();
+        let fingerprint = Fingerprint::of(&certificate);
+        let revoked = revoked(self.known.clone(), &gateway, fingerprint);
+        let policy = self.policy.clone();
+        let mut mapping = Mapping::watch(policy, certificate, gateway.clone(), &self.tasks);
         let upstream = self.upstream.clone();
-        let serving = serve(session, entered, upstream.clone(), self.tasks.clone());
+        let serving = serve(
+            session,
+            entered,
+            mapping.clone(),
+            upstream.clone(),
+            self.tasks.clone(),
+        );
         self.tasks.spawn(async move {
             let mut serving = std::pin::pin!(serving);
             tokio::select! {
                 () = serving.as_mut() => return,
                 () = revoked => {}
+                withdrawn = mapping.withdrawn() => {
+                    let (session, gateway) = (handle.number(), &gateway.id);
+                    tracing::warn!(session, gateway, %withdrawn, "session closed");
+                    count_refused(withdrawn.label());
+                    handle.close(&withdrawn.to_string());
+                    return serving.await;
+                }
             }
             tracing::warn!(
                 session = handle.number(),
@@ -101,18 +117,25 @@ impl FromGateway {
         });
     }
 
-    fn identify(&self, session: &ServerSession) -> Result<GatewayId, String> {
+    fn identify(
+        &self,
+        session: &ServerSession,
+    ) -> Result<(GatewayId, CertificateDer<'static>), String> {
         let certificate = session
             .peer_certificate()
             .ok_or_else(|| "no certificate".to_owned())?;
-        self.policy.borrow().identify(certificate)
+        let gateway = self.policy.borrow().identify(certificate)?;
+        Ok((gateway, certificate.clone()))
     }
 
-    fn admit(&self, session: &ServerSession) -> Option<Entered<SessionHandle>> {
+    fn admit(
+        &self,
+        session: &ServerSession,
+    ) -> Option<(Entered<SessionHandle>, CertificateDer<'static>)> {
         let handle = session.handle();
         let remote = session.remote_address();
-        let gateway = match self.identify(session) {
-            Ok(gateway) => gateway,
+        let (gateway, certificate) = match self.identify(session) {
+            Ok(identified) => identified,
             Err(reason) => {
                 tracing::warn!(%remote, reason, "session refused");
                 count_refused("identity");
@@ -123,13 +146,13 @@ impl FromGateway {
         // Checked before the session takes a place: a revoked certificate must not evict the
         // session of its successor.
         let id = PeerId::Gateway(gateway.clone());
-        let certificate = session.peer_certificate().map(Fingerprint::of);
+        let fingerprint = Fingerprint::of(&certificate);
         let known = self.known.borrow().clone();
         if known == Known::Unheard {
             refuse_unheard(session);
             return None;
         }
-        if known.refuses(&id, certificate.as_ref()) {
+        if known.refuses(&id, Some(&fingerprint)) {
             tracing::warn!(%remote, gateway = gateway.id, "session refused: the certificate is revoked");
             count_refused("revoked");
             handle.close("the certificate is revoked");
@@ -144,7 +167,7 @@ impl FromGateway {
                 tracing::info!(%remote, tenant = gateway.tenant, gateway = gateway.id, session = handle.number(), %transport, "session");
                 metrics::counter!("braid_proxy_sessions_total", "transport" => transport.as_str())
                     .increment(1);
-                Some(entered)
+                Some((entered, certificate))
             }
             Err(full) => {
                 tracing::warn!(%remote, gateway = gateway.id, %full, "session refused");
@@ -173,11 +196,11 @@ fn refuse_unheard(session: &ServerSession) {
 fn revoked(
     mut known: watch::Receiver<Known>,
     gateway: &GatewayId,
-    certificate: Option<Fingerprint>,
+    certificate: Fingerprint,
 ) -> impl Future<Output = ()> + use<> {
     let id = PeerId::Gateway(gateway.clone());
     async move {
-        let refused = |known: &Known| known.refuses(&id, certificate.as_ref());
+        let refused = |known: &Known| known.refuses(&id, Some(&certificate));
         if known.wait_for(refused).await.is_err() {
             // The follower of revocations has ended, so no revocation can come.
             std::future::pending::<()>().await;
@@ -188,6 +211,7 @@ fn revoked(
 async fn serve(
     mut session: ServerSession,
     entered: Entered<SessionHandle>,
+    mapping: Mapping,
     upstream: Arc<Upstream>,
     tasks: TaskTracker,
 ) {
@@ -195,6 +219,7 @@ async fn serve(
         let (urgency, is_plain) = (request.urgency(), request.is_plain());
         let (quotas, upstream) = (entered.quotas(), upstream.clone());
         let gateway = entered.gateway().clone();
+        let mut mapping = mapping.clone();
         tasks.spawn(async move {
             let place = match quotas.tunnel(urgency, is_plain, Instant::now()) {
                 Ok(place) => Ok(place),
@@ -202,7 +227,11 @@ async fn serve(
                 Err(NoPlace::Full(limit)) => Err(limit),
             };
             match place {
-                Ok(_place) => upstream.serve(&gateway, request).await,
+                // Dropping the tunnel resets it.
+                Ok(_place) => tokio::select! {
+                    () = upstream.serve(&gateway, request) => {}
+                    _ = mapping.withdrawn() => {}
+                },
                 Err(limit) => {
                     let gateway = &gateway.id;
                     // Written once in 10 s for each gateway and limit.

@@ -15,6 +15,7 @@ mod from_gateway;
 mod from_path_telemetry;
 mod ip_destinations;
 mod leases;
+mod mapping;
 mod outbox;
 mod path_reports;
 mod path_series;

@@ -16,10 +16,11 @@ use rustls::{
     pki_types::PrivateKeyDer,
     sign::{CertifiedKey, SingleCertAndKey},
 };
-use service_kit::tls::PeerId;
+use service_kit::{telemetry::metrics_handle, tls::PeerId};
 use testkit::{DEADLINE, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tunnel::{OpenError, StatusCode, Tunnel, TunnelStream, Urgency};
+use tokio::time::{Instant, timeout_at};
+use tunnel::{OpenError, StatusCode, Tunnel, TunnelEvent, TunnelStream, Urgency};
 
 async fn open(tunnel: &Tunnel, to: SocketAddr) -> Result<TunnelStream, OpenError> {
     within(tunnel.open_tcp(&authority_of(to), Urgency::Bulk)).await
@@ -53,9 +54,9 @@ fn group(gateways: &str, allow: &[SocketAddr]) -> String {
 }
 
 async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + DEADLINE;
+    let deadline = Instant::now() + DEADLINE;
     while !holds().await {
-        assert!(tokio::time::Instant::now() < deadline, "never: {what}");
+        assert!(Instant::now() < deadline, "never: {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -182,6 +183,107 @@ async fn a_certificate_of_another_make_is_the_gateway_that_the_policy_names() {
     );
     assert!(kept_out, "{opened:?}");
     for tunnel in [known, other, unknown] {
+        tunnel.close().await;
+    }
+    proxy.stop().await;
+}
+
+/// Longest time from a change of the file to the end of the sessions that it refuses.
+const SESSION_END_MAX: Duration = Duration::from_secs(2);
+
+fn identity(host: &str, tenant: &str) -> String {
+    let san = format!("san = \"dns:{host}.example.org\"");
+    format!("[[identity]]\n{san}\ntenant = \"{tenant}\"\ngateway = \"{host}\"\n")
+}
+
+/// A client with a session and an open tunnel.
+struct Client {
+    tunnel: Tunnel,
+    stream: TunnelStream,
+    events: tokio::sync::broadcast::Receiver<TunnelEvent>,
+}
+
+impl Client {
+    async fn new(tunnel: Tunnel, to: SocketAddr) -> Self {
+        let mut stream = open(&tunnel, to).await.unwrap();
+        echoes(&mut stream).await;
+        let events = tunnel.events();
+        Self {
+            tunnel,
+            stream,
+            events,
+        }
+    }
+
+    async fn session_ends(&mut self, by: Instant) {
+        let down = async {
+            while !matches!(
+                self.events.recv().await.unwrap(),
+                TunnelEvent::SessionDown { .. }
+            ) {}
+        };
+        timeout_at(by, down).await.unwrap();
+    }
+}
+
+/// Sessions that the proxy closed for this reason.
+fn closed(reason: &str) -> usize {
+    let line = format!("braid_proxy_sessions_refused_total{{reason=\"{reason}\"}} ");
+    let rendered = metrics_handle().render();
+    let value = rendered.lines().find_map(|it| it.strip_prefix(&line));
+    value.map_or(0, |value| value.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_ends_when_the_policy_maps_its_certificate_otherwise() {
+    metrics_handle();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("policy.toml");
+    let to = echo().await;
+    let groups = group("\"lab/*\", \"other/*\"", &[to]);
+    let before = ["kept", "gone", "moved"].map(|host| identity(host, "lab"));
+    std::fs::write(&file, before.concat() + &groups).unwrap();
+    let elsewhere = Elsewhere::new();
+    let flags = ["--policy", file.to_str().unwrap(), "--tcp-fallback", "true"];
+    let proxy = Proxy::start_believing(&flags, &elsewhere.authority).await;
+    let tls = |host: &str| {
+        let mut tls = (*proxy.gateway().client_config(&[tunnel::ALPN])).clone();
+        let key = elsewhere.sign(&format!("{host}.example.org"));
+        tls.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(key));
+        Arc::new(tls)
+    };
+    let by_udp = |host: &str| Client::new(proxy.tunnel_as(tls(host), &fast(), DEADLINE).0, to);
+    let by_tcp = |host: &str| Client::new(proxy.tunnel_without_udp(tls(host), DEADLINE), to);
+    let mut kept = [by_udp("kept").await, by_tcp("kept").await];
+    let mut gone = [by_udp("gone").await, by_tcp("gone").await];
+    let mut moved = [by_udp("moved").await, by_tcp("moved").await];
+    let own = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
+    assert!(is_forbidden(&own, to).await);
+
+    let after = identity("kept", "lab") + &identity("moved", "other");
+    std::fs::write(&file, after + &groups).unwrap();
+    let by = Instant::now() + SESSION_END_MAX;
+    for client in gone.iter_mut().chain(&mut moved) {
+        client.session_ends(by).await;
+    }
+    assert_eq!((closed("unmapped"), closed("remapped")), (2, 2));
+    // The next session belongs to another tenant, which must not resume the tunnel of the first.
+    for client in &mut moved {
+        let mut fresh = open(&client.tunnel, to).await.unwrap();
+        echoes(&mut fresh).await;
+        let resumed = within(client.stream.read(&mut [0])).await;
+        assert!(resumed.is_err(), "{resumed:?}");
+    }
+    for client in &mut kept {
+        echoes(&mut client.stream).await;
+        while let Ok(event) = client.events.try_recv() {
+            let is_down = matches!(event, TunnelEvent::SessionDown { .. });
+            assert!(!is_down, "the session of a mapped certificate");
+        }
+    }
+    assert!(is_forbidden(&own, to).await);
+    let clients = kept.into_iter().chain(gone).chain(moved);
+    for tunnel in clients.map(|client| client.tunnel).chain([own]) {
         tunnel.close().await;
     }
     proxy.stop().await;
