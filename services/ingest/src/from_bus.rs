@@ -14,8 +14,7 @@ use crate::high_alerts::{ALERTS_MAX, HighAlerts};
 
 /// Records taken from the bus at once; further records wait there.
 const BATCH_RECORDS_MAX: usize = 512;
-/// Interval at which the store is read anyway. A record that came while the store was read is
-/// missed or undone for so long.
+/// Interval at which the store is read anyway.
 const REFRESH: Duration = Duration::from_secs(60);
 
 /// Keeps the alerts in step with bus and store until shutdown.
@@ -49,11 +48,16 @@ async fn read(store: &dyn Store, alerts: &HighAlerts, missed: &Notify, shutdown:
     };
     let mut backoff = Backoff::for_reconnect();
     loop {
-        let wait = match store.alerts(&Scope::Service, &query).await {
-            Ok(stored) => {
+        alerts.on_reading();
+        let stored = store.alerts(&Scope::Service, &query).await;
+        let wait = match stored.map(|stored| alerts.on_stored(stored)) {
+            Ok(true) => {
                 backoff.reset();
-                alerts.on_stored(stored);
                 REFRESH
+            }
+            Ok(false) => {
+                tracing::debug!("too many alerts came while the open ones were read");
+                backoff.next_delay()
             }
             // The last answer stays in force.
             Err(error) => {

@@ -1,7 +1,9 @@
 //! Open alerts of high priority, for the gateways of their patients.
 //!
 //! A gateway uploads redundantly while one is open that nobody has acknowledged. The store is read
-//! at the start and at intervals, and the bus brings what changes between.
+//! at the start and at intervals, and the bus brings what changes between. A record that the bus
+//! brings during a reading may be newer than the answer of the store, so it is kept and applied to
+//! that answer: of two records of one alert the later revision holds.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +19,9 @@ use tokio::sync::watch;
 pub(crate) const ALERTS_MAX: usize = 10_000;
 /// Alerts in one answer. One patient's are few, so only a gateway of very many patients has more.
 pub(crate) const ANSWER_ALERTS_MAX: usize = 1_024;
+/// Records of the bus that are kept during one reading of the store. If more come, the reading
+/// counts for nothing and is repeated.
+const MEANWHILE_MAX: usize = 4_096;
 
 #[derive(Debug, Default)]
 struct Known {
@@ -25,38 +30,80 @@ struct Known {
     count: usize,
 }
 
+#[derive(Debug, Default)]
+struct State {
+    /// `None`: the store was not read yet.
+    known: Option<Known>,
+    /// Records since the running reading of the store began; empty without a reading.
+    meanwhile: Vec<Alert>,
+    reading: Reading,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    #[default]
+    Idle,
+    Running,
+    /// More than `MEANWHILE_MAX` records came.
+    Overtaken,
+}
+
 #[derive(Debug)]
 pub(crate) struct HighAlerts {
-    /// `None`: the store was not read yet.
-    known: Mutex<Option<Known>>,
+    state: Mutex<State>,
     changed: watch::Sender<()>,
 }
 
 impl Default for HighAlerts {
     fn default() -> Self {
         HighAlerts {
-            known: Mutex::default(),
+            state: Mutex::default(),
             changed: watch::Sender::new(()),
         }
     }
 }
 
 impl HighAlerts {
-    /// Replaces everything by what the store has.
-    pub(crate) fn on_stored(&self, alerts: impl IntoIterator<Item = Alert>) {
+    /// Must be called before each reading of the store.
+    pub(crate) fn on_reading(&self) {
+        let mut state = self.state.lock();
+        state.meanwhile.clear();
+        state.reading = Reading::Running;
+    }
+
+    /// Replaces everything by what the store has and the bus brought during the reading. Returns
+    /// `false` if too many records came: the state is unchanged, and the store must be read again.
+    pub(crate) fn on_stored(&self, alerts: impl IntoIterator<Item = Alert>) -> bool {
+        let mut state = self.state.lock();
+        let reading = std::mem::take(&mut state.reading);
+        let meanwhile = std::mem::take(&mut state.meanwhile);
+        if reading == Reading::Overtaken {
+            return false;
+        }
         let mut known = Known::default();
-        alerts.into_iter().for_each(|alert| {
+        for alert in alerts.into_iter().chain(meanwhile) {
             known.take(alert);
-        });
-        *self.known.lock() = Some(known);
+        }
+        state.known = Some(known);
+        drop(state);
         self.changed.send_replace(());
+        true
     }
 
     /// Takes the next revision of an alert. Before the first reading of the store it counts for
     /// nothing: the store has it by then.
     pub(crate) fn on_alert(&self, alert: Alert) {
-        let mut known = self.known.lock();
-        if known.as_mut().is_some_and(|known| known.take(alert)) {
+        let mut state = self.state.lock();
+        if state.reading == Reading::Running {
+            match state.meanwhile.len() < MEANWHILE_MAX {
+                true => state.meanwhile.push(alert.clone()),
+                false => {
+                    state.reading = Reading::Overtaken;
+                    state.meanwhile.clear();
+                }
+            }
+        }
+        if state.known.as_mut().is_some_and(|known| known.take(alert)) {
             self.changed.send_replace(());
         }
     }
@@ -68,8 +115,8 @@ impl HighAlerts {
 
     /// Those of these patients. `None`: not known yet.
     pub(crate) fn of<'a>(&self, patients: impl Iterator<Item = &'a String>) -> Option<Answer> {
-        let known = self.known.lock();
-        let known = known.as_ref()?;
+        let state = self.state.lock();
+        let known = state.known.as_ref()?;
         let alerts = patients.filter_map(|patient| known.by_patient.get(patient));
         let alerts = alerts.flat_map(BTreeMap::values);
         let alerts = alerts.map(|(_, alert)| alert.clone());
@@ -193,8 +240,60 @@ mod tests {
         let alerts = HighAlerts::default();
         let many = (0..=ALERTS_MAX).map(|n| alert(&n.to_string(), 1, AlertState::Active));
         alerts.on_stored(many);
-        let known = alerts.known.lock().as_ref().map(|known| known.count);
+        let known = alerts.state.lock().known.as_ref().map(|it| it.count);
         assert_eq!(known, Some(ALERTS_MAX));
         assert_eq!(of_ada(&alerts).map(|it| it.len()), Some(ANSWER_ALERTS_MAX));
+    }
+
+    #[test]
+    fn a_reading_of_the_store_undoes_nothing_that_came_meanwhile() {
+        let alerts = HighAlerts::default();
+        let raised = |id| alert(id, 1, AlertState::Active);
+        alerts.on_reading();
+        assert!(alerts.on_stored(["1", "2"].map(raised)));
+        // The store answers with what it had before these three.
+        alerts.on_reading();
+        alerts.on_alert(alert("1", 2, AlertState::Acknowledged));
+        alerts.on_alert(alert("2", 2, AlertState::Resolved));
+        alerts.on_alert(raised("3"));
+        assert!(alerts.on_stored(["1", "2"].map(raised)));
+        let then = vec![("1".to_owned(), true), ("3".to_owned(), false)];
+        assert_eq!(of_ada(&alerts), Some(then.clone()));
+        // A later answer that has them is not undone by an earlier revision.
+        alerts.on_reading();
+        alerts.on_alert(raised("1"));
+        let stored = [alert("1", 2, AlertState::Acknowledged), raised("3")];
+        assert!(alerts.on_stored(stored));
+        assert_eq!(of_ada(&alerts), Some(then));
+        // Records from before a reading are in its answer.
+        alerts.on_reading();
+        assert!(alerts.on_stored([]));
+        assert_eq!(of_ada(&alerts), Some(vec![]));
+    }
+
+    #[test]
+    fn records_during_the_first_reading_count() {
+        let alerts = HighAlerts::default();
+        alerts.on_reading();
+        alerts.on_alert(alert("1", 1, AlertState::Active));
+        assert_eq!(of_ada(&alerts), None);
+        assert!(alerts.on_stored([]));
+        assert_eq!(of_ada(&alerts), Some(vec![("1".to_owned(), false)]));
+    }
+
+    #[test]
+    fn a_reading_during_too_many_records_counts_for_nothing() {
+        let alerts = HighAlerts::default();
+        alerts.on_reading();
+        assert!(alerts.on_stored([]));
+        alerts.on_reading();
+        for n in 0..=MEANWHILE_MAX {
+            alerts.on_alert(alert("1", n as u32 + 1, AlertState::Active));
+        }
+        assert!(!alerts.on_stored([]));
+        assert_eq!(of_ada(&alerts), Some(vec![("1".to_owned(), false)]));
+        alerts.on_reading();
+        assert!(alerts.on_stored([]));
+        assert_eq!(of_ada(&alerts), Some(vec![]));
     }
 }
