@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 
 import yaml
 
@@ -230,6 +231,52 @@ def policies(rendered):
     check(done.returncode != 0 and "form" in done.stderr, "refused: an unknown key of the backends' policies")
 
 
+def policy_file(rendered):
+    """The proxy's policy: the ConfigMap is its file, which changes without a restart, and the network policy
+    opens the ways of its groups."""
+    def proxy(text):
+        found = objects(text)
+        return (found["StatefulSet", "proxy"]["spec"]["template"], tomllib.loads(found["ConfigMap", "proxy-policy"]["data"]["policy.toml"]),
+                found["NetworkPolicy", "proxy"])
+
+    before, document, _ = proxy(rendered["defaults"])
+    container, = before["spec"]["containers"]
+    check(document == {}, "defaults: the policy is empty")
+    check("--policy=/etc/braid/policy.toml" in container["args"], "defaults: the proxy follows its policy from the first on")
+    mount, = [it for it in container["volumeMounts"] if it["name"] == "policy"]
+    check(mount == {"name": "policy", "mountPath": "/etc/braid", "readOnly": True}
+          and {"name": "policy", "configMap": {"name": "proxy-policy"}} in before["spec"]["volumes"],
+          "the policy is mounted as a folder, which the kubelet brings up to date")
+
+    values = {"groups": [{"name": 'ward "7"', "gateways": ["acme/gw-1", "hospital/*"], "allow": ["updates.example.org:8443"], "allowPrivate": ["pacs:104"]}],
+              "identities": [{"san": "dns:*.vpn.example.org", "tenant": "acme"}, {"san": "email:anna@example.org", "tenant": "acme", "gateway": "anna"}]}
+    rendered["policy"] = render(CHART, "--set-json", "proxy.policy=" + json.dumps(values))
+    every_installation("policy", objects(rendered["policy"]))
+    after, document, ways = proxy(rendered["policy"])
+    check(document == {"group": [{"name": 'ward "7"', "gateways": ["acme/gw-1", "hospital/*"], "allow": ["updates.example.org:8443"], "allow_private": ["pacs:104"],
+                                  "allow_ip": []}], "identity": values["identities"]}, "policy: the file says what the values say")
+    check(after == before, "policy: a change of it restarts no pod")
+    check(anywhere(ways) == [8443, 8443, 104, 104], "policy: the proxy comes to the ports of its groups")
+    packets = render(CHART, "--set", "proxy.ip.enabled=true", "--set", "proxy.ip.allow={10.8.0.0/24}", "--set-json",
+                     "proxy.policy.groups=" + json.dumps([{"name": "g", "gateways": ["acme/*"], "allowIp": ["0.0.0.0/0"]}]))
+    blocks = [peer["ipBlock"] for rule in proxy(packets)[2]["spec"]["egress"] for peer in rule.get("to", []) if "ipBlock" in peer]
+    check([it["cidr"] for it in blocks] == ["10.8.0.0/24", "0.0.0.0/0"] and "10.0.0.0/8" in blocks[1]["except"], "policy: packets of a group have their ways out")
+
+    def group(**values):
+        return {"proxy": {"policy": {"groups": [{"name": "g", "gateways": ["acme/*"], **values}]}}}
+
+    def identity(**values):
+        return {"proxy": {"policy": {"identities": [{"san": "dns:a.example", "tenant": "acme", **values}]}}}
+    refused("a group's packets of nobody", group(allowIp=["10.8.0.0/24"]), "proxy.ip.enabled")
+    refused("a gateway without a tenant", group(gateways=["gw-1"]), "gateways")
+    refused("a group's destination without a port", group(allow=["records.example"]), "allow")
+    refused("an unknown key of a group", group(allow_private=["pacs:104"]), "allow_private")
+    refused("an identity for nobody", identity(), "either a star or a gateway")
+    refused("an identity for everybody and one", identity(san="dns:*.example", gateway="a"), "either a star or a gateway")
+    refused("an identity of another kind", identity(san="ip:10.0.0.1", gateway="a"), "san")
+    refused("a policy as text", {"proxy": {"policy": "[[group]]"}}, "policy")
+
+
 def canary(rendered):
     """The dashboard's own webhook: its address comes from a Secret, and the network policy permits it."""
     def dashboard(text):
@@ -431,7 +478,7 @@ def packets(rendered):
           "packets: the proxy itself has as few rights as without")
     device = [it for it in pod["volumes"] if "hostPath" in it]
     check(device == [{"name": "tun", "hostPath": {"path": "/dev/net/tun", "type": "CharDevice"}}]
-          and {it["mountPath"] for it in pod["containers"][0]["volumeMounts"]} == {"/run/braid", "/var/lib/braid", "/dev/net/tun"}, "packets: of the node the proxy has this device alone")
+          and {it["mountPath"] for it in pod["containers"][0]["volumeMounts"]} == {"/run/braid", "/etc/braid", "/var/lib/braid", "/dev/net/tun"}, "packets: of the node the proxy has this device alone")
     check([it["cidr"] for it in ways] == ["0.0.0.0/0", "10.8.0.0/24", "::/0"] and "10.0.0.0/8" in ways[0]["except"] and "except" not in ways[1]
           and "fc00::/7" in ways[2]["except"], "packets: the ways out are those of the list, without what is inside of networks")
     check([name for name, template in pods(objects(rendered["packets"])) if "NET_ADMIN" in json.dumps(template)] == ["proxy"], "packets: nobody else has a right")
@@ -586,6 +633,7 @@ def main():
     canary(rendered)
     provider(rendered)
     packets(rendered)
+    policy_file(rendered)
     engines(rendered)
     upgrades()
     odd(rendered)
