@@ -187,8 +187,23 @@ impl Packets {
             ended = self.agree(&tunnel, &gate, standing) => ended,
             ended = self.bring(&tunnel, &gate) => ended.into(),
             ended = self.fetch(&tunnel, &gate) => ended.into(),
+            () = self.follow_size(&tunnel) => unreachable!("never ends"),
         };
         ended
+    }
+
+    /// Keeps the device's MTU at the size that the paths carry; never returns. Between two tunnels
+    /// the MTU stays.
+    async fn follow_size(&self, tunnel: &IpTunnel) {
+        let mut size = tunnel.packet_size();
+        while size.changed().await.is_ok() {
+            let size = *size.borrow_and_update();
+            if let Some(size) = size {
+                self.device.set_mtu(size).await;
+            }
+        }
+        // The tunnel has ended, and says so elsewhere.
+        std::future::pending().await
     }
 
     /// Asks for an address, and applies the proxy's answers.
@@ -285,6 +300,10 @@ impl Packets {
             };
             let passes = gate.read().leaving(packet);
             match passes {
+                Ok(_) if let Some(answer) = tunnel.too_big(packet) => {
+                    self.device.send(&answer);
+                    lane.count_dropped("too_big");
+                }
                 // The tunnel counts packets that it drops for lack of room.
                 Ok(_) => {
                     if tunnel.send(packet) {

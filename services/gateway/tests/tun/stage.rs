@@ -39,6 +39,9 @@ pub const LISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
 pub const UNLISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 1, 2);
 pub const PORT: u16 = 9_000;
 
+/// The gateway's port for SOCKS5, in its namespace.
+pub const LISTEN: &str = "127.0.0.1:9001";
+
 /// Longer than an answer takes; an unanswered packet was dropped.
 pub const SILENCE: Duration = Duration::from_secs(1);
 
@@ -151,7 +154,7 @@ impl Stage {
         let files = authority
             .issue(&PeerId::gateway("acme", "gw-1"), &[])
             .unwrap();
-        let mut flags = line(&format!("gateway --listen 127.0.0.1:0 --proxy {}", proxy()));
+        let mut flags = line(&format!("gateway --listen {LISTEN} --proxy {}", proxy()));
         flags.extend(["--path-telemetry".to_owned(), String::new()]);
         // A gateway without sensors.
         flags.extend(["--ingest".to_owned(), String::new()]);
@@ -231,6 +234,17 @@ pub fn own(world: &World) -> Ipv4Addr {
     let text = String::from_utf8(shown.stdout).unwrap();
     let address = text.split("inet ").nth(1).unwrap();
     address.split('/').next().unwrap().parse().unwrap()
+}
+
+/// The MTU of the TUN device of a side.
+pub fn mtu(world: &World, side: &str) -> usize {
+    let shown = std::process::Command::new("ip")
+        .args(["-n", &world.name(side), "-o", "link", "show", "dev", TUN])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(shown.stdout).unwrap();
+    let after = text.split(" mtu ").nth(1).unwrap();
+    after.split(' ').next().unwrap().parse().unwrap()
 }
 
 /// Asks until it works.

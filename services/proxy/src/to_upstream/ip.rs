@@ -45,6 +45,8 @@ pub(crate) struct IpUpstream {
     /// By assigned address; bounded by the leases.
     members: RwLock<HashMap<IpAddr, Arc<Member>>>,
     lanes: [Lane; 2],
+    /// The device's MTU, once it follows the paths of members.
+    mtu: tokio::sync::Mutex<Option<u16>>,
 }
 
 /// The tunnel that owns an address.
@@ -83,6 +85,7 @@ impl IpUpstream {
             leases: Mutex::new(settings.pools),
             members: RwLock::default(),
             lanes: ["up", "down"].map(Lane::of_packets),
+            mtu: tokio::sync::Mutex::default(),
         }))
     }
 
@@ -106,6 +109,10 @@ impl IpUpstream {
             return count_dropped("down", "unknown");
         };
         match member.gate.arriving(packet) {
+            Ok(_) if let Some(answer) = member.tunnel.too_big(packet) => {
+                self.device.send(&answer);
+                count_dropped("down", "too_big");
+            }
             // The tunnel counts packets that it drops for lack of room.
             Ok(_) => {
                 if member.tunnel.send(packet) {
@@ -172,6 +179,7 @@ impl IpUpstream {
             return ended.into();
         }
         let mut policy = self.policy.clone();
+        let mut size = tunnel.packet_size();
         let replaced = CancellationToken::new();
         let mut held = Held {
             upstream: self.clone(),
@@ -202,6 +210,10 @@ impl IpUpstream {
                     Err(ended) => return ended.into(),
                 },
                 () = replaced.cancelled() => return Ended::Replaced,
+                Ok(()) = size.changed() => {
+                    let own = *size.borrow_and_update();
+                    self.follow_sizes(own).await;
+                }
                 Ok(()) = policy.changed() => {
                     // The gateway asks again, and gets its new routes.
                     if self.routes(gateway).await.as_ref() != Some(&held.gate.routes) {
@@ -209,6 +221,20 @@ impl IpUpstream {
                     }
                 }
             }
+        }
+    }
+
+    /// Keeps the device's MTU at the largest size of a tunnel; those of less answer for themselves.
+    async fn follow_sizes(&self, changed: Option<u16>) {
+        let mut mtu = self.mtu.lock().await;
+        let sizes = |member: &Arc<Member>| *member.tunnel.packet_size().borrow();
+        let others = self.members.read().values().filter_map(sizes).max();
+        let largest = others.max(changed);
+        if let Some(largest) = largest
+            && *mtu != Some(largest)
+        {
+            self.device.set_mtu(largest).await;
+            *mtu = Some(largest);
         }
     }
 

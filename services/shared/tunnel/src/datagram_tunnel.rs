@@ -6,15 +6,16 @@
 //! own capsules on the stream, in order.
 
 mod order;
+pub(crate) mod packet_size;
 pub(crate) mod payload;
 pub(crate) mod queue;
 
-use std::{future::poll_fn, io, sync::Arc, task::Poll};
+use std::{future::poll_fn, io, sync::Arc, task::Poll, time::Instant};
 
 use bytes::Bytes;
 use h3::quic::StreamId;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
@@ -24,6 +25,7 @@ use crate::{
     stream::{ConnectStream, WireError},
 };
 use order::Numbers;
+use packet_size::{LOOK_EVERY, PacketSize};
 use payload::{Arrived, Decoder, Head, MalformedDatagram, capsule};
 use queue::Queue;
 
@@ -92,6 +94,7 @@ impl Kind {
 pub(crate) struct DatagramTunnel {
     leaving: Queue,
     arriving: Queue,
+    packet_size: watch::Receiver<Option<u16>>,
     _end: DropGuard,
 }
 
@@ -110,6 +113,12 @@ impl DatagramTunnel {
     /// Cancel-safe; for one receiver at a time.
     pub(crate) async fn receive(&self) -> Result<Bytes, TunnelEnded> {
         self.arriving.next().await
+    }
+
+    /// The largest packet of IP that fits into one packet of each path; `None` until it is known,
+    /// or if datagrams are no frames.
+    pub(crate) fn packet_size(&self) -> &watch::Receiver<Option<u16>> {
+        &self.packet_size
     }
 
     pub(crate) fn ended(&self) -> Option<TunnelEnded> {
@@ -191,6 +200,8 @@ impl Arrivals {
         spoken: Option<Spoken>,
     ) -> DatagramTunnel {
         let end = CancellationToken::new();
+        let packet_size = watch::Sender::default();
+        let known = packet_size.subscribe();
         let courier = Courier {
             stream: Mutex::new(stream),
             leaving: Queue::leaving(
@@ -200,10 +211,12 @@ impl Arrivals {
             flow: self.flow,
             numbers: self.queue.is_ordered().then(Mutex::default),
             arriving: self.queue,
+            packet_size,
         };
         let tunnel = DatagramTunnel {
             leaving: courier.leaving.clone(),
             arriving: courier.arriving.clone(),
+            packet_size: known,
             _end: end.clone().drop_guard(),
         };
         tokio::spawn(courier.run(spoken, end, replaced));
@@ -220,6 +233,7 @@ struct Courier {
     /// The numbers of packets that leave, if an order is agreed; never contended either.
     numbers: Option<Mutex<Numbers>>,
     arriving: Queue,
+    packet_size: watch::Sender<Option<u16>>,
 }
 
 impl Courier {
@@ -235,6 +249,7 @@ impl Courier {
         let reason = tokio::select! {
             reason = self.send_all(to_say) => reason,
             reason = self.receive_all(heard) => reason,
+            () = self.follow_paths() => unreachable!("looks for ever"),
             () = replaced => TunnelEnded::Session,
             // The reason is not reported any more.
             () = end.cancelled() => TunnelEnded::ByPeer,
@@ -256,6 +271,24 @@ impl Courier {
             Poll::Ready(())
         })
         .await;
+    }
+
+    /// Tells the packet size; never returns.
+    async fn follow_paths(&self) {
+        let flow = self.flow.as_ref();
+        let Some(flow) = flow.filter(|_| self.leaving.kind() == Kind::Ip) else {
+            return std::future::pending().await;
+        };
+        let head = Head::longest(self.numbers.is_some());
+        let mut size = PacketSize::default();
+        loop {
+            if self.stream.lock().peer_takes_datagrams()
+                && let Some(size) = size.look(Instant::now(), flow.payload_bytes_max(&head))
+            {
+                self.packet_size.send_replace(Some(size));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 
     async fn send_all(&self, mut to_say: Option<mpsc::Receiver<Bytes>>) -> TunnelEnded {

@@ -137,6 +137,13 @@ impl DatagramFlow {
         self.datagrams.0.waiting_bytes.clone()
     }
 
+    /// The longest payload behind `head` that a frame carries now; none if the peer takes none.
+    pub(crate) fn payload_bytes_max(&self, head: &Head) -> usize {
+        let length_max = self.datagrams.0.connection.max_datagram_size().unwrap_or(0);
+        let before = self.prefix.len() + head.len();
+        length_max.min(LENGTH_MAX).saturating_sub(before)
+    }
+
     /// Sends a datagram as a frame. Returns false if it is too large for one, or the peer accepts
     /// none.
     pub(crate) async fn send(
@@ -146,8 +153,7 @@ impl DatagramFlow {
     ) -> Result<bool, noq::ConnectionError> {
         let connection = &self.datagrams.0.connection;
         let length = self.prefix.len() + head.len() + payload.len();
-        let length_max = connection.max_datagram_size().unwrap_or(0);
-        if length > length_max.min(LENGTH_MAX) {
+        if payload.len() > self.payload_bytes_max(head) {
             return Ok(false);
         }
         let mut datagram = BytesMut::with_capacity(length);

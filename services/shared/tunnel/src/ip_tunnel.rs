@@ -3,11 +3,19 @@
 
 pub(crate) mod capsule;
 
-use bytes::Bytes;
-use tokio::sync::Mutex;
+use std::time::{Duration, Instant};
 
-use crate::datagram_tunnel::{Capsules, DatagramTunnel, TunnelEnded};
+use bytes::Bytes;
+use tokio::sync::{Mutex, watch};
+
+use crate::{
+    datagram_tunnel::{Capsules, DatagramTunnel, TunnelEnded},
+    ip::too_big,
+};
 pub use capsule::{IpAddressEntry, IpCapsule};
+
+/// Answers to packets that are too large, each second; beyond it they go as capsules.
+const ANSWERS_MAX: u32 = 100;
 
 /// Packets between a gateway and a proxy. Dropping it ends the request.
 #[derive(Debug)]
@@ -16,6 +24,8 @@ pub struct IpTunnel {
     leaving: tokio::sync::mpsc::Sender<Bytes>,
     /// For one receiver at a time.
     arriving: Mutex<tokio::sync::mpsc::Receiver<capsule::Raw>>,
+    /// The begin of a second, and the answers given in it.
+    answers: parking_lot::Mutex<(Instant, u32)>,
 }
 
 impl IpTunnel {
@@ -24,12 +34,35 @@ impl IpTunnel {
             packets,
             leaving: capsules.leaving,
             arriving: Mutex::new(capsules.arriving),
+            answers: parking_lot::Mutex::new((Instant::now(), 0)),
         }
     }
 
     /// Queues one packet; returns whether there was room. Otherwise the packet is lost and counted.
     pub fn send(&self, packet: &[u8]) -> bool {
         self.packets.send(packet)
+    }
+
+    /// The largest packet that goes in one piece over each path; `None` until it is known, or if no
+    /// size matters.
+    pub fn packet_size(&self) -> watch::Receiver<Option<u16>> {
+        self.packets.packet_size().clone()
+    }
+
+    /// The answer of ICMP to the sender of a packet that is larger than that. `None` if the packet
+    /// is to be sent: it fits, or nobody may be answered and it goes as a capsule.
+    pub fn too_big(&self, packet: &[u8]) -> Option<Vec<u8>> {
+        let size = (*self.packets.packet_size().borrow())?;
+        if packet.len() <= usize::from(size) {
+            return None;
+        }
+        let answer = too_big(packet, size)?;
+        let mut answers = self.answers.lock();
+        if answers.0.elapsed() > Duration::from_secs(1) {
+            *answers = (Instant::now(), 0);
+        }
+        answers.1 += 1;
+        (answers.1 <= ANSWERS_MAX).then_some(answer)
     }
 
     /// The next packet. Cancel-safe; for one receiver at a time.

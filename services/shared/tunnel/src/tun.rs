@@ -18,12 +18,11 @@ use rtnetlink::{
 use service_kit::{Warning, WarningHandle};
 use tun_rs::{AsyncDevice, DeviceBuilder};
 
-use crate::ip::IpPrefix;
+use crate::{datagram_tunnel::packet_size::PACKET_BYTES_MIN, ip::IpPrefix};
 
-/// Largest packet that the kernel delivers in one piece: the minimum that IPv6 demands of a link
-/// (RFC 8200, 5; RFC 9484, 7). With the headers of QUIC, UDP and IP it fits into one packet of most
-/// networks. A larger packet would travel as a capsule, behind repairs of the stream.
-const TUN_MTU: u32 = 1_280;
+/// Largest packet that the kernel delivers in one piece until the paths' size is known. With the
+/// headers of QUIC, UDP and IP it fits into one packet of most networks.
+const TUN_MTU: u32 = PACKET_BYTES_MIN as u32;
 
 /// Packets that wait in the kernel; at the bound the kernel drops the newest. They wait only while
 /// the process does not run, so the bound covers its pauses: 100 ms at 100 Mbit/s. Packets that
@@ -108,6 +107,8 @@ pub struct TunDevice {
     index: u32,
     /// Only the first of consecutive packets that the kernel refuses is logged.
     refuses: AtomicBool,
+    /// This process has no right to set the MTU.
+    has_fixed_mtu: AtomicBool,
 }
 
 impl TunDevice {
@@ -126,6 +127,7 @@ impl TunDevice {
             name: name.to_owned(),
             index,
             refuses: AtomicBool::new(false),
+            has_fixed_mtu: AtomicBool::new(false),
         })
     }
 
@@ -199,6 +201,33 @@ impl TunDevice {
         match set {
             Err(error) if error.is_forbidden() => self.check_up().await,
             set => set,
+        }
+    }
+
+    /// Sets the largest packet that the kernel delivers in one piece. Without the right the MTU of
+    /// the device's creator stays.
+    pub async fn set_mtu(&self, bytes: u16) {
+        if self.has_fixed_mtu.load(Ordering::Relaxed) {
+            return;
+        }
+        let device = self.name();
+        let link = LinkUnspec::new_with_index(self.index)
+            .mtu(bytes.into())
+            .build();
+        let set = self.ask("setting its MTU", async |handle| {
+            handle.link().set(link).execute().await
+        });
+        match set.await {
+            Ok(()) => tracing::info!(device, bytes, "the MTU follows the paths"),
+            Err(error) if error.is_forbidden() => {
+                self.has_fixed_mtu.store(true, Ordering::Relaxed);
+                tracing::info!(
+                    device,
+                    bytes,
+                    "no right to set the MTU; larger packets are answered"
+                );
+            }
+            Err(error) => tracing::warn!(%error, bytes, "the MTU stays"),
         }
     }
 

@@ -112,6 +112,11 @@ impl Head {
         };
         Self { bytes, length }
     }
+
+    /// As long as any, with or without an order.
+    pub(super) fn longest(is_ordered: bool) -> Self {
+        Self::new(is_ordered.then_some(Place { lane: 0, number: 0 }))
+    }
 }
 
 impl std::ops::Deref for Head {

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::{
     IpPacket,
+    checksum::checksum_between,
     packet::{HEADER_V6_BYTES, ICMP_V6},
 };
 
@@ -43,21 +44,9 @@ pub fn link_echo(packet: &[u8], own: Ipv6Addr) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// The checksum over a message and its pseudo-header (RFC 8200, 8.1); zero for a message with a
-/// right checksum.
+/// Zero for a message with a right checksum.
 fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
-    let words = message.chunks(2).map(|pair| match pair {
-        [high, low] => u16::from_be_bytes([*high, *low]),
-        _ => u16::from_be_bytes([pair[0], 0]),
-    });
-    let header = source.segments().into_iter().chain(destination.segments());
-    let sum: u32 = header.chain(words).map(u32::from).sum();
-    // The length of a payload has 16 bits.
-    let mut sum = sum + message.len() as u32 + u32::from(ICMP_V6);
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
+    checksum_between(source.into(), destination.into(), ICMP_V6, message)
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-const HEADER_V4_BYTES: usize = 20;
+pub(super) const HEADER_V4_BYTES: usize = 20;
 pub(super) const HEADER_V6_BYTES: usize = 40;
 
 /// Bytes of an ICMP header.
 const HEADER_ICMP_BYTES: usize = 8;
-const ICMP: u8 = 1;
+pub(super) const ICMP: u8 = 1;
 pub(super) const ICMP_V6: u8 = 58;
 
 /// Extension headers of an IPv6 packet; a packet with more is refused. Hosts send at most four.
