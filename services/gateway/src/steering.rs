@@ -74,7 +74,7 @@ struct Table {
     alarmed: bool,
     /// Schedule of the session after the last decision.
     schedule: Schedule,
-    /// Bounded by the bounds on connections of applications.
+    /// Bounded by the bounds on connections of applications and on flows of packets.
     open: BTreeMap<u64, OpenFlow>,
     next: u64,
     rule_bytes: RuleBytes,
@@ -113,6 +113,11 @@ pub struct FlowGuard {
 }
 
 impl FlowGuard {
+    /// Whether the rules leave the flow no access any more.
+    pub fn has_been_cut(&self) -> bool {
+        self.cut.is_cancelled()
+    }
+
     /// Returns when the rules leave the flow no access any more.
     pub async fn is_cut(&self) {
         self.cut.cancelled().await;
@@ -136,6 +141,12 @@ impl Drop for FlowGuard {
 }
 
 impl Flows {
+    /// Open flows.
+    #[cfg(test)]
+    pub(crate) fn open(&self) -> usize {
+        self.0.lock().open.len()
+    }
+
     /// Lets a flow in, or says which rule leaves it no access.
     pub fn enter(&self, flow: Flow) -> Result<FlowGuard, Blocked> {
         let mut table = self.0.lock();

@@ -9,16 +9,26 @@
 //! The gateway's own packets must not use the device. So its access networks are bound to their
 //! devices, which the configuration requires if routes are set.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
+mod packet_flows;
+
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use metrics::Counter;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use tokio::sync::watch;
 use tunnel::{
     IpAddressEntry, IpCapsule, IpGate, IpPrefix, IpRange, IpRanges, IpTunnel, OpenError,
-    PACKET_BYTES_MAX, StatusCode, TunDevice, TunError, Tunnel, TunnelEnded, Urgency,
+    PACKET_BYTES_MAX, PacketFlow, StatusCode, TunDevice, TunError, Tunnel, TunnelEnded, Urgency,
 };
+
+use crate::steering::Flows;
+use packet_flows::PacketFlows;
 
 /// Routes of the device; of a longer list none is set, since a part would lead some packets
 /// elsewhere. The public addresses are 126 prefixes of IPv4 and 320 of IPv6. Each address that the
@@ -41,6 +51,7 @@ const QUESTIONS: [(u64, &str); 2] = [(1, "0.0.0.0/32"), (2, "::/128")];
 pub struct Packets {
     tunnel: Tunnel,
     device: TunDevice,
+    flows: Flows,
     /// Whether routes are set on the device.
     routes: bool,
     warning: WarningHandle,
@@ -105,6 +116,7 @@ impl Packets {
         name: &str,
         routes: bool,
         tunnel: Tunnel,
+        flows: Flows,
         warning: WarningHandle,
     ) -> Result<Self, TunError> {
         let device = TunDevice::open(name)?;
@@ -112,6 +124,7 @@ impl Packets {
         Ok(Self {
             tunnel,
             device,
+            flows,
             routes,
             warning,
             lanes: ["up", "down"].map(Lane::new),
@@ -183,10 +196,11 @@ impl Packets {
 
     async fn carry(&self, tunnel: IpTunnel, standing: &mut Standing) -> Ended {
         let gate = RwLock::new(IpGate::default());
+        let flows = Mutex::new(PacketFlows::new(self.flows.clone(), Instant::now()));
         let ended = tokio::select! {
             ended = self.agree(&tunnel, &gate, standing) => ended,
-            ended = self.bring(&tunnel, &gate) => ended.into(),
-            ended = self.fetch(&tunnel, &gate) => ended.into(),
+            ended = self.bring(&tunnel, &gate, &flows) => ended.into(),
+            ended = self.fetch(&tunnel, &gate, &flows) => ended.into(),
             () = self.follow_size(&tunnel) => unreachable!("never ends"),
         };
         ended
@@ -291,7 +305,12 @@ impl Packets {
     }
 
     /// From programs to the proxy.
-    async fn bring(&self, tunnel: &IpTunnel, gate: &RwLock<IpGate>) -> TunnelEnded {
+    async fn bring(
+        &self,
+        tunnel: &IpTunnel,
+        gate: &RwLock<IpGate>,
+        flows: &Mutex<PacketFlows>,
+    ) -> TunnelEnded {
         let lane = &self.lanes[0];
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         loop {
@@ -299,7 +318,12 @@ impl Packets {
                 continue;
             };
             let passes = gate.read().leaving(packet);
+            let is_steered = |read| {
+                let flow = PacketFlow::to(read, packet);
+                flows.lock().passes(Instant::now(), flow)
+            };
             match passes {
+                Ok(read) if !is_steered(&read) => lane.count_dropped("steering"),
                 Ok(_) if let Some(answer) = tunnel.too_big(packet) => {
                     self.device.send(&answer);
                     lane.count_dropped("too_big");
@@ -316,7 +340,12 @@ impl Packets {
     }
 
     /// From the proxy to programs.
-    async fn fetch(&self, tunnel: &IpTunnel, gate: &RwLock<IpGate>) -> TunnelEnded {
+    async fn fetch(
+        &self,
+        tunnel: &IpTunnel,
+        gate: &RwLock<IpGate>,
+        flows: &Mutex<PacketFlows>,
+    ) -> TunnelEnded {
         let lane = &self.lanes[1];
         loop {
             let packet = match tunnel.receive().await {
@@ -324,6 +353,11 @@ impl Packets {
                 Err(ended) => return ended,
             };
             let passes = gate.read().arriving(&packet);
+            if let Ok(read) = &passes {
+                // The packet has come already; the rules see its flow all the same.
+                let flow = PacketFlow::from(read, &packet);
+                flows.lock().passes(Instant::now(), flow);
+            }
             match passes {
                 Ok(_) if self.device.send(&packet) => lane.passed(packet.len()),
                 Ok(_) => lane.count_dropped("device"),

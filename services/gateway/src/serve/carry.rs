@@ -114,7 +114,8 @@ async fn open_tun(
 ) -> Result<Packets, RunError> {
     let (tunnel, flows) = (&parts.tunnel, parts.flows.clone());
     let warning = context.health().warning("tun");
-    let opened = Packets::open(name, config.tun_routes, tunnel.clone(), warning).await?;
+    let routes = config.tun_routes;
+    let opened = Packets::open(name, routes, tunnel.clone(), flows.clone(), warning).await?;
     if config.tun_tcp == TunTcp::Streams {
         redirect_tcp(name, tunnel, flows.clone(), &opened, context);
     }

@@ -266,12 +266,21 @@ impl World {
 
     /// Bytes that a device of the gateway has received.
     pub fn received(&self, device: &str) -> u64 {
+        self.counted(device, "RX:")
+    }
+
+    /// Bytes that a device of the gateway has sent.
+    pub fn sent(&self, device: &str) -> u64 {
+        self.counted(device, "TX:")
+    }
+
+    fn counted(&self, device: &str, direction: &str) -> u64 {
         let output = Command::new("ip")
             .args(["-n", &self.name("gw"), "-s", "-o", "link", "show", device])
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let counters = text.split_once("RX:").unwrap().1;
+        let counters = text.split_once(direction).unwrap().1;
         let number = counters
             .split_whitespace()
             .find_map(|word| word.parse().ok());

@@ -2,6 +2,7 @@
 
 mod checksum;
 mod echo;
+mod flow;
 mod gate;
 mod packet;
 mod prefix;
@@ -9,6 +10,7 @@ mod ranges;
 mod too_big;
 
 pub use echo::link_echo;
+pub use flow::PacketFlow;
 pub use gate::{IpGate, NotPassed};
 pub use packet::{IpPacket, MalformedPacket};
 pub use prefix::{IpPrefix, NotAPrefix};

@@ -82,7 +82,7 @@ pub use http::{StatusCode, uri::Authority};
 pub use interfaces::Interface;
 pub use ip::{
     IpGate, IpPacket, IpPrefix, IpRange, IpRanges, MalformedPacket, NotAPrefix, NotPassed,
-    link_echo,
+    PacketFlow, link_echo,
 };
 pub use ip_tunnel::{IpAddressEntry, IpCapsule, IpTunnel};
 pub use masquerade::{MasqueradeError, masquerade};

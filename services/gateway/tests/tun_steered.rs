@@ -1,0 +1,129 @@
+//! Packets of a TUN device obey the steering rules. A flow that must not be split stays on one
+//! access, both ways, and goes on over the other one when that is cut. Skips on hosts without
+//! namespaces.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "tun/stage.rs"]
+mod stage;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use stage::{DEVICES, LISTED, PORT, Stage, own, ping, until};
+use testkit::{link::LinkConfig, netns::World};
+
+const LINK: (f64, Duration) = (20e6, Duration::from_millis(10));
+/// More than one access carries.
+const BITS_PER_S: f64 = 30e6;
+const PAYLOAD_BYTES: usize = 1_200;
+const LASTS: Duration = Duration::from_secs(3);
+
+/// Share of the bytes that keepalives, pings and path reports have on the other access.
+const ASIDE_MAX: f64 = 0.02;
+
+const RULE: &str = r#"
+format = 1
+
+[[rule]]
+name = "voice"
+match = { application = ["tun"], protocol = ["udp"], port = ["9000"] }
+mode = "active-standby"
+accesses = ["wwan0", "wlan0"]
+"#;
+
+/// Bytes that each access has carried, both ways.
+fn carried(world: &World) -> [u64; 2] {
+    DEVICES.map(|(device, _)| world.received(device) + world.sent(device))
+}
+
+/// Sends for a while.
+// Blocks the thread of one program.
+#[allow(clippy::disallowed_methods)]
+fn send(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), lasts: Duration) {
+    let socket = UdpSocket::bind(from).unwrap();
+    socket.connect(to).unwrap();
+    let interval = Duration::from_secs_f64(PAYLOAD_BYTES as f64 * 8.0 / BITS_PER_S);
+    let start = Instant::now();
+    let mut number = 0;
+    while start.elapsed() < lasts {
+        let due = start + interval.mul_f64(f64::from(number));
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let _ = socket.send(&[7; PAYLOAD_BYTES]);
+        number += 1;
+    }
+}
+
+/// The share of the slower part of what both accesses carry while datagrams go up or down.
+fn share_aside(stage: &Stage, up: bool) -> f64 {
+    let here = own(&stage.world);
+    let flow = move |lasts| match up {
+        true => send((here, 0), (LISTED, PORT), lasts),
+        false => send((LISTED, PORT), (here, 5_000), lasts),
+    };
+    let side = if up { "gw" } else { "far" };
+    // The rules see the flow, and both ends learn the schedule.
+    stage
+        .run(side, move || flow(Duration::from_secs(1)))
+        .join()
+        .unwrap();
+    let before = carried(&stage.world);
+    stage.run(side, move || flow(LASTS)).join().unwrap();
+    let after = carried(&stage.world);
+    let [first, second] = [0, 1].map(|at| (after[at] - before[at]) as f64);
+    println!("up: {up}: {first:.0} and {second:.0} bytes");
+    assert!(first + second > 1e6, "nothing passes");
+    first / (first + second)
+}
+
+fn start(flags: &str) -> Option<Stage> {
+    let links = [LINK; 2].map(|(rate, delay)| LinkConfig::new(rate, delay));
+    let stage = Stage::start_over(links, flags)?;
+    let answered = stage.run("gw", || until(|| ping(IpAddr::from(LISTED), 1)));
+    answered.join().unwrap();
+    Some(stage)
+}
+
+#[test]
+fn a_flow_that_must_not_be_split_stays_on_one_access() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("steering.toml");
+    std::fs::write(&file, RULE).unwrap();
+    let flags = format!("--tun-routes --steering {}", file.display());
+    let Some(stage) = start(&flags) else {
+        return;
+    };
+    for up in [true, false] {
+        let aside = share_aside(&stage, up);
+        assert!(aside < ASIDE_MAX, "{up}: {aside}");
+    }
+    // The standby takes over.
+    let (device, net) = DEVICES[1];
+    stage.world.cut(device, net);
+    let here = own(&stage.world);
+    let ear = stage.run("far", || UdpSocket::bind((LISTED, PORT)).unwrap());
+    let ear = ear.join().unwrap();
+    ear.set_read_timeout(Some(stage::SILENCE)).unwrap();
+    let socket = stage.run("gw", move || UdpSocket::bind((here, 0)).unwrap());
+    let socket = socket.join().unwrap();
+    socket.connect((LISTED, PORT)).unwrap();
+    until(|| {
+        socket.send(b"goes on").unwrap();
+        ear.recv(&mut [0; 16]).ok()
+    });
+    stage.stop();
+}
+
+#[test]
+fn without_a_rule_it_uses_both() {
+    let Some(stage) = start("--tun-routes") else {
+        return;
+    };
+    for up in [true, false] {
+        let aside = share_aside(&stage, up);
+        assert!((0.1..0.9).contains(&aside), "{up}: {aside}");
+    }
+    stage.stop();
+}
