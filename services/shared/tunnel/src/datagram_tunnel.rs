@@ -9,6 +9,7 @@ mod order;
 pub(crate) mod packet_size;
 pub(crate) mod payload;
 pub(crate) mod queue;
+mod standing;
 
 use std::{future::poll_fn, io, sync::Arc, task::Poll, time::Instant};
 
@@ -317,7 +318,7 @@ impl Courier {
 
     async fn send(&self, payload: &[u8]) -> Result<(), WireError> {
         let kind = self.leaving.kind();
-        let place = |numbers: &Mutex<Numbers>| numbers.lock().next(payload);
+        let place = |numbers: &Mutex<Numbers>| numbers.lock().next(kind, payload);
         let head = Head::new(self.numbers.as_ref().map(place));
         if let Some(flow) = &self.flow
             && self.stream.lock().peer_takes_datagrams()

@@ -13,7 +13,7 @@ pub(crate) const CONNECT_UDP: &str = "connect-udp";
 /// `:protocol` of RFC 9484.
 pub(crate) const CONNECT_IP: &str = "connect-ip";
 
-/// Header of a request for IP and of its answer: packets have places in an order.
+/// Header of a request for IP or UDP and of its answer: datagrams have places in an order.
 const ORDER: HeaderName = HeaderName::from_static("braid-order");
 const ORDER_VALUE: HeaderValue = HeaderValue::from_static("1");
 
@@ -99,7 +99,9 @@ pub(crate) fn connect_udp(
     authority: &Authority,
     urgency: Urgency,
 ) -> Result<Request<()>, ExtendedRequestError> {
-    extended(server_name, &udp_target::path(authority)?, urgency)
+    let mut request = extended(server_name, &udp_target::path(authority)?, urgency)?;
+    ask_for_order(request.headers_mut());
+    Ok(request)
 }
 
 /// CONNECT-IP of RFC 9484, for everything that the proxy `server_name` permits.
@@ -112,7 +114,7 @@ pub(crate) fn connect_ip(
     Ok(request)
 }
 
-/// Says that the sender numbers its packets, and puts numbered ones in order. The client proposes
+/// Says that the sender numbers its datagrams, and puts numbered ones in order. The client proposes
 /// it, and it holds if the proxy says the same.
 pub(crate) fn ask_for_order(headers: &mut HeaderMap) {
     headers.insert(ORDER, ORDER_VALUE);
@@ -171,7 +173,7 @@ mod tests {
         ask_for_order(&mut answer);
         assert!(asks_for_order(&answer));
         let udp = connect_udp("proxy", &"[::1]:53".parse().unwrap(), Urgency::Bulk);
-        assert!(!asks_for_order(udp.unwrap().headers()));
+        assert!(asks_for_order(udp.unwrap().headers()));
     }
 
     #[test]

@@ -164,7 +164,7 @@ impl Dispatcher {
                     kind: Kind::Datagrams {
                         of,
                         by_frames: self.datagrams,
-                        ordered: of == Datagrams::Ip && asks_for_order(request.headers()),
+                        ordered: asks_for_order(request.headers()),
                     },
                 };
                 let _ = self.ready.send(request).await;
@@ -281,7 +281,7 @@ enum Kind {
         of: Datagrams,
         /// `None` over TCP.
         by_frames: Option<HttpDatagrams>,
-        /// The client numbers packets, and puts numbered ones in order.
+        /// The client numbers datagrams, and puts numbered ones in order.
         ordered: bool,
     },
 }

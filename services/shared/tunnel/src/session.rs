@@ -358,7 +358,7 @@ impl Session {
             return Err(ConnectError::Refused(StatusCode::NOT_IMPLEMENTED));
         }
         let (stream, answer) = self.ask(request, urgency, self.open.enter()).await?;
-        let ordered = kind == Kind::Ip && request::asks_for_order(&answer);
+        let ordered = request::asks_for_order(&answer);
         let by_frames = match &self.requests {
             Requests::H3 { datagrams, .. } => Some(datagrams).zip(stream.h3_id()),
             Requests::H2(_) => None,

@@ -17,6 +17,8 @@ use std::{
 
 use bytes::Bytes;
 
+use super::Kind;
+
 /// Longest wait for an earlier packet, however far the paths' delays differ.
 pub(crate) const HELD_WITHIN_MAX: Duration = Duration::from_millis(150);
 
@@ -68,9 +70,12 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// The place of the packet that is sent next.
-    pub(crate) fn next(&mut self, packet: &[u8]) -> Place {
-        let lane = lane(packet);
+    /// The place of the packet that is sent next. All datagrams of a UDP tunnel are one flow.
+    pub(crate) fn next(&mut self, kind: Kind, packet: &[u8]) -> Place {
+        let lane = match kind {
+            Kind::Udp => 0,
+            Kind::Ip => lane(packet),
+        };
         let next = &mut self.0[usize::from(lane)];
         let number = *next;
         *next = number.wrapping_add(1);

@@ -1,6 +1,6 @@
 //! HTTP Datagrams (RFC 9297) of CONNECT-UDP (RFC 9298) and CONNECT-IP (RFC 9484). Each has a
-//! context id. With context 0 the payload is one UDP datagram or one IP packet. With context 2 it
-//! is an IP packet with its place in an order. On a stream each is the value of a capsule of type
+//! context id. With context 0 the payload is one UDP datagram or one IP packet. With context 2 its
+//! place in an order comes before it. On a stream each is the value of a capsule of type
 //! DATAGRAM.
 //!
 //! Other contexts and unknown capsule types are skipped, as the RFCs demand. A datagram that is too
@@ -21,7 +21,7 @@ const DATAGRAM: u64 = 0;
 /// The context of payloads, for UDP and for IP.
 const PAYLOAD: u64 = 0;
 
-/// The context of IP packets with a lane (one byte) and a number (four). Both ends agree on it by
+/// The context of payloads with a lane (one byte) and a number (four). Both ends agree on it by
 /// the header `braid-order`.
 const ORDERED: u64 = 2;
 
@@ -51,11 +51,6 @@ impl Kind {
         }
     }
 
-    /// Whether the ends may agree on an order.
-    pub(super) fn is_ordered(self) -> bool {
-        self == Self::Ip
-    }
-
     fn knows(self, kind: u64) -> bool {
         self == Self::Ip && capsule::is_known(kind)
     }
@@ -78,7 +73,7 @@ pub(crate) fn open(kind: Kind, mut datagram: Bytes) -> Result<Option<Payload>, M
     let place = match context {
         PAYLOAD => None,
         // A peer that has not agreed may mean something else, so a short one is no mistake.
-        ORDERED if kind.is_ordered() && datagram.len() >= PLACE_BYTES => Some(Place {
+        ORDERED if datagram.len() >= PLACE_BYTES => Some(Place {
             lane: datagram.get_u8(),
             number: datagram.get_u32(),
         }),
@@ -340,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_survives_the_wire_for_ip_alone() {
+    fn a_place_survives_the_wire() {
         let place = Some(Place {
             lane: 200,
             number: 0x0102_0304,
@@ -349,8 +344,9 @@ mod tests {
         assert_eq!(wire[..8], [0, 12, 2, 200, 1, 2, 3, 4]);
         let bytes = Bytes::from_static(b"packet");
         let expected = [Arrived::Payload(Payload { place, bytes })];
-        assert_eq!(decode_all(Kind::Ip, &wire, 3).unwrap(), expected);
-        assert_eq!(decode_all(Kind::Udp, &wire, 3).unwrap(), []);
+        for kind in [Kind::Ip, Kind::Udp] {
+            assert_eq!(decode_all(kind, &wire, 3).unwrap(), expected);
+        }
         // Too short for a place.
         assert_eq!(decode_all(Kind::Ip, &[0, 3, 2, 1, 1], 3).unwrap(), []);
     }

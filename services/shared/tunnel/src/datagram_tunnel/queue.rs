@@ -1,5 +1,6 @@
 //! A queue of datagrams. At the bound the newest is dropped: senders of UDP tolerate losses, and
-//! the oldest leave first. Arrived packets that have a place in an order wait for earlier ones.
+//! the oldest leave first. A queue of leaving datagrams that stands is shortened before. Arrived
+//! datagrams that have a place in an order wait for earlier ones.
 
 use std::{
     collections::VecDeque,
@@ -18,12 +19,20 @@ use super::{
     Kind, TunnelEnded,
     order::{self, Order, Released},
     payload::Payload,
+    standing::Standing,
 };
 use crate::paths::Paths;
 
-/// Bytes in one direction of one request, which is 25 ms at 80 Mbit/s. At the bound the newest
-/// datagram is dropped and counted.
-const QUEUE_BYTES_MAX: usize = 256 * 1024;
+/// Bytes in one direction of one request: the burst of a sender that doubles its window each round
+/// trip, for 80 ms at 100 Mbit/s. At the bound the newest datagram is dropped and counted.
+const QUEUE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Bytes that leave in all requests of a connection. At this bound each request has room for
+/// `QUEUE_BYTES_MIN`.
+const CONNECTION_BYTES_MAX: usize = 8 * QUEUE_BYTES_MAX;
+
+/// Room of a request whatever the others hold, and of a request of which no sum is known.
+const QUEUE_BYTES_MIN: usize = 256 * 1024;
 
 /// Memory of a waiting datagram beside its payload.
 const OVERHEAD_BYTES: usize = 64;
@@ -44,9 +53,12 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     order: Order,
-    waiting: VecDeque<Bytes>,
+    /// Since when each waits.
+    waiting: VecDeque<(Instant, Bytes)>,
     bytes: usize,
-    /// The connection's sum of `bytes`.
+    /// Whether and when a datagram of a queue that stands is dropped; only for those that leave.
+    standing: Option<Standing>,
+    /// The connection's sum of `bytes`; only for those that leave.
     sum: Option<Arc<AtomicUsize>>,
     ended: Option<TunnelEnded>,
 }
@@ -61,19 +73,20 @@ impl Drop for Inner {
 impl Queue {
     /// For datagrams that leave; their bytes count into the sum.
     pub(crate) fn leaving(kind: Kind, sum: Option<Arc<AtomicUsize>>) -> Self {
-        Self::with(kind, None, sum)
+        let state = State {
+            standing: Some(Standing::default()),
+            sum,
+            ..State::default()
+        };
+        Self::with(kind, None, state)
     }
 
     /// With an order of packets that come over these paths, if it is agreed.
     pub(crate) fn ordered(kind: Kind, ordered_by: Option<Arc<Paths>>) -> Self {
-        Self::with(kind, ordered_by, None)
+        Self::with(kind, ordered_by, State::default())
     }
 
-    fn with(kind: Kind, ordered_by: Option<Arc<Paths>>, sum: Option<Arc<AtomicUsize>>) -> Self {
-        let state = State {
-            sum,
-            ..State::default()
-        };
+    fn with(kind: Kind, ordered_by: Option<Arc<Paths>>, state: State) -> Self {
         Self(Arc::new(Inner {
             kind,
             state: Mutex::new(state),
@@ -149,10 +162,7 @@ impl Queue {
                     let released = state.order.expire(Instant::now());
                     state.take(released, self.0.kind);
                 }
-                if let Some(payload) = state.waiting.pop_front() {
-                    let bytes = payload.len() + OVERHEAD_BYTES;
-                    state.bytes -= bytes;
-                    state.count_out(bytes);
+                if let Some(payload) = state.pop(self.0.kind) {
                     return Ok(payload);
                 }
                 if let Some(reason) = &state.ended {
@@ -175,15 +185,45 @@ impl Queue {
 impl State {
     fn push(&mut self, payload: Bytes) -> bool {
         let bytes = self.bytes + payload.len() + OVERHEAD_BYTES;
-        if bytes > QUEUE_BYTES_MAX || self.ended.is_some() {
+        if bytes > self.bytes_max() || self.ended.is_some() {
             return false;
         }
         if let Some(sum) = &self.sum {
             sum.fetch_add(bytes - self.bytes, Ordering::Relaxed);
         }
         self.bytes = bytes;
-        self.waiting.push_back(payload);
+        self.waiting.push_back((Instant::now(), payload));
         true
+    }
+
+    fn bytes_max(&self) -> usize {
+        match (&self.standing, &self.sum) {
+            // It only holds what the order releases at once.
+            (None, _) => QUEUE_BYTES_MAX,
+            (Some(_), None) => QUEUE_BYTES_MIN,
+            (Some(_), Some(sum)) => match sum.load(Ordering::Relaxed) < CONNECTION_BYTES_MAX {
+                true => QUEUE_BYTES_MAX,
+                false => QUEUE_BYTES_MIN,
+            },
+        }
+    }
+
+    /// The oldest datagram that is not dropped.
+    fn pop(&mut self, kind: Kind) -> Option<Bytes> {
+        let now = Instant::now();
+        while let Some((since, payload)) = self.waiting.pop_front() {
+            let bytes = payload.len() + OVERHEAD_BYTES;
+            self.bytes -= bytes;
+            self.count_out(bytes);
+            let waited = now.saturating_duration_since(since);
+            let is_last = self.waiting.is_empty();
+            let drops = |standing: &mut Standing| standing.drops(now, waited, is_last);
+            if !self.standing.as_mut().is_some_and(drops) {
+                return Some(payload);
+            }
+            kind.count_dropped("standing");
+        }
+        None
     }
 
     fn count_out(&self, bytes: usize) {
@@ -211,7 +251,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_newest_is_dropped_when_the_queue_is_full_and_the_oldest_goes_first() {
-        let queue = Queue::ordered(Kind::Udp, None);
+        let queue = Queue::leaving(Kind::Udp, None);
         let taken = (0..=u8::MAX)
             .take_while(|index| queue.push(Bytes::from(vec![*index; 4_032])))
             .count();
@@ -223,9 +263,39 @@ mod tests {
 
     #[tokio::test]
     async fn empty_datagrams_are_bounded_too() {
-        let queue = Queue::ordered(Kind::Udp, None);
+        let queue = Queue::leaving(Kind::Udp, None);
         let taken = (0..10_000).take_while(|_| queue.push(Bytes::new())).count();
         assert_eq!(taken, 4_096);
+    }
+
+    #[tokio::test]
+    async fn a_request_takes_a_burst_while_its_connection_has_room() {
+        let datagram = || Bytes::from(vec![0; 4_032]);
+        let fill = |queue: &Queue| (0..1_000).take_while(|_| queue.push(datagram())).count();
+        let sum = Arc::<AtomicUsize>::default();
+        let queues = [(); 10].map(|()| Queue::leaving(Kind::Udp, Some(sum.clone())));
+        let taken = queues.each_ref().map(fill);
+        assert_eq!(taken, [256, 256, 256, 256, 256, 256, 256, 256, 64, 64]);
+        // Datagrams that the order releases at once have room as well.
+        assert_eq!(fill(&Queue::ordered(Kind::Udp, None)), 256);
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_stands_is_shortened_and_counts_out_what_it_drops() {
+        let sum = Arc::<AtomicUsize>::default();
+        let queue = Queue::leaving(Kind::Udp, Some(sum.clone()));
+        let mut received = 0;
+        for index in 0..100_u8 {
+            assert!(queue.push(Bytes::from(vec![index; 32])));
+        }
+        let first = Instant::now();
+        while first.elapsed() < std::time::Duration::from_millis(400) {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            queue.next().await.unwrap();
+            received += 1;
+        }
+        let left = sum.load(Ordering::Relaxed) / (32 + OVERHEAD_BYTES);
+        assert!(received + left < 100, "{received} received, {left} left");
     }
 
     #[tokio::test]
