@@ -2,8 +2,8 @@
 //!
 //! A gateway uploads redundantly while one is open that nobody has acknowledged. The store is read
 //! at the start and at intervals, and the bus brings what changes between. A record that the bus
-//! brings during a reading may be newer than the answer of the store, so it is kept and applied to
-//! that answer: of two records of one alert the later revision holds.
+//! brings during a reading may be newer than the answer of the store. So it is kept and applied to
+//! that answer. The later revision of an alert holds.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Watches whether the policy still maps the certificate of an admitted session to its gateway.
 //!
-//! Session and tunnels are watched together, since a resumable tunnel outlives its session: without
-//! its end, the certificate's next session could resume the tunnel as another gateway.
+//! Session and tunnels are watched together, since a resumable tunnel outlives its session. The
+//! certificate's next session could resume the tunnel as another gateway.
 
 use std::sync::Arc;
 

@@ -669,8 +669,8 @@ impl Steering {
                 freed.push((*id, path.interface.take()));
             }
         }
-        // The library needs no validation for a new path at the address of a path that is still
-        // open, and would fill it before an answer.
+        // A new path at the address of a path that is still open needs no validation, so the
+        // library would fill it before an answer.
         let open_at = now + RECALLED_OPENS_AFTER;
         for (id, interface) in freed {
             self.free_interface(open_at, id, interface);

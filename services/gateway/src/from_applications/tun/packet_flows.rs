@@ -1,5 +1,5 @@
 //! The steering rules' view of packets. A flow is open from its first packet on until it has been
-//! quiet for a while, so that the rules for it hold for the session meanwhile.
+//! quiet for a while. Meanwhile the rules for it hold for the session.
 
 use std::{
     collections::HashMap,

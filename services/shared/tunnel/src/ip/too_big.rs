@@ -1,4 +1,4 @@
-//! The answer to a packet that is larger than the tunnel carries in one piece: "fragmentation
+//! The answer to a packet that is larger than the tunnel carries in one piece. It is "fragmentation
 //! needed" (RFC 792, RFC 1191) or "packet too big" (RFC 4443, 3.2). Its sender then sends smaller
 //! ones.
 
@@ -22,8 +22,8 @@ const HOPS: u8 = 64;
 const DONT_FRAGMENT: u8 = 0x40;
 
 /// The answer to the sender of `packet`, in the name of its destination, since the tunnel has no
-/// address in the sender's network. `None` if nobody may be answered: the packet may be cut into
-/// fragments, is itself an ICMP error, or is no valid packet of one sender.
+/// address in the sender's network. `None` if the packet may be cut into fragments, is itself
+/// an ICMP error, or is no valid packet of one sender.
 pub(crate) fn too_big(packet: &[u8], bytes_max: u16) -> Option<Vec<u8>> {
     let read = IpPacket::read(packet).ok()?;
     let is_of_one = |address: IpAddr| !address.is_unspecified() && !address.is_multicast();
