@@ -15,7 +15,6 @@
 mod detour;
 mod dialogue;
 mod fastest;
-mod late;
 mod mute;
 mod ranks;
 mod release;
@@ -108,8 +107,6 @@ struct Path {
     /// The same slot, reported by the shell; at the server it is known in no other way.
     ranked_slot: Option<usize>,
     resting: Resting,
-    /// When the path was last no later than what the backlog allows.
-    in_time_at: Option<Instant>,
 }
 
 impl Path {
@@ -259,7 +256,6 @@ impl Steering {
                     self.backlog_at = Some(now);
                 }
             }
-            Event::Written { bytes } => self.scheduler.written(now, bytes),
             Event::Keepalive(terms) if terms != self.terms => {
                 self.terms = terms;
                 for path in self.paths.values_mut() {
@@ -480,7 +476,6 @@ impl Steering {
             schedule: PathSchedule::FREE,
             ranked_slot: None,
             resting: Resting::of_new(turned_away),
-            in_time_at: None,
         });
     }
 
@@ -715,8 +710,8 @@ impl Steering {
         self.choose_fastest(now);
         let bulk = self.is_bulk(now);
         let thin = self.config.steer_acknowledgements && self.gathers && !bulk;
-        self.look_at_lateness(now);
-        self.set_single_path(now, thin);
+        self.scheduler
+            .set_single_path(thin && self.fastest.get().is_some());
         self.note_spread(now);
         let (id, status) = self.paths.iter().find_map(|(id, path)| {
             if !path.established {
@@ -724,7 +719,6 @@ impl Steering {
             }
             let aside = if self.lives(now, path) {
                 self.stands_by(now, path, bulk)
-                    || self.is_late(now, *id, path)
                     || thin && self.fastest.get().is_some_and(|fastest| fastest != *id)
             } else {
                 self.another_lives(now, *id) || self.is_second_on_its_way(path)
