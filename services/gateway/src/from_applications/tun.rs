@@ -13,6 +13,7 @@ mod packet_flows;
 
 use std::{
     collections::BTreeSet,
+    convert::Infallible,
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -201,14 +202,14 @@ impl Packets {
             ended = self.agree(&tunnel, &gate, standing) => ended,
             ended = self.bring(&tunnel, &gate, &flows) => ended.into(),
             ended = self.fetch(&tunnel, &gate, &flows) => ended.into(),
-            () = self.follow_size(&tunnel) => unreachable!("never ends"),
+            never = self.follow_size(&tunnel) => match never {},
         };
         ended
     }
 
     /// Keeps the device's MTU at the size that the paths carry; never returns. Between two tunnels
     /// the MTU stays.
-    async fn follow_size(&self, tunnel: &IpTunnel) {
+    async fn follow_size(&self, tunnel: &IpTunnel) -> Infallible {
         let mut size = tunnel.packet_size();
         while size.changed().await.is_ok() {
             let size = *size.borrow_and_update();

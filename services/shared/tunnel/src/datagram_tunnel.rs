@@ -11,7 +11,7 @@ pub(crate) mod payload;
 pub(crate) mod queue;
 mod standing;
 
-use std::{future::poll_fn, io, sync::Arc, task::Poll, time::Instant};
+use std::{convert::Infallible, future::poll_fn, io, sync::Arc, task::Poll, time::Instant};
 
 use bytes::Bytes;
 use h3::quic::StreamId;
@@ -250,7 +250,7 @@ impl Courier {
         let reason = tokio::select! {
             reason = self.send_all(to_say) => reason,
             reason = self.receive_all(heard) => reason,
-            () = self.follow_paths() => unreachable!("looks for ever"),
+            never = self.follow_paths() => match never {},
             () = replaced => TunnelEnded::Session,
             // The reason is not reported any more.
             () = end.cancelled() => TunnelEnded::ByPeer,
@@ -275,7 +275,7 @@ impl Courier {
     }
 
     /// Tells the packet size; never returns.
-    async fn follow_paths(&self) {
+    async fn follow_paths(&self) -> Infallible {
         let flow = self.flow.as_ref();
         let Some(flow) = flow.filter(|_| self.leaving.kind() == Kind::Ip) else {
             return std::future::pending().await;

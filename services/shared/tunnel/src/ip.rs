@@ -11,6 +11,7 @@ mod too_big;
 
 pub use echo::link_echo;
 pub use flow::PacketFlow;
+pub(crate) use flow::transport;
 pub use gate::{IpGate, NotPassed};
 pub use packet::{IpPacket, MalformedPacket};
 pub use prefix::{IpPrefix, NotAPrefix};

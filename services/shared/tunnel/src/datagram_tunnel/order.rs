@@ -18,6 +18,7 @@ use std::{
 use bytes::Bytes;
 
 use super::Kind;
+use crate::ip::transport;
 
 /// Longest wait for an earlier packet, however far the paths' delays differ.
 pub(crate) const HELD_WITHIN_MAX: Duration = Duration::from_millis(150);
@@ -86,23 +87,13 @@ impl Numbers {
 /// The lane of a packet's flow: addresses, protocol and ports. A fragment has no ports, so it is of
 /// the flow of all fragments between its ends.
 fn lane(packet: &[u8]) -> u8 {
-    const FIRST: [u8; 2] = [0, 0];
-    let (ends, protocol, ports) = match packet.first().map(|first| first >> 4) {
-        Some(4) => {
-            let is_whole = packet
-                .get(6..8)
-                .is_some_and(|offset| [offset[0] & 0x3f, offset[1]] == FIRST);
-            let at = 4 * usize::from(packet[0] & 0xf);
-            let ports = packet.get(at..at + 4).filter(|_| is_whole);
-            (packet.get(12..20), packet.get(9), ports)
-        }
-        Some(6) => (packet.get(8..40), packet.get(6), packet.get(40..44)),
+    let ends = match packet.first().map(|first| first >> 4) {
+        Some(4) => packet.get(12..20),
+        Some(6) => packet.get(8..40),
         _ => return 0,
     };
-    const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
-    let ports = ports.filter(|_| protocol.is_some_and(|it| WITH_PORTS.contains(it)));
     let mut hasher = DefaultHasher::new();
-    (ends, protocol, ports).hash(&mut hasher);
+    (ends, transport(packet)).hash(&mut hasher);
     hasher.finish() as u8
 }
 

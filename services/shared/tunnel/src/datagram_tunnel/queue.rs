@@ -162,7 +162,7 @@ impl Queue {
                     let released = state.order.expire(Instant::now());
                     state.take(released, self.0.kind);
                 }
-                if let Some(payload) = state.pop(self.0.kind) {
+                if let Some(payload) = state.pop(Instant::now(), self.0.kind) {
                     return Ok(payload);
                 }
                 if let Some(reason) = &state.ended {
@@ -209,8 +209,7 @@ impl State {
     }
 
     /// The oldest datagram that is not dropped.
-    fn pop(&mut self, kind: Kind) -> Option<Bytes> {
-        let now = Instant::now();
+    fn pop(&mut self, now: Instant, kind: Kind) -> Option<Bytes> {
         while let Some((since, payload)) = self.waiting.pop_front() {
             let bytes = payload.len() + OVERHEAD_BYTES;
             self.bytes -= bytes;
@@ -247,6 +246,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test]
@@ -280,20 +281,17 @@ mod tests {
         assert_eq!(fill(&Queue::ordered(Kind::Udp, None)), 256);
     }
 
-    #[tokio::test]
-    async fn a_queue_that_stands_is_shortened_and_counts_out_what_it_drops() {
+    #[test]
+    fn a_queue_that_stands_is_shortened_and_counts_out_what_it_drops() {
         let sum = Arc::<AtomicUsize>::default();
         let queue = Queue::leaving(Kind::Udp, Some(sum.clone()));
-        let mut received = 0;
         for index in 0..100_u8 {
             assert!(queue.push(Bytes::from(vec![index; 32])));
         }
-        let first = Instant::now();
-        while first.elapsed() < std::time::Duration::from_millis(400) {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            queue.next().await.unwrap();
-            received += 1;
-        }
+        let (pushed, mut state) = (Instant::now(), queue.0.state.lock());
+        let pop = |ms| state.pop(pushed + Duration::from_millis(ms), Kind::Udp);
+        let received = (20..=400).step_by(20).filter_map(pop).count();
+        drop(state);
         let left = sum.load(Ordering::Relaxed) / (32 + OVERHEAD_BYTES);
         assert!(received + left < 100, "{received} received, {left} left");
     }

@@ -2,10 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{
-    IpPacket,
-    packet::{HEADER_V4_BYTES, HEADER_V6_BYTES},
-};
+use super::{IpPacket, packet::HEADER_V6_BYTES};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -34,24 +31,11 @@ impl PacketFlow {
     }
 
     fn of(destination: IpAddr, packet: &[u8], port_at: usize) -> Self {
-        let (protocol, is_whole, at) = match destination {
-            IpAddr::V4(_) => {
-                let place = packet.get(6..8);
-                let is_whole = place.is_some_and(|it| [it[0] & 0x3f, it[1]] == [0, 0]);
-                (packet.get(9), is_whole, HEADER_V4_BYTES)
-            }
-            // A fragment of IPv6 has a header of its own, which is no protocol with ports.
-            IpAddr::V6(_) => (packet.get(6), true, HEADER_V6_BYTES),
-        };
-        let protocol = protocol.copied().unwrap_or_default();
-        let port = packet
-            .get(at + port_at..at + port_at + 2)
-            .filter(|_| is_whole && WITH_PORTS.contains(&protocol))
-            .map(|port| u16::from_be_bytes([port[0], port[1]]));
+        let (protocol, ports) = transport(packet);
         Self {
             destination,
-            protocol,
-            port,
+            protocol: protocol.unwrap_or_default(),
+            port: ports.map(|ports| u16::from_be_bytes([ports[port_at], ports[port_at + 1]])),
         }
     }
 
@@ -62,6 +46,24 @@ impl PacketFlow {
     pub fn is_udp(&self) -> bool {
         self.protocol == UDP
     }
+}
+
+/// The transport protocol of a packet, and its ports of source and destination. Fragments have no
+/// ports.
+pub(crate) fn transport(packet: &[u8]) -> (Option<u8>, Option<&[u8; 4]>) {
+    let (protocol, is_whole, at) = match packet.first().map(|first| first >> 4) {
+        Some(4) => {
+            let place = packet.get(6..8);
+            let is_whole = place.is_some_and(|it| [it[0] & 0x3f, it[1]] == [0, 0]);
+            (packet.get(9), is_whole, 4 * usize::from(packet[0] & 0xf))
+        }
+        // A fragment of IPv6 has a header of its own, which is no protocol with ports.
+        Some(6) => (packet.get(6), true, HEADER_V6_BYTES),
+        _ => return (None, None),
+    };
+    let ports = packet.get(at..).and_then(|rest| rest.first_chunk());
+    let has_ports = is_whole && protocol.is_some_and(|it| WITH_PORTS.contains(it));
+    (protocol.copied(), ports.filter(|_| has_ports))
 }
 
 #[cfg(test)]

@@ -72,6 +72,20 @@ impl IpGate {
     }
 }
 
+/// The gate of tests: of one owner, with one route of each version.
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(super) fn example() -> IpGate {
+    let prefix = |text: &str| text.parse::<IpPrefix>().unwrap();
+    IpGate {
+        owner: vec![prefix("10.64.0.7/32"), prefix("fd00::7/128")],
+        routes: [prefix("192.0.2.0/24"), prefix("2001:db8::/32")]
+            .map(|prefix| prefix.range())
+            .into_iter()
+            .collect(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -99,20 +113,9 @@ mod tests {
         }
     }
 
-    fn gate() -> IpGate {
-        let prefix = |text: &str| text.parse::<IpPrefix>().unwrap();
-        IpGate {
-            owner: vec![prefix("10.64.0.7/32"), prefix("fd00::7/128")],
-            routes: [prefix("192.0.2.0/24"), prefix("2001:db8::/32")]
-                .map(|prefix| prefix.range())
-                .into_iter()
-                .collect(),
-        }
-    }
-
     #[test]
     fn packets_pass_only_from_the_owner_and_to_its_routes() {
-        let gate = gate();
+        let gate = example();
         for (mine, another, there, elsewhere) in [
             ("10.64.0.7", "10.64.0.8", "192.0.2.9", "192.0.3.9"),
             ("fd00::7", "fd00::8", "2001:db8::9", "2001:db9::9"),
@@ -135,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_router_may_report_errors_only_about_packets_of_the_owner() {
-        let gate = gate();
+        let gate = example();
         let quote = |sent: &[u8], kind: u8| [&[kind, 0, 0, 0, 0, 0, 0, 0], sent].concat();
         for (mine, there, elsewhere, router, (protocol, error, question)) in [
             (

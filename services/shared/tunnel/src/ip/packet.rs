@@ -6,7 +6,7 @@ pub(super) const HEADER_V4_BYTES: usize = 20;
 pub(super) const HEADER_V6_BYTES: usize = 40;
 
 /// Bytes of an ICMP header.
-const HEADER_ICMP_BYTES: usize = 8;
+pub(super) const HEADER_ICMP_BYTES: usize = 8;
 pub(super) const ICMP: u8 = 1;
 pub(super) const ICMP_V6: u8 = 58;
 

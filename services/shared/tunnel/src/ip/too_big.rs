@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use super::{
     IpPacket,
     checksum::{checksum, checksum_between},
-    packet::{HEADER_V4_BYTES, HEADER_V6_BYTES, ICMP, ICMP_V6},
+    packet::{HEADER_ICMP_BYTES, HEADER_V4_BYTES, HEADER_V6_BYTES, ICMP, ICMP_V6},
 };
 
 /// Bytes of an answer at most: what every host receives in one piece (RFC 1812, 4.3.2.3; RFC 4443,
@@ -15,7 +15,6 @@ use super::{
 const ANSWER_V4_BYTES_MAX: usize = 576;
 const ANSWER_V6_BYTES_MAX: usize = 1_280;
 
-const HEADER_ICMP_BYTES: usize = 8;
 const HOPS: u8 = 64;
 
 /// "Don't fragment", in the byte of an IPv4 header that begins with the flags.
@@ -89,7 +88,7 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
-    use crate::ip::{IpGate, IpPrefix};
+    use crate::ip::gate::example;
 
     const HERE: [u8; 4] = [10, 64, 0, 7];
     const THERE: [u8; 4] = [192, 0, 2, 9];
@@ -116,24 +115,12 @@ mod tests {
         packet
     }
 
-    /// The gate of the owner that has sent the packets.
-    fn gate() -> IpGate {
-        let prefix = |text: &str| text.parse::<IpPrefix>().unwrap();
-        IpGate {
-            owner: vec![prefix("10.64.0.7/32"), prefix("fd00::7/128")],
-            routes: [prefix("192.0.2.0/24"), prefix("2001:db8::/32")]
-                .map(|prefix| prefix.range())
-                .into_iter()
-                .collect(),
-        }
-    }
-
     #[test]
     fn the_sender_is_told_the_size_that_fits() {
         for length in [1_400, 1_500, 9_000] {
             let packet = v4(DONT_FRAGMENT, 17, length);
             let answer = too_big(&packet, 1_324).unwrap();
-            let read = gate().arriving(&answer).unwrap();
+            let read = example().arriving(&answer).unwrap();
             assert_eq!(read.source, IpAddr::from(Ipv4Addr::from(THERE)));
             assert_eq!(answer.len(), ANSWER_V4_BYTES_MAX);
             assert_eq!(checksum(&[&answer[..20]]), 0);
@@ -143,7 +130,7 @@ mod tests {
             assert_eq!(answer[28..], packet[..548]);
             let packet = v6(17, 1, length);
             let answer = too_big(&packet, 1_324).unwrap();
-            let read = gate().arriving(&answer).unwrap();
+            let read = example().arriving(&answer).unwrap();
             assert_eq!(read.source, IpAddr::from(THERE_V6));
             assert_eq!(answer.len(), ANSWER_V6_BYTES_MAX);
             let message = &answer[40..];
