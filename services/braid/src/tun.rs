@@ -3,8 +3,9 @@
 
 use std::{ffi::OsString, fs, net::IpAddr, os::unix::process::CommandExt, process::Command};
 
+use host_network::{TunDevice, masquerade};
+use ip_packets::IpPrefix;
 use service_kit::ConfigError;
-use tunnel::{IpPrefix, TunDevice, masquerade};
 
 use crate::process::{self, Failure};
 
@@ -66,7 +67,7 @@ impl TunCommand {
         let refuse = |field: &str, reason: String, example: &str| {
             Err(ConfigError::new(field, reason, example).into())
         };
-        if !tunnel::is_device(&self.tun) {
+        if !host_network::is_device(&self.tun) {
             let reason = format!("{:?} is not a valid device name", self.tun);
             return refuse("tun", reason, "--tun braid0");
         }

@@ -30,7 +30,7 @@ const BINDING: [&str; 9] = [
 const ON_BEHALF: [(&str, &str); 2] = [
     // Passed to `from_applications/dns.rs`.
     (
-        "services/shared/tunnel/src/dns_redirect.rs",
+        "services/shared/host-network/src/dns_redirect.rs",
         "services/gateway/src/from_applications/dns.rs",
     ),
     // The function that all services call.

@@ -36,7 +36,7 @@ const LINES_MAX: usize = 500;
 const LINES_FEW: usize = 450;
 
 /// Long files, with the reason why each is one file.
-const LONG: [(&str, &str); 20] = [
+const LONG: [(&str, &str); 19] = [
     (
         "services/gateway/src/from_applications/dns.rs",
         "one door: the clients' sockets, the stream to the resolver, and the relay between them",
@@ -84,10 +84,6 @@ const LONG: [(&str, &str); 20] = [
     (
         "services/shared/tunnel/src/resume/line.rs",
         "one lock: application, companion and carrying stream share its state",
-    ),
-    (
-        "services/shared/tunnel/src/session.rs",
-        "one connection of the client, from its handshake to its end",
     ),
     (
         "services/shared/multipath/src/controller.rs",

@@ -304,7 +304,7 @@ impl Config {
         let Some(tun) = &self.tun else {
             return Ok(());
         };
-        if !tunnel::is_device(tun) {
+        if !host_network::is_device(tun) {
             let reason = format!("{tun:?} is not a valid device name");
             return Err(ConfigError::new("tun", reason, "--tun braid0"));
         }

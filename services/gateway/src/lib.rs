@@ -32,12 +32,13 @@ pub mod to_proxy;
 
 use std::io;
 
+use host_network::TunError;
 use service_kit::{
     ConfigError, Context, ServiceConfig,
     grpc::ServeError,
     tls::{IdentityError, PeerId},
 };
-use tunnel::{Interface, StartError, TunError};
+use tunnel::{Interface, StartError};
 
 pub use config::{Config, TunTcp};
 pub use serve::serve;

@@ -126,7 +126,7 @@ fn a_program_without_proxy_support_continues_when_a_network_is_cut() {
     assert!(ear.recv_from(&mut [0; 64]).is_err());
     // The gateway has one address of the pool throughout.
     let seen: Vec<IpAddr> = peers.try_iter().collect();
-    let pool: tunnel::IpPrefix = "10.64.0.0/24".parse().unwrap();
+    let pool: ip_packets::IpPrefix = "10.64.0.0/24".parse().unwrap();
     assert_eq!(seen.len(), 3);
     assert!(
         pool.contains(seen[0]) && seen.iter().all(|it| *it == seen[0]),

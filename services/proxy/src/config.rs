@@ -4,7 +4,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use service_kit::{ConfigError, ServiceConfig, config::parse_address, tls::IdentityFiles};
 
-use tunnel::{IpPrefix, ResumeLimits, ServerId, ServerIdError};
+use ip_packets::IpPrefix;
+use tunnel::{ResumeLimits, ServerId, ServerIdError};
 
 use crate::{
     destinations::Destinations, ip_destinations::IpDestinations, leases::Leases, policy::Policy,
@@ -188,7 +189,7 @@ impl Config {
         let none = destinations.is_empty() && !(self.has_policy() && self.tun.is_some());
         match (&self.tun, pools.is_empty(), none) {
             (None, true, true) => Ok(None),
-            (Some(tun), ..) if !tunnel::is_device(tun) => refuse(
+            (Some(tun), ..) if !host_network::is_device(tun) => refuse(
                 "tun",
                 format!("{tun:?} is not a valid device name"),
                 TUN_EXAMPLE,

@@ -11,8 +11,8 @@
 
 use std::net::IpAddr;
 
+use ip_packets::{IpPrefix, IpRanges};
 use service_kit::ConfigError;
-use tunnel::{IpPrefix, IpRanges};
 
 use crate::special::{self, is_special};
 

@@ -15,8 +15,8 @@ use std::{
     time::Instant,
 };
 
+use ip_packets::IpPrefix;
 use service_kit::tls::GatewayId;
-use tunnel::IpPrefix;
 
 /// Leases of one pool; at the bound an unused lease is removed. A search for a free address takes
 /// at most as many steps.

@@ -30,6 +30,7 @@ mod to_upstream;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use host_network::TunError;
 use service_kit::{
     ConfigError, Context, ServiceConfig,
     grpc::ChannelError,
@@ -37,7 +38,7 @@ use service_kit::{
     tls::{Identity, IdentityError},
 };
 use tokio::sync::watch;
-use tunnel::{BindError, ServerConfig, TunError, TunnelServer};
+use tunnel::{BindError, ServerConfig, TunnelServer};
 
 pub use config::Config;
 

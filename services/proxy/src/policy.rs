@@ -19,12 +19,13 @@
 
 use std::net::IpAddr;
 
+use ip_packets::{IpPrefix, IpRanges};
 use rustls_pki_types::CertificateDer;
 use service_kit::{
     ConfigError,
     tls::{GatewayId, PeerId, PeerIdError},
 };
-use tunnel::{Authority, IpPrefix, IpRanges};
+use tunnel::Authority;
 use x509_parser::{extensions::GeneralName, prelude::*};
 
 use crate::{

@@ -6,7 +6,7 @@ use std::{
     sync::LazyLock,
 };
 
-use tunnel::IpPrefix;
+use ip_packets::IpPrefix;
 
 /// IPv4 in this order: this network, private, carrier NAT, loopback, Azure's public management
 /// address, link-local, private, protocols, documentation, private, benchmarks, documentation

@@ -12,13 +12,14 @@ use std::{
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
+use host_network::LinksError;
 use service_kit::tls::GatewayId;
 use socket2::SockRef;
 use tokio::{
     net::{TcpStream, UdpSocket},
     sync::watch,
 };
-use tunnel::{Authority, ConnectRequest, FollowError, StatusCode, Traffic, splice};
+use tunnel::{Authority, ConnectRequest, StatusCode, Traffic, splice};
 
 use crate::{destinations::Admitted, policy::Policy, special::innermost};
 use ip::IpUpstream;
@@ -49,7 +50,7 @@ pub(crate) enum ReachError {
     #[error("resolves to {0}, which belongs to this machine and is not listed as such")]
     Own(IpAddr),
     #[error("may belong to this machine, whose addresses are not known: {0}")]
-    Unknown(#[from] FollowError),
+    Unknown(#[from] LinksError),
     #[error("has no address: {0}")]
     Unresolved(io::Error),
     #[error("does not accept: {0}")]
@@ -296,7 +297,7 @@ async fn resolve(admitted: &Admitted) -> Result<Vec<SocketAddr>, ReachError> {
 
 /// The addresses that belong to other machines; at least one.
 async fn elsewhere(found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, ReachError> {
-    let local = tunnel::local_addresses().await?;
+    let local = host_network::local_addresses().await?;
     let (own, others): (Vec<_>, Vec<_>) = found
         .into_iter()
         .partition(|address| local.contains(&innermost(address.ip())));

@@ -20,6 +20,8 @@ use contracts::policy::{
     RevokedGateway,
     policy_service_server::{PolicyService, PolicyServiceServer},
 };
+use host_network::TunError;
+use ip_packets::{IpPrefix, IpRange};
 use packets::{PORT, echo_request, icmp_check, packet};
 use parking_lot::Mutex;
 use proxy::RunError;
@@ -28,10 +30,7 @@ use testkit::{DEADLINE, netns::World, within};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
-use tunnel::{
-    IpAddressEntry, IpCapsule, IpPrefix, IpRange, IpTunnel, OpenError, TunError, Tunnel,
-    TunnelEnded, Urgency,
-};
+use tunnel::{IpAddressEntry, IpCapsule, IpTunnel, OpenError, Tunnel, TunnelEnded, Urgency};
 
 /// Interval between two questions with the same packet; the first may be lost.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);

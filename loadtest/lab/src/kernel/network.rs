@@ -37,6 +37,8 @@ pub enum NetworkError {
     Paths,
 }
 
+const IPV6_OF_NEW_DEVICES: &str = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
+
 /// The client's address on a path.
 pub fn client_ip(path: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 71, path as u8, 2)
@@ -65,6 +67,9 @@ impl Network {
         }
         let client = Namespace::new("client")?;
         let server = Namespace::new("server")?;
+        for namespace in [&client, &server] {
+            without_ipv6(namespace)?;
+        }
         server.ip(&["addr", "add", &format!("{SERVER_IP}/32"), "dev", "lo"])?;
         let mut ends = Vec::new();
         for path in 0..paths {
@@ -102,6 +107,17 @@ impl Network {
                 .ip(&["mptcp", "endpoint", "add", &ip, "dev", &name, "subflow"])?;
         }
         Ok(())
+    }
+}
+
+/// Devices that are made later get no IPv6. The kernel's own questions about it would be counted as
+/// traffic of the paths, which have IPv4 alone.
+fn without_ipv6(namespace: &Namespace) -> Result<(), NetworkError> {
+    let written = namespace.run(|| std::fs::write(IPV6_OF_NEW_DEVICES, "1"))?;
+    match written {
+        // A kernel without IPv6.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        written => written.map_err(NetworkError::Device),
     }
 }
 

@@ -21,6 +21,7 @@ use std::{
 };
 
 use bytes::{Buf, BytesMut};
+use host_network::{DnsRedirect, QuerySocket};
 use service_kit::{Context, Shutdown, Warning, WarningHandle};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -30,7 +31,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle, task::TaskTracker};
 use tunnel::{
-    Authority, DnsRedirect, OpenError, QuerySocket, StatusCode, Tunnel, Urgency,
+    Authority, OpenError, StatusCode, Tunnel, Urgency,
     steering_rules::{self, Flow},
 };
 

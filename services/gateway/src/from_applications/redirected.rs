@@ -6,6 +6,8 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use host_network::{TcpRedirect, original_destination, reset};
+use ip_packets::IpRanges;
 use parking_lot::{Mutex, RwLock};
 use service_kit::{Shutdown, Warning, WarningHandle};
 use tokio::{
@@ -14,8 +16,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tunnel::{
-    Authority, IpRanges, OpenError, StatusCode, TcpRedirect, Tunnel, Urgency, original_destination,
-    reset, splice,
+    Authority, OpenError, StatusCode, Tunnel, Urgency, splice,
     steering_rules::{self, Flow},
 };
 

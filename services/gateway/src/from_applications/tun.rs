@@ -19,13 +19,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use host_network::{PACKET_BYTES_MAX, TunDevice, TunError};
+use ip_packets::{IpGate, IpPrefix, IpRange, IpRanges, PacketFlow};
 use metrics::Counter;
 use parking_lot::{Mutex, RwLock};
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use tokio::sync::watch;
 use tunnel::{
-    IpAddressEntry, IpCapsule, IpGate, IpPrefix, IpRange, IpRanges, IpTunnel, OpenError,
-    PACKET_BYTES_MAX, PacketFlow, StatusCode, TunDevice, TunError, Tunnel, TunnelEnded, Urgency,
+    IpAddressEntry, IpCapsule, IpTunnel, OpenError, StatusCode, Tunnel, TunnelEnded, Urgency,
 };
 
 use crate::steering::Flows;

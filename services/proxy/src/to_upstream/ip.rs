@@ -17,14 +17,13 @@ use std::{
     time::Instant,
 };
 
+use host_network::{PACKET_BYTES_MAX, TunDevice, TunError};
+use ip_packets::{IpGate, IpPacket, IpPrefix, IpRanges, NotPassed, link_echo};
 use parking_lot::{Mutex, RwLock};
 use service_kit::{WarningHandle, tls::GatewayId};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tunnel::{
-    ConnectRequest, IpAddressEntry, IpCapsule, IpGate, IpPacket, IpPrefix, IpRanges, IpTunnel,
-    NotPassed, PACKET_BYTES_MAX, StatusCode, TunDevice, TunError, TunnelEnded, link_echo,
-};
+use tunnel::{ConnectRequest, IpAddressEntry, IpCapsule, IpTunnel, StatusCode, TunnelEnded};
 
 use super::{Open, count_connect, udp::Lane};
 use crate::{ip_destinations::OWN_MAX, leases::Leases, policy::Policy};
@@ -154,7 +153,7 @@ impl IpUpstream {
     /// The routes of a gateway. `None`, with a log line, if this machine's addresses cannot be
     /// read. A new address of this machine is cut out for later requests.
     async fn routes(&self, gateway: &GatewayId) -> Option<IpRanges> {
-        let own = match tunnel::local_addresses().await {
+        let own = match host_network::local_addresses().await {
             Ok(own) => own,
             Err(error) => {
                 tracing::error!(%error, "IP refused: the addresses of this machine are not known");

@@ -1,123 +1,48 @@
 //! The client's end: the interface of a tunnel for applications. The keeper owns the session
 //! beneath.
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+pub(crate) mod access;
+mod fallback;
+mod follow;
+mod keeper;
+mod opening;
+pub(crate) mod proxy_address;
+pub(crate) mod session;
+pub(crate) mod setup;
+pub(crate) mod shared;
+
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use http::{StatusCode, uri::Authority};
 use multipath::{Keepalive, steering_rules::Schedule};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::broadcast;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    datagrams::DatagramCounts,
-    interfaces::{FanOut, Interface},
-    ip_tunnel::IpTunnel,
-    keeper::Keeper,
-    names::{NAME_BYTES_MAX, is_name},
-    opening,
-    paths::PathSnapshot,
-    proxy_address::ProxyAddress,
-    request::{self, Urgency},
-    resume::{self, Ledger},
-    routes::{Race, Routes},
-    session::{ConnectError, Dialler, Session},
-    slots::{AttachError, Slots},
-    transport::Transport,
-    tunnel_stream::TunnelStream,
-    udp_tunnel::UdpTunnel,
+    carried::{ip_tunnel::IpTunnel, tunnel_stream::TunnelStream, udp_tunnel::UdpTunnel},
+    client::{
+        keeper::Keeper,
+        proxy_address::ProxyAddress,
+        session::{ConnectError, Session, over_quic::Dialler},
+        setup::{SessionSetup, TunnelConfig, TunnelEvent},
+        shared::Shared,
+    },
+    http::{
+        codes::NO_ERROR,
+        request::{self, Urgency},
+        transport::Transport,
+    },
+    paths::{
+        PathSnapshot,
+        name::{NAME_BYTES_MAX, is_name},
+        slots::{AttachError, Slots},
+    },
+    resume,
+    sockets::{datagrams::DatagramCounts, fan_out::FanOut, interface::Interface},
 };
-
-/// Events that wait for a slow subscriber; at the bound it loses the oldest.
-const EVENTS_MAX: usize = 256;
-
-/// Bytes that all resumable tunnels of one client hold beyond 64 KB each; at the bound they read
-/// nothing more.
-const RESUME_BYTES_MAX: usize = 64 << 20;
 
 /// Longest wait of `close` for the last packets to leave.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
-
-/// Settings of a tunnel.
-#[derive(Clone)]
-pub struct TunnelConfig {
-    /// The proxy's address; unspecified while only the name is known.
-    pub proxy: SocketAddr,
-    /// The same proxy's address of the other family, for access networks of that family alone.
-    pub proxy_other_family: Option<SocketAddr>,
-    /// `host:port`, resolved again for every connection; meanwhile the last address is used.
-    pub proxy_host: Option<String>,
-    /// The name in the proxy's certificate.
-    pub server_name: String,
-    /// Must permit TLS 1.3 and contain the gateway's certificate; the ALPN list is replaced by
-    /// HTTP/3's.
-    pub tls: Arc<rustls::ClientConfig>,
-    /// Longest handshake; then it has failed.
-    pub handshake_timeout: Duration,
-    /// Longest `open_tcp` or `open_udp`, including the wait for a session; then it has failed.
-    pub open_timeout: Duration,
-    /// The keepalive that is proposed to the proxy; every session begins with the default.
-    pub keepalive: Keepalive,
-    /// Time without a carrying stream after which a resumable tunnel ends. Zero: all tunnels are
-    /// plain.
-    pub resume_within: Duration,
-    /// Whether a TCP session is made where UDP gets no answer. It uses the addresses of the
-    /// interfaces, but not their sockets.
-    pub fallback: bool,
-}
-
-impl TunnelConfig {
-    pub fn new(
-        proxy: SocketAddr,
-        server_name: impl Into<String>,
-        tls: Arc<rustls::ClientConfig>,
-    ) -> Self {
-        Self {
-            proxy,
-            proxy_other_family: None,
-            proxy_host: None,
-            server_name: server_name.into(),
-            tls,
-            handshake_timeout: Duration::from_secs(5),
-            open_timeout: Duration::from_secs(15),
-            keepalive: Keepalive::default(),
-            resume_within: Duration::from_secs(120),
-            fallback: false,
-        }
-    }
-}
-
-/// Events of the tunnel as a whole.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TunnelEvent {
-    SessionUp {
-        session: u64,
-    },
-    SessionDown {
-        session: u64,
-    },
-    PathUp {
-        name: String,
-    },
-    /// A path that carries data has been silent for longer than usual. Either it answers again, or
-    /// `PathDown` follows.
-    PathSilent {
-        name: String,
-    },
-    /// A path has died. Tunnels that used it stall until the transport repeats their data; a fresh
-    /// stream is faster. `carried` is false for a standby path, whose end stalls no tunnel.
-    PathDown {
-        name: String,
-        carried: bool,
-    },
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -165,22 +90,6 @@ pub struct Tunnel {
     _end: Arc<DropGuard>,
 }
 
-pub(crate) struct Shared {
-    pub(crate) config: TunnelConfig,
-    pub(crate) endpoint: noq::Endpoint,
-    pub(crate) race: Race,
-    pub(crate) routes: Routes,
-    pub(crate) slots: Arc<Slots>,
-    pub(crate) proxy: Arc<ProxyAddress>,
-    pub(crate) session: watch::Sender<Option<Arc<Session>>>,
-    keepalive: watch::Sender<Keepalive>,
-    pub(crate) schedule: watch::Sender<Arc<Schedule>>,
-    pub(crate) ledger: Ledger,
-    pub(crate) events: broadcast::Sender<TunnelEvent>,
-    pub(crate) end: CancellationToken,
-    sessions: AtomicU64,
-}
-
 impl Tunnel {
     /// Starts to connect and returns at once. Interfaces may change later. Must be called within a
     /// Tokio runtime.
@@ -203,22 +112,8 @@ impl Tunnel {
             Arc::new(noq::TokioRuntime),
         )?;
         let end = CancellationToken::new();
-        let keepalive = watch::Sender::new(config.keepalive);
-        let shared = Arc::new(Shared {
-            config,
-            endpoint,
-            race,
-            routes,
-            slots,
-            proxy,
-            session: watch::Sender::new(None),
-            keepalive,
-            schedule: watch::Sender::default(),
-            ledger: Ledger::new(RESUME_BYTES_MAX),
-            events: broadcast::Sender::new(EVENTS_MAX),
-            end: end.clone(),
-            sessions: AtomicU64::new(crate::session::first_number()),
-        });
+        let setup = SessionSetup::new(config, endpoint, (race, routes), slots, proxy);
+        let shared = Arc::new(Shared::new(setup, end.clone()));
         tokio::spawn(Keeper::new(shared.clone(), dialler).run());
         Ok(Tunnel {
             shared,
@@ -234,7 +129,7 @@ impl Tunnel {
         authority: &Authority,
         urgency: Urgency,
     ) -> Result<TunnelStream, OpenError> {
-        let resumable = !self.shared.config.resume_within.is_zero();
+        let resumable = !self.shared.setup.config.resume_within.is_zero();
         self.open_stream(authority, urgency, resumable).await
     }
 
@@ -255,7 +150,7 @@ impl Tunnel {
         authority: &Authority,
         urgency: Urgency,
     ) -> Result<UdpTunnel, OpenError> {
-        let server_name = &self.shared.config.server_name;
+        let server_name = &self.shared.setup.config.server_name;
         self.open(authority, |session| async move {
             let ask = || session.connect_udp(server_name, authority, urgency);
             opening::insist(&session, authority, ask).await
@@ -266,7 +161,7 @@ impl Tunnel {
     /// Exchanges IP packets with the destinations that the proxy permits, and waits for a session
     /// if there is none. Ends with the session.
     pub async fn open_ip(&self, urgency: Urgency) -> Result<IpTunnel, OpenError> {
-        let server_name = &self.shared.config.server_name;
+        let server_name = &self.shared.setup.config.server_name;
         let any = request::any_destination();
         self.open(&any, |session| {
             let any = &any;
@@ -313,7 +208,7 @@ impl Tunnel {
     where
         F: Future<Output = Result<T, ConnectError>>,
     {
-        let timeout = self.shared.config.open_timeout;
+        let timeout = self.shared.setup.config.open_timeout;
         let mut sessions = self.shared.session.subscribe();
         let mut asked = false;
         let opening = async {
@@ -378,7 +273,7 @@ impl Tunnel {
 
     /// Later events; a slow subscriber loses the oldest.
     pub fn events(&self) -> broadcast::Receiver<TunnelEvent> {
-        self.shared.events.subscribe()
+        self.shared.setup.events.subscribe()
     }
 
     /// The paths of the current session, including recently closed ones; empty without a session.
@@ -392,7 +287,7 @@ impl Tunnel {
 
     /// Datagrams and system calls of all access networks since the start.
     pub fn datagrams(&self) -> DatagramCounts {
-        self.shared.slots.datagrams()
+        self.shared.setup.slots.datagrams()
     }
 
     /// The transport of the current session.
@@ -417,34 +312,43 @@ impl Tunnel {
     /// Changes the probing of paths by both ends: in this session once the proxy has agreed, and in
     /// later sessions.
     pub fn set_keepalive(&self, keepalive: Keepalive) {
-        self.shared.keepalive.send_replace(keepalive);
+        self.shared.setup.keepalive.send_replace(keepalive);
+    }
+
+    /// Which paths carry data, in which order and parts, of this session and of later ones, at
+    /// both ends. A proxy of an older release goes on without a schedule.
+    pub fn set_schedule(&self, schedule: Schedule) {
+        let held = self.shared.setup.schedule.borrow().clone();
+        if *held != schedule {
+            self.shared.setup.schedule.send_replace(Arc::new(schedule));
+        }
     }
 
     /// Adds an access network, or replaces the socket of the network of that name. A path over it
     /// is opened at once. An open path of the network continues from its new address.
     pub fn attach(&self, interface: Interface) -> Result<(), AttachError> {
-        self.shared.slots.attach(interface).map(|_| ())
+        self.shared.setup.slots.attach(interface).map(|_| ())
     }
 
     /// Removes an access network whose address, carrier or device is lost. Data under way over it
     /// moves to the others at once. Returns whether the network existed.
     pub fn detach(&self, name: &str) -> bool {
-        self.shared.slots.detach(name)
+        self.shared.setup.slots.detach(name)
     }
 
     /// Marks an access network as failed or working; it keeps its socket.
     pub fn set_link(&self, name: &str, up: bool) {
-        self.shared.slots.set_up(name, up);
+        self.shared.setup.slots.set_up(name, up);
     }
 
     /// Whether a session over TCP is permitted.
     pub(crate) fn may_fall_back(&self) -> bool {
-        self.shared.config.fallback
+        self.shared.setup.config.fallback
     }
 
     /// The proxy's known addresses.
     pub(crate) fn proxy(&self) -> &ProxyAddress {
-        &self.shared.proxy
+        &self.shared.setup.proxy
     }
 
     /// Returns when the tunnel is being closed.
@@ -454,7 +358,7 @@ impl Tunnel {
 
     /// Names and addresses of the current access networks.
     pub fn interfaces(&self) -> Vec<(String, IpAddr)> {
-        let states = self.shared.slots.states().into_iter();
+        let states = self.shared.setup.slots.states().into_iter();
         states
             .filter_map(|slot| Some((slot.name.to_string(), slot.local_ip?)))
             .collect()
@@ -463,26 +367,12 @@ impl Tunnel {
     /// Ends the session and all tunnels, and informs the proxy.
     pub async fn close(&self) {
         self.shared.end.cancel();
-        self.shared.endpoint.close(
-            noq::VarInt::from_u32(crate::session::NO_ERROR),
-            b"closed by the client",
-        );
-        let _ = tokio::time::timeout(CLOSE_MAX, self.shared.endpoint.wait_all_draining()).await;
-    }
-}
-
-impl Shared {
-    pub(crate) fn watch_keepalive(&self) -> watch::Receiver<Keepalive> {
-        self.keepalive.subscribe()
-    }
-
-    pub(crate) fn next_number(&self) -> u64 {
-        self.sessions.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(crate) fn publish_event(&self, event: TunnelEvent) {
-        // An event without subscribers is dropped.
-        let _ = self.events.send(event);
+        self.shared
+            .setup
+            .endpoint
+            .close(noq::VarInt::from_u32(NO_ERROR), b"closed by the client");
+        let _ =
+            tokio::time::timeout(CLOSE_MAX, self.shared.setup.endpoint.wait_all_draining()).await;
     }
 }
 

@@ -1,6 +1,12 @@
 //! The record of the paths of one connection: the transport's counters, the steering's judgement,
 //! and the names of the access networks. Both ends keep it, and all reports on paths read it.
 
+pub(crate) mod name;
+pub(crate) mod names;
+pub(crate) mod routes;
+pub(crate) mod slots;
+pub(crate) mod steer;
+
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
@@ -17,12 +23,15 @@ use parking_lot::Mutex;
 use service_kit::path_table::PathRow;
 use tokio::sync::watch;
 
-use crate::{names::is_name, slots::Slots, tcp::Counts};
+use crate::{
+    paths::{name::is_name, slots::Slots},
+    sockets::counted::Counts,
+};
 
 /// Time for which a path's trouble counts as the cause of a silence.
 pub(crate) const TROUBLE_LASTS: Duration = Duration::from_secs(10);
 
-/// Time for which a skew of the paths holds after a smaller one was measured: packets of a queue
+/// Time for which a skew of the paths holds after a smaller one was measured. Packets of a queue
 /// that has drained may still be under way.
 const SKEW_LASTS: Duration = Duration::from_secs(1);
 

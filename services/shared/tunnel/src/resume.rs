@@ -19,7 +19,7 @@ mod capsule;
 pub(crate) mod client;
 mod flow;
 pub(crate) mod header;
-mod ledger;
+pub(crate) mod ledger;
 mod line;
 pub(crate) mod server;
 mod stall;
@@ -30,12 +30,5 @@ mod ownership_tests;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use ledger::Ledger;
 pub(crate) use line::ResumableStream;
 pub use table::ResumeLimits;
-
-fn count_resumed(replayed_bytes: u64) {
-    metrics::counter!("braid_tunnel_resumed_total").increment(1);
-    metrics::counter!("braid_tunnel_replayed_bytes_total").increment(replayed_bytes);
-    tracing::debug!(replayed_bytes, "a tunnel continues over another stream");
-}

@@ -7,6 +7,11 @@
 
 mod handshake;
 mod over_tcp;
+pub(crate) mod places;
+pub(crate) mod requests;
+pub(crate) mod server_id;
+pub(crate) mod session;
+pub(crate) mod session_handle;
 
 use std::{
     io,
@@ -27,25 +32,35 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use handshake::{Handshakes, Reason};
 
 use crate::{
-    carrier::Carrier,
-    datagrams::{DatagramCounts, Datagrams},
-    h3_over_noq,
-    http_datagrams::HttpDatagrams,
-    interfaces::enlarge_buffers,
-    paths::{PathSnapshot, Paths},
-    places::Places,
-    requests::{ConnectRequest, Dispatcher, REQUESTS_WAITING_MAX, Requests, Resuming},
+    http::{
+        carrier::Carrier,
+        codes::NO_ERROR,
+        h3_over_noq,
+        http_datagrams::HttpDatagrams,
+        stream::OpenStreams,
+        transport::{ALPN, transport_config},
+    },
+    paths::{
+        Paths,
+        steer::{Scheduled, Steered},
+    },
     resume::{
         ResumeLimits,
         server::{Kept, Peer},
     },
-    server_id::ServerId,
-    session::NO_ERROR,
-    steer::{Scheduled, Steered},
-    stream::OpenStreams,
-    tcp,
-    transport::{ALPN, Transport, transport_config},
-    udp,
+    server::{
+        places::Places,
+        requests::{Dispatcher, REQUESTS_WAITING_MAX, Requests, Resuming},
+        server_id::ServerId,
+        session::ServerSession,
+        session_handle::SessionHandle,
+    },
+    session_numbers,
+    sockets::{
+        datagrams::{DatagramCounts, Datagrams},
+        interface::enlarge_buffers,
+        tcp, udp,
+    },
 };
 
 /// Concurrent handshakes above which an address must prove itself by a Retry.
@@ -56,9 +71,6 @@ const SESSIONS_WAITING_MAX: usize = 64;
 
 /// Bytes of a request's headers; larger headers are refused.
 const HEADER_BYTES_MAX: u64 = 16 * 1024;
-
-/// Interval at which a draining session looks for open tunnels.
-const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Longest wait of `close` for the last packets to leave.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
@@ -131,7 +143,7 @@ impl TunnelServer {
         let accepting = Accepting {
             kept: kept.clone(),
             config: noq::ServerConfig::with_crypto(Arc::new(crypto)),
-            numbers: Arc::new(AtomicU64::new(crate::session::first_number())),
+            numbers: Arc::new(AtomicU64::new(session_numbers::first_number())),
         };
         let (socket, listener) = if config.fallback {
             let both = tcp::listen_beside(address, bind_socket);
@@ -390,108 +402,5 @@ impl Accepting {
             requests,
             handle,
         })
-    }
-}
-
-/// A client's connection.
-pub struct ServerSession {
-    certificates: Vec<CertificateDer<'static>>,
-    remote: SocketAddr,
-    requests: mpsc::Receiver<ConnectRequest>,
-    handle: SessionHandle,
-}
-
-impl ServerSession {
-    /// The client's verified certificate, if TLS asked for one.
-    pub fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
-        self.certificates.first()
-    }
-
-    /// Source of the first path.
-    pub fn remote_address(&self) -> SocketAddr {
-        self.remote
-    }
-
-    /// The next CONNECT request; `None` once the session has ended.
-    pub async fn accept(&mut self) -> Option<ConnectRequest> {
-        self.requests.recv().await
-    }
-
-    pub fn handle(&self) -> &SessionHandle {
-        &self.handle
-    }
-}
-
-/// Observes and ends a session from other tasks.
-#[derive(Clone)]
-pub struct SessionHandle {
-    number: u64,
-    carrier: Carrier,
-    paths: Arc<Paths>,
-    /// Without effect over TCP, where the kernel steers.
-    terms: watch::Sender<KeepaliveTerms>,
-    open: OpenStreams,
-    goodbye: CancellationToken,
-}
-
-impl SessionHandle {
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
-    pub(crate) async fn goodbye(&self) {
-        self.goodbye.cancelled().await;
-    }
-
-    pub(crate) async fn ending(&self) {
-        self.carrier.ending().await;
-    }
-
-    pub(crate) fn record(&self) -> &Arc<Paths> {
-        &self.paths
-    }
-
-    pub(crate) fn open_streams(&self) -> &OpenStreams {
-        &self.open
-    }
-
-    pub fn paths(&self) -> Vec<PathSnapshot> {
-        self.paths.snapshot()
-    }
-
-    /// Tunnels that are open.
-    pub fn open_tunnels(&self) -> usize {
-        self.open.count()
-    }
-
-    pub fn is_closed(&self) -> bool {
-        self.carrier.is_closed()
-    }
-
-    pub async fn closed(&self) {
-        self.carrier.closed().await;
-    }
-
-    pub fn transport(&self) -> Transport {
-        self.carrier.transport()
-    }
-
-    pub(crate) fn terms(&self) -> &watch::Sender<KeepaliveTerms> {
-        &self.terms
-    }
-
-    /// Ends the session and all its tunnels at once.
-    pub fn close(&self, reason: &str) {
-        self.carrier.close(reason);
-    }
-
-    /// Says goodbye (GOAWAY), gives the open tunnels at most `grace` to end, then closes.
-    pub async fn drain(&self, grace: Duration) {
-        self.goodbye.cancel();
-        let deadline = Instant::now() + grace;
-        while self.open.count() > 0 && !self.is_closed() && Instant::now() < deadline {
-            tokio::time::sleep(DRAIN_INTERVAL).await;
-        }
-        self.close("drained");
     }
 }

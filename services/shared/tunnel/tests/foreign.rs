@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use bench::{Identities, listen_anywhere, serve};
 use bytes::Bytes;
+use ip_packets::{IpPrefix, IpRange};
 use noq::crypto::rustls::QuicClientConfig;
 use testkit::within;
-use tunnel::{ConnectRequest, IpAddressEntry, IpCapsule, IpPrefix, IpRange, TunnelServer};
+use tunnel::{ConnectRequest, IpAddressEntry, IpCapsule, TunnelServer};
 
 /// A control stream with `SETTINGS_H3_DATAGRAM` and a setting without meaning (RFC 9114, 7.2.4.1).
 const CONTROL: &[u8] = &[0x00, 0x04, 0x05, 0x33, 0x01, 0x40, 0x21, 0x07];

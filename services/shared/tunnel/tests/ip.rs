@@ -15,11 +15,12 @@ use std::{
 };
 
 use bench::{Bench, Identities, listen_anywhere, serve};
+use ip_packets::IpRange;
 use testkit::{link::LinkConfig, noise, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{
-    ConnectRequest, IpAddressEntry, IpCapsule, IpRange, IpTunnel, OpenError, SessionHandle,
-    StatusCode, Transport, TunnelEnded, TunnelEvent, TunnelServer, Urgency,
+    ConnectRequest, IpAddressEntry, IpCapsule, IpTunnel, OpenError, SessionHandle, StatusCode,
+    Transport, TunnelEnded, TunnelEvent, TunnelServer, Urgency,
 };
 
 /// Interval between two questions with the same packet; the first may be lost.

@@ -1,6 +1,5 @@
-//! A network that answers UDP by an error of ICMP: the session falls back to TCP within a second,
-//! at the start and under a running session. Over two access networks in namespaces; skips on hosts
-//! without them.
+//! A network answers UDP by an error of ICMP. The session falls back to TCP within a second, at the
+//! start and while it runs. Over two access networks in namespaces; skips on hosts without them.
 
 #![allow(clippy::unwrap_used)]
 

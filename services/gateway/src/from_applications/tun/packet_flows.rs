@@ -6,10 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tunnel::{
-    PacketFlow,
-    steering_rules::{Flow, Protocol, Urgency},
-};
+use ip_packets::PacketFlow;
+use tunnel::steering_rules::{Flow, Protocol, Urgency};
 
 use crate::steering::{FlowGuard, Flows};
 

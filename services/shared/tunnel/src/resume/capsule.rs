@@ -7,7 +7,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use crate::varint;
+use crate::http::varint;
 
 const DATA: u64 = 0x3b01;
 const CONFIRM: u64 = 0x3b02;

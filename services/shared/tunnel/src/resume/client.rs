@@ -21,10 +21,11 @@ use super::{
     stall::{Stall, Verdict},
 };
 use crate::{
-    client::Shared,
-    request::Urgency,
-    session::{ConnectError, Session},
-    stream::ConnectStream,
+    client::{
+        session::{ConnectError, Session},
+        shared::Shared,
+    },
+    http::{request::Urgency, stream::ConnectStream},
 };
 
 /// Silence of a session after which another session is preferred.
@@ -251,7 +252,7 @@ impl Companion {
             }
         } else {
             if !look.done {
-                let deadline = look.detached_at + self.shared.config.resume_within;
+                let deadline = look.detached_at + self.shared.setup.config.resume_within;
                 if deadline <= now {
                     tracing::debug!(token = ?self.request.token, "a tunnel could not be resumed in time");
                     self.line.fail(Broken::GivenUp);
@@ -333,7 +334,7 @@ impl Companion {
             }
             Answer::Continued(wire, answer) => {
                 let replayed = self.line.attached(*wire, answer, now);
-                super::count_resumed(replayed);
+                super::line::count_resumed(replayed);
                 self.carrier = attempt.session;
                 self.troubles = self.carrier.paths.troubles();
                 self.stall.on_attached();

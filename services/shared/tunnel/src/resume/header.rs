@@ -14,7 +14,7 @@ use std::fmt;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::varint;
+use crate::http::varint;
 
 const NAME: HeaderName = HeaderName::from_static("braid-resume");
 

@@ -38,7 +38,7 @@ use super::{
     header::{Attach, Attached},
     ledger::{Ledger, Share},
 };
-use crate::stream::{ConnectStream, WireError};
+use crate::http::stream::{ConnectStream, wire_error::WireError};
 
 /// Interval of a companion's looks while data is under way.
 pub(super) const TICK: Duration = Duration::from_millis(40);
@@ -505,4 +505,11 @@ impl Line {
             Poll::Pending => now.saturating_duration_since(finished_at) > FAREWELL_MAX,
         }
     }
+}
+
+/// A tunnel continues over another stream.
+pub(super) fn count_resumed(replayed_bytes: u64) {
+    metrics::counter!("braid_tunnel_resumed_total").increment(1);
+    metrics::counter!("braid_tunnel_replayed_bytes_total").increment(replayed_bytes);
+    tracing::debug!(replayed_bytes, "a tunnel continues over another stream");
 }

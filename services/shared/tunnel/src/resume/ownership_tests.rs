@@ -15,8 +15,8 @@ use super::{
 use crate::{
     Interface, Tunnel, TunnelConfig, TunnelServer, Urgency,
     bench::{Identities, authority, echo, listen_anywhere, serve},
-    session::{ConnectError, Session},
-    stream::ConnectStream,
+    client::session::{ConnectError, Session},
+    http::stream::ConnectStream,
 };
 
 struct Client {
@@ -105,7 +105,10 @@ async fn the_old_stream_is_void() {
     let (mut second, _) = client.ask(token, at(1)).await.unwrap();
     let lost = within(std::future::poll_fn(|cx| first.poll_chunk(cx))).await;
     assert!(
-        matches!(lost, Err(crate::stream::WireError::Lost(_))),
+        matches!(
+            lost,
+            Err(crate::http::stream::wire_error::WireError::Lost(_))
+        ),
         "{lost:?}"
     );
     // The new stream works.

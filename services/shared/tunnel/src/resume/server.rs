@@ -17,7 +17,7 @@ use super::{
     line::{Broken, Line, ResumableStream, TICK},
     table::{NotKept, ResumeLimits, Table},
 };
-use crate::stream::ConnectStream;
+use crate::http::stream::ConnectStream;
 
 /// Time for which a detached tunnel without any received byte is kept: most likely its client never
 /// got the answer and asked again.
@@ -160,7 +160,7 @@ impl Entered {
 impl Found {
     pub(crate) fn go_on(self, wire: ConnectStream) {
         let replayed = self.line.install(wire, self.epoch, Instant::now());
-        super::count_resumed(replayed);
+        super::line::count_resumed(replayed);
     }
 }
 

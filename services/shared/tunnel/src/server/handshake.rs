@@ -14,7 +14,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::ServerSession;
-use crate::places::Place;
+use crate::server::places::Place;
 
 /// Longest handshake; then it is dropped.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);

@@ -24,20 +24,26 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{
-    ServerSession, SessionHandle,
-    handshake::{Handshakes, Reason},
-};
 use crate::{
-    carrier::{Carrier, TcpCarrier},
-    exchange::Exchange,
-    h2_over_tcp::{self, Pulse, ServerConnection},
+    http::{
+        carrier::{Carrier, TcpCarrier},
+        exchange::Exchange,
+        h2_over_tcp::{self, Pulse, ServerConnection},
+        stream::OpenStreams,
+    },
     paths::Paths,
-    places::Places,
-    requests::{Dispatcher, REQUESTS_WAITING_MAX, Resuming},
     resume::server::{Kept, Peer},
-    stream::OpenStreams,
-    tcp::{self, Counted, Counts},
+    server::{
+        handshake::{Handshakes, Reason},
+        places::Places,
+        requests::{Dispatcher, REQUESTS_WAITING_MAX, Resuming},
+        session::ServerSession,
+        session_handle::SessionHandle,
+    },
+    sockets::{
+        counted::{Counted, Counts},
+        tcp,
+    },
 };
 
 /// Interval of the server's pings; the client pings more often.

@@ -9,7 +9,7 @@ use super::{
     super::capsule::{self, DATA_HEADER_BYTES_MAX},
     CHUNK_BYTES_MAX, Violation,
 };
-use crate::pieces::HEADROOM_BYTES;
+use crate::carried::pieces::HEADROOM_BYTES;
 
 const _: () = assert!(DATA_HEADER_BYTES_MAX <= HEADROOM_BYTES);
 

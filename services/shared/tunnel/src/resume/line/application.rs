@@ -11,7 +11,7 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{Broken, Line, State};
-use crate::pieces::{Parcel, Pieces, Sink};
+use crate::carried::pieces::{Parcel, Pieces, Sink};
 
 /// Bytes written that the carrying stream has not accepted; at the bound the writer waits.
 const UNSENT_BYTES_MAX: u64 = 64 * 1024;

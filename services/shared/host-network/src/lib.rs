@@ -1,0 +1,18 @@
+//! The host's network, as Braid uses it: devices and addresses (netlink), a TUN device, NAT and
+//! redirection (nftables), and the endpoints of the kernel's MPTCP.
+
+mod dns_redirect;
+mod links;
+mod masquerade;
+mod mptcp_endpoints;
+mod netlink_wire;
+mod nftables;
+mod tcp_redirect;
+mod tun;
+
+pub use dns_redirect::{Asked, DnsRedirect, QuerySocket};
+pub use links::{LinkFact, Links, LinksError, local_addresses};
+pub use masquerade::{MasqueradeError, masquerade};
+pub use mptcp_endpoints::Endpoints;
+pub use tcp_redirect::{TcpRedirect, original_destination, reset};
+pub use tun::{PACKET_BYTES_MAX, TunDevice, TunError, is_device};

@@ -1,0 +1,232 @@
+//! Registers the access networks with the kernel's MPTCP, so that a connection has a subflow over
+//! each. Open connections get a subflow over a later network as well.
+//!
+//! The kernel's path manager stores them as endpoints with the flag "subflow", for every MPTCP
+//! connection of the network namespace. That needs the right to administer the network. Without it
+//! an operator adds endpoints (`ip mptcp endpoint add`), or there is one subflow. Endpoints of this
+//! process are removed with their network, and at the end.
+//!
+//! The protocol is generic netlink, family `mptcp_pm`, one request at a time: the kernel answers
+//! before the sending call returns.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, ErrorKind},
+    net::IpAddr,
+};
+
+use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
+
+use crate::netlink_wire::{
+    ATTRIBUTE_HEADER_BYTES, Answer, HEADER_BYTES, NESTED, answers, attribute,
+};
+
+/// First of our ids, one for each place of a network; the kernel's own ids begin with 1.
+const ID_FIRST: u8 = 200;
+
+/// Datagrams read for one answer; the kernel sends at most two.
+const ANSWERS_MAX: usize = 8;
+
+const CONTROL: u16 = 0x10;
+const CONTROL_GET_FAMILY: u8 = 3;
+const CONTROL_FAMILY_ID: u16 = 1;
+const CONTROL_FAMILY_NAME: u16 = 2;
+
+const ADD_ADDRESS: u8 = 1;
+const REMOVE_ADDRESS: u8 = 2;
+const ADDRESS: u16 = 1 | NESTED;
+const ADDRESS_FAMILY: u16 = 1;
+const ADDRESS_ID: u16 = 2;
+const ADDRESS_V4: u16 = 3;
+const ADDRESS_V6: u16 = 4;
+const ADDRESS_FLAGS: u16 = 6;
+const ADDRESS_DEVICE: u16 = 7;
+
+const FLAG_SUBFLOW: u32 = 1 << 1;
+
+const FAMILY_V4: u16 = 2;
+const FAMILY_V6: u16 = 10;
+
+const GENERIC_HEADER_BYTES: usize = 4;
+/// Request with acknowledgement.
+const FLAGS: u16 = 1 | 4;
+
+fn request(kind: u16, command: u8, sequence: u32, attributes: &[u8]) -> Vec<u8> {
+    let length = (HEADER_BYTES + GENERIC_HEADER_BYTES + attributes.len()) as u32;
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend([kind.to_ne_bytes(), FLAGS.to_ne_bytes()].concat());
+    bytes.extend(sequence.to_ne_bytes());
+    // The sender: the kernel fills it in.
+    bytes.extend(0_u32.to_ne_bytes());
+    // Version 1, and two reserved bytes.
+    bytes.extend([command, 1, 0, 0]);
+    bytes.extend(attributes);
+    bytes
+}
+
+/// The attributes of an endpoint to add; for a removal only the id counts.
+fn endpoint(id: u8, local_ip: IpAddr, device: Option<u32>) -> Vec<u8> {
+    let mut inner = match local_ip {
+        IpAddr::V4(ip) => [
+            attribute(ADDRESS_FAMILY, &FAMILY_V4.to_ne_bytes()),
+            attribute(ADDRESS_V4, &ip.octets()),
+        ],
+        IpAddr::V6(ip) => [
+            attribute(ADDRESS_FAMILY, &FAMILY_V6.to_ne_bytes()),
+            attribute(ADDRESS_V6, &ip.octets()),
+        ],
+    }
+    .concat();
+    inner.extend(attribute(ADDRESS_ID, &[id]));
+    inner.extend(attribute(ADDRESS_FLAGS, &FLAG_SUBFLOW.to_ne_bytes()));
+    if let Some(device) = device {
+        inner.extend(attribute(ADDRESS_DEVICE, &device.to_ne_bytes()));
+    }
+    attribute(ADDRESS, &inner)
+}
+
+/// The family's number in the answer to its question.
+fn family_of(payload: &[u8]) -> Option<u16> {
+    let mut attributes = payload.get(GENERIC_HEADER_BYTES..)?;
+    while let Some(header) = attributes.first_chunk::<ATTRIBUTE_HEADER_BYTES>() {
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]);
+        let value = attributes.get(ATTRIBUTE_HEADER_BYTES..length)?;
+        if kind == CONTROL_FAMILY_ID {
+            return Some(u16::from_ne_bytes(*value.first_chunk()?));
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+/// The endpoints of this process.
+pub struct Endpoints {
+    socket: Socket,
+    sequence: u32,
+    family: u16,
+    added: BTreeMap<String, (u8, IpAddr)>,
+}
+
+impl Endpoints {
+    /// Belongs to the network namespace of the calling thread.
+    pub fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_GENERIC)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        socket.set_non_blocking(true)?;
+        let mut this = Self {
+            socket,
+            sequence: 0,
+            family: CONTROL,
+            added: BTreeMap::new(),
+        };
+        let name = attribute(CONTROL_FAMILY_NAME, b"mptcp_pm\0");
+        let found = this.ask(CONTROL_GET_FAMILY, &name)?;
+        this.family = found
+            .and_then(|payload| family_of(&payload))
+            .ok_or(ErrorKind::NotFound)?;
+        Ok(this)
+    }
+
+    /// Adds the address of the network of that name, on this device if the network is bound to one.
+    pub fn add(&mut self, name: &str, local_ip: IpAddr, device: Option<u32>) -> io::Result<()> {
+        self.remove(name)?;
+        // An unspecified address is no network, and every connection has a loopback subflow
+        // already.
+        if local_ip.is_unspecified() || local_ip.is_loopback() {
+            return Ok(());
+        }
+        let taken: Vec<u8> = self.added.values().map(|(id, _)| *id).collect();
+        let Some(id) = (ID_FIRST..=u8::MAX).find(|id| !taken.contains(id)) else {
+            return Err(ErrorKind::OutOfMemory.into());
+        };
+        let wanted = endpoint(id, local_ip, device);
+        // A killed process may have left an endpoint with that id. Mostly there is none, so the
+        // answer does not matter.
+        let _ = self.ask(REMOVE_ADDRESS, &wanted);
+        match self.ask(ADD_ADDRESS, &wanted) {
+            Ok(_) => {
+                self.added.insert(name.to_owned(), (id, local_ip));
+                Ok(())
+            }
+            // Another process has added the endpoint.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn remove(&mut self, name: &str) -> io::Result<()> {
+        match self.added.remove(name) {
+            Some((id, local_ip)) => {
+                let gone = endpoint(id, local_ip, None);
+                self.ask(REMOVE_ADDRESS, &gone).map(|_| ())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a request; returns the kernel's answers except the acknowledgement.
+    fn ask(&mut self, command: u8, attributes: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = request(self.family, command, self.sequence, attributes);
+        self.socket.send(&request, 0)?;
+        let mut data = None;
+        for _ in 0..ANSWERS_MAX {
+            let (datagram, _) = self.socket.recv_from_full()?;
+            for answer in answers(&datagram, self.sequence) {
+                match answer {
+                    Answer::Ended(0) => return Ok(data),
+                    Answer::Ended(code) => return Err(io::Error::from_raw_os_error(-code)),
+                    Answer::Data(payload) => data = Some(payload.to_vec()),
+                }
+            }
+        }
+        Err(ErrorKind::TimedOut.into())
+    }
+}
+
+impl Drop for Endpoints {
+    fn drop(&mut self) {
+        let names: Vec<String> = self.added.keys().cloned().collect();
+        for name in names {
+            if let Err(error) = self.remove(&name) {
+                tracing::debug!(name, %error, "an MPTCP endpoint stays behind");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink_wire::ERROR;
+
+    #[test]
+    fn answers_are_read_as_far_as_they_go() {
+        let answer = |kind: u16, payload: &[u8]| {
+            let mut bytes = request(kind, 0, 3, &[]);
+            bytes.truncate(HEADER_BYTES);
+            bytes.extend(payload);
+            bytes[..4].copy_from_slice(&((HEADER_BYTES + payload.len()) as u32).to_ne_bytes());
+            bytes
+        };
+        let payload = [
+            vec![3, 1, 0, 0],
+            attribute(2, b"mptcp_pm\0"),
+            attribute(1, &28_u16.to_ne_bytes()),
+        ]
+        .concat();
+        let mut datagram = answer(CONTROL, &payload);
+        datagram.extend(answer(ERROR, &(-17_i32).to_ne_bytes()));
+        let read = answers(&datagram, 3);
+        assert_eq!(read, [Answer::Data(&payload), Answer::Ended(-17)]);
+        assert_eq!(family_of(&payload), Some(28));
+        assert_eq!(answers(&datagram, 4), []);
+        for length in 0..datagram.len() {
+            // Cut anywhere, only complete answers are read.
+            assert!(answers(&datagram[..length], 3).len() < 2);
+            let _ = family_of(&payload[..length.min(payload.len())]);
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Relays the datagrams of one request: those of UDP (RFC 9298) or packets of IP (RFC 9484).
+//!
+//! A datagram travels as a DATAGRAM frame of QUIC if both ends support that and it fits into a
+//! packet. Otherwise it is a capsule on the request's stream; over HTTP/2 all are capsules. Nothing
+//! is confirmed or repeated, and the tunnel ends with its session. An IP tunnel also carries its
+//! own capsules on the stream, in order.
+
+pub(crate) mod ended;
+pub(crate) mod kind;
+mod order;
+pub(crate) mod packet_size;
+pub(crate) mod payload;
+pub(crate) mod queue;
+mod standing;
+
+use std::{convert::Infallible, future::poll_fn, sync::Arc, task::Poll, time::Instant};
+
+use bytes::Bytes;
+use h3::quic::StreamId;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::{
+    carried::ip_tunnel::capsule::Raw,
+    http::{
+        http_datagrams::{DatagramFlow, HttpDatagrams},
+        stream::{ConnectStream, wire_error::WireError},
+    },
+    paths::Paths,
+};
+use ended::TunnelEnded;
+use kind::Kind;
+use order::Numbers;
+use packet_size::{LOOK_EVERY, PacketSize};
+use payload::{Arrived, Decoder, Head, capsule};
+use queue::Queue;
+
+/// Capsules of one direction that wait; at the bound the sender waits, including the peer.
+const CAPSULES_WAITING_MAX: usize = 16;
+
+/// Datagrams in both directions. Dropping it ends the request.
+#[derive(Debug)]
+pub(crate) struct DatagramTunnel {
+    leaving: Queue,
+    arriving: Queue,
+    packet_size: watch::Receiver<Option<u16>>,
+    _end: DropGuard,
+}
+
+impl DatagramTunnel {
+    /// Queues one datagram for sending; returns whether there was room.
+    pub(crate) fn send(&self, payload: &[u8]) -> bool {
+        let kind = self.leaving.kind();
+        let taken = payload.len() <= kind.payload_bytes_max()
+            && self.leaving.push(Bytes::copy_from_slice(payload));
+        if !taken {
+            kind.count_dropped("leaving");
+        }
+        taken
+    }
+
+    /// Cancel-safe; for one receiver at a time.
+    pub(crate) async fn receive(&self) -> Result<Bytes, TunnelEnded> {
+        self.arriving.next().await
+    }
+
+    /// The largest packet of IP that fits into one packet of each path; `None` until it is known,
+    /// or if datagrams are no frames.
+    pub(crate) fn packet_size(&self) -> &watch::Receiver<Option<u16>> {
+        &self.packet_size
+    }
+
+    pub(crate) fn ended(&self) -> Option<TunnelEnded> {
+        self.arriving.ended()
+    }
+
+    /// Accepts no more datagrams; the receiver gets this reason as the peer's.
+    pub(crate) fn end(&self, reason: TunnelEnded) {
+        self.arriving.end(reason.clone());
+        self.leaving.end(reason);
+    }
+}
+
+/// The capsules of an IP tunnel in both directions.
+#[derive(Debug)]
+pub(crate) struct Capsules {
+    pub(crate) leaving: mpsc::Sender<Bytes>,
+    pub(crate) arriving: mpsc::Receiver<Raw>,
+}
+
+/// The courier's ends of these channels.
+struct Spoken {
+    leaving: mpsc::Receiver<Bytes>,
+    arriving: mpsc::Sender<Raw>,
+}
+
+/// The queue of arriving datagrams. It must exist before the request is answered, because a
+/// datagram may follow the answer at once.
+pub(crate) struct Arrivals {
+    queue: Queue,
+    flow: Option<DatagramFlow>,
+}
+
+impl Arrivals {
+    /// For HTTP/3 with the connection's datagrams and the request's stream; with the paths by which
+    /// packets come, if both ends have agreed on an order.
+    pub(crate) fn new(
+        kind: Kind,
+        by_frames: Option<(&HttpDatagrams, StreamId)>,
+        ordered_by: Option<Arc<Paths>>,
+    ) -> Self {
+        let queue = Queue::ordered(kind, ordered_by);
+        let flow = by_frames.map(|(datagrams, id)| datagrams.enter(id, queue.clone()));
+        Self { queue, flow }
+    }
+
+    /// Starts to relay once the request is answered, until `replaced`.
+    pub(crate) fn begin(
+        self,
+        stream: ConnectStream,
+        replaced: impl Future<Output = ()> + Send + 'static,
+    ) -> DatagramTunnel {
+        self.start(stream, replaced, None)
+    }
+
+    /// The same with capsules beside the datagrams.
+    pub(crate) fn begin_speaking(
+        self,
+        stream: ConnectStream,
+        replaced: impl Future<Output = ()> + Send + 'static,
+    ) -> (DatagramTunnel, Capsules) {
+        let (to_leave, leaving) = mpsc::channel(CAPSULES_WAITING_MAX);
+        let (to_arrive, arriving) = mpsc::channel(CAPSULES_WAITING_MAX);
+        let spoken = Spoken {
+            leaving,
+            arriving: to_arrive,
+        };
+        let capsules = Capsules {
+            leaving: to_leave,
+            arriving,
+        };
+        (self.start(stream, replaced, Some(spoken)), capsules)
+    }
+
+    fn start(
+        self,
+        stream: ConnectStream,
+        replaced: impl Future<Output = ()> + Send + 'static,
+        spoken: Option<Spoken>,
+    ) -> DatagramTunnel {
+        let end = CancellationToken::new();
+        let packet_size = watch::Sender::default();
+        let known = packet_size.subscribe();
+        let courier = Courier {
+            stream: Mutex::new(stream),
+            leaving: Queue::leaving(
+                self.queue.kind(),
+                self.flow.as_ref().map(DatagramFlow::waiting_bytes),
+            ),
+            flow: self.flow,
+            numbers: self.queue.is_ordered().then(Mutex::default),
+            arriving: self.queue,
+            packet_size,
+        };
+        let tunnel = DatagramTunnel {
+            leaving: courier.leaving.clone(),
+            arriving: courier.arriving.clone(),
+            packet_size: known,
+            _end: end.clone().drop_guard(),
+        };
+        tokio::spawn(courier.run(spoken, end, replaced));
+        tunnel
+    }
+}
+
+/// Carries the datagrams of one tunnel.
+struct Courier {
+    /// One task polls both directions, so the lock is never contended.
+    stream: Mutex<ConnectStream>,
+    flow: Option<DatagramFlow>,
+    leaving: Queue,
+    /// The numbers of packets that leave, if an order is agreed; never contended either.
+    numbers: Option<Mutex<Numbers>>,
+    arriving: Queue,
+    packet_size: watch::Sender<Option<u16>>,
+}
+
+impl Courier {
+    async fn run(
+        self,
+        spoken: Option<Spoken>,
+        end: CancellationToken,
+        replaced: impl Future<Output = ()>,
+    ) {
+        let (to_say, heard) = spoken
+            .map(|spoken| (spoken.leaving, spoken.arriving))
+            .unzip();
+        let reason = tokio::select! {
+            reason = self.send_all(to_say) => reason,
+            reason = self.receive_all(heard) => reason,
+            never = self.follow_paths() => match never {},
+            () = replaced => TunnelEnded::Session,
+            // The reason is not reported any more.
+            () = end.cancelled() => TunnelEnded::ByPeer,
+        };
+        // The reason of a malformed frame is set elsewhere and takes precedence.
+        let reason = self.arriving.ended().unwrap_or(reason);
+        tracing::debug!(%reason, "a tunnel of datagrams ended");
+        self.leaving.end(reason.clone());
+        self.arriving.end(reason.clone());
+        let mut stream = self.stream.into_inner();
+        if reason.is_malformed() {
+            stream.abort();
+            return;
+        }
+        // If the transport cannot take the end at once it becomes a reset, which ends the request
+        // as well.
+        poll_fn(|cx| {
+            let _ = stream.poll_end(cx);
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Tells the packet size; never returns.
+    async fn follow_paths(&self) -> Infallible {
+        let flow = self.flow.as_ref();
+        let Some(flow) = flow.filter(|_| self.leaving.kind() == Kind::Ip) else {
+            return std::future::pending().await;
+        };
+        let head = Head::longest(self.numbers.is_some());
+        let mut size = PacketSize::default();
+        loop {
+            if self.stream.lock().peer_takes_datagrams()
+                && let Some(size) = size.look(Instant::now(), flow.payload_bytes_max(&head))
+            {
+                self.packet_size.send_replace(Some(size));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn send_all(&self, mut to_say: Option<mpsc::Receiver<Bytes>>) -> TunnelEnded {
+        loop {
+            let capsule = async {
+                match &mut to_say {
+                    Some(to_say) => to_say.recv().await,
+                    None => None,
+                }
+            };
+            let sent = tokio::select! {
+                // Capsules come first: they are few, and no packet passes before addresses are
+                // assigned.
+                biased;
+                Some(capsule) = capsule => self.send_capsule(capsule).await,
+                payload = self.leaving.next() => match payload {
+                    Ok(payload) => self.send(&payload).await,
+                    Err(reason) => return reason,
+                },
+            };
+            if let Err(error) = sent {
+                return error.into();
+            }
+        }
+    }
+
+    async fn send(&self, payload: &[u8]) -> Result<(), WireError> {
+        let kind = self.leaving.kind();
+        let place = |numbers: &Mutex<Numbers>| numbers.lock().next(kind, payload);
+        let head = Head::new(self.numbers.as_ref().map(place));
+        if let Some(flow) = &self.flow
+            && self.stream.lock().peer_takes_datagrams()
+        {
+            let sent = flow.send(&head, payload).await;
+            if sent.map_err(|error| WireError::Lost(error.into()))? {
+                kind.count_sent("frame");
+                return Ok(());
+            }
+        }
+        self.send_capsule(capsule(&head, payload)).await?;
+        kind.count_sent("capsule");
+        Ok(())
+    }
+
+    async fn send_capsule(&self, capsule: Bytes) -> Result<(), WireError> {
+        poll_fn(|cx| self.stream.lock().poll_sent(cx)).await?;
+        poll_fn(|cx| Poll::Ready(self.stream.lock().send(cx, capsule.clone()))).await?;
+        // The next datagram stays in the queue, where it can still be dropped.
+        poll_fn(|cx| self.stream.lock().poll_sent(cx)).await
+    }
+
+    async fn receive_all(&self, heard: Option<mpsc::Sender<Raw>>) -> TunnelEnded {
+        let mut decoder = Decoder::new(self.arriving.kind());
+        loop {
+            let mut chunk = match poll_fn(|cx| self.stream.lock().poll_chunk(cx)).await {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => match decoder.end() {
+                    Ok(()) => return TunnelEnded::ByPeer,
+                    Err(malformed) => return malformed.into(),
+                },
+                Err(error) => return error.into(),
+            };
+            loop {
+                match decoder.next(&mut chunk) {
+                    Ok(Some(Arrived::Payload(payload))) => self.arriving.push_arrived(payload),
+                    Ok(Some(Arrived::Capsule(capsule))) => {
+                        if let Some(heard) = &heard {
+                            // During the drop of the tunnel the capsule has no receiver.
+                            let _ = heard.send(capsule).await;
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(malformed) => return malformed.into(),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

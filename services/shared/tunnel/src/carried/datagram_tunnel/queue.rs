@@ -1,0 +1,326 @@
+//! A queue of datagrams. At the bound the newest is dropped: senders of UDP tolerate losses, and
+//! the oldest leave first. A queue of leaving datagrams that stands is shortened before. Arrived
+//! datagrams that have a place in an order wait for earlier ones.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::{
+    ended::TunnelEnded,
+    kind::Kind,
+    order::{self, Order, Released},
+    payload::Payload,
+    standing::Standing,
+};
+use crate::paths::Paths;
+
+/// Bytes in one direction of one request: the burst of a sender that doubles its window each round
+/// trip, for 80 ms at 100 Mbit/s. At the bound the newest datagram is dropped and counted.
+const QUEUE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Bytes that leave in all requests of a connection. At this bound each request has room for
+/// `QUEUE_BYTES_MIN`.
+const CONNECTION_BYTES_MAX: usize = 8 * QUEUE_BYTES_MAX;
+
+/// Room of a request whatever the others hold, and of a request of which no sum is known.
+const QUEUE_BYTES_MIN: usize = 256 * 1024;
+
+/// Memory of a waiting datagram beside its payload.
+const OVERHEAD_BYTES: usize = 64;
+
+/// Clones are the same queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Queue(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: Kind,
+    state: Mutex<State>,
+    changed: Notify,
+    /// The paths by which ordered packets come; `None`: no order is agreed.
+    ordered_by: Option<Arc<Paths>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    order: Order,
+    /// Since when each waits.
+    waiting: VecDeque<(Instant, Bytes)>,
+    bytes: usize,
+    /// Whether and when a datagram of a queue that stands is dropped; only for those that leave.
+    standing: Option<Standing>,
+    /// The connection's sum of `bytes`; only for those that leave.
+    sum: Option<Arc<AtomicUsize>>,
+    ended: Option<TunnelEnded>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        state.count_out(state.bytes);
+    }
+}
+
+impl Queue {
+    /// For datagrams that leave; their bytes count into the sum.
+    pub(crate) fn leaving(kind: Kind, sum: Option<Arc<AtomicUsize>>) -> Self {
+        let state = State {
+            standing: Some(Standing::default()),
+            sum,
+            ..State::default()
+        };
+        Self::with(kind, None, state)
+    }
+
+    /// With an order of packets that come over these paths, if it is agreed.
+    pub(crate) fn ordered(kind: Kind, ordered_by: Option<Arc<Paths>>) -> Self {
+        Self::with(kind, ordered_by, State::default())
+    }
+
+    fn with(kind: Kind, ordered_by: Option<Arc<Paths>>, state: State) -> Self {
+        Self(Arc::new(Inner {
+            kind,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            ordered_by,
+        }))
+    }
+
+    /// Whether an order is agreed.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.0.ordered_by.is_some()
+    }
+
+    /// The kind of the queued datagrams.
+    pub(crate) fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// Returns whether there was room.
+    pub(crate) fn push(&self, payload: Bytes) -> bool {
+        let taken = self.0.state.lock().push(payload);
+        if taken {
+            self.0.changed.notify_one();
+        }
+        taken
+    }
+
+    /// Takes an arrived payload, at its place in the order. Without room it is dropped and counted.
+    pub(crate) fn push_arrived(&self, payload: Payload) {
+        // A copy, so that a few bytes do not keep the whole received packet in memory.
+        let bytes = Bytes::copy_from_slice(&payload.bytes);
+        let Some(place) = payload.place else {
+            if !self.push(bytes) {
+                self.0.kind.count_dropped("arriving");
+            }
+            return;
+        };
+        // Without an agreement the context is unknown.
+        let Some(paths) = &self.0.ordered_by else {
+            return;
+        };
+        let now = Instant::now();
+        let mut state = self.0.state.lock();
+        if state.ended.is_some() {
+            return;
+        }
+        let within = order::held_within(state.order.observed(now), paths.skew());
+        let released = state.order.arrived(now, within, place, bytes);
+        state.take(released, self.0.kind);
+        drop(state);
+        // Also if it is held: the deadline may be new.
+        self.0.changed.notify_one();
+    }
+
+    /// Accepts no more datagrams; only the first reason counts.
+    pub(crate) fn end(&self, reason: TunnelEnded) {
+        self.0.state.lock().ended.get_or_insert(reason);
+        self.0.changed.notify_one();
+    }
+
+    pub(crate) fn ended(&self) -> Option<TunnelEnded> {
+        self.0.state.lock().ended.clone()
+    }
+
+    /// The oldest datagram, or the reason of the end once the queue is empty. For one receiver at a
+    /// time.
+    pub(crate) async fn next(&self) -> Result<Bytes, TunnelEnded> {
+        loop {
+            let deadline = {
+                let mut state = self.0.state.lock();
+                let deadline = state.order.next_deadline();
+                if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                    let released = state.order.expire(Instant::now());
+                    state.take(released, self.0.kind);
+                }
+                if let Some(payload) = state.pop(Instant::now(), self.0.kind) {
+                    return Ok(payload);
+                }
+                if let Some(reason) = &state.ended {
+                    return Err(reason.clone());
+                }
+                state.order.next_deadline()
+            };
+            let changed = self.0.changed.notified();
+            match deadline {
+                Some(deadline) => {
+                    // Either way the state says what is next.
+                    let _ = tokio::time::timeout_at(deadline.into(), changed).await;
+                }
+                None => changed.await,
+            }
+        }
+    }
+}
+
+impl State {
+    fn push(&mut self, payload: Bytes) -> bool {
+        let bytes = self.bytes + payload.len() + OVERHEAD_BYTES;
+        if bytes > self.bytes_max() || self.ended.is_some() {
+            return false;
+        }
+        if let Some(sum) = &self.sum {
+            sum.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+        }
+        self.bytes = bytes;
+        self.waiting.push_back((Instant::now(), payload));
+        true
+    }
+
+    fn bytes_max(&self) -> usize {
+        match (&self.standing, &self.sum) {
+            // It only holds what the order releases at once.
+            (None, _) => QUEUE_BYTES_MAX,
+            (Some(_), None) => QUEUE_BYTES_MIN,
+            (Some(_), Some(sum)) => match sum.load(Ordering::Relaxed) < CONNECTION_BYTES_MAX {
+                true => QUEUE_BYTES_MAX,
+                false => QUEUE_BYTES_MIN,
+            },
+        }
+    }
+
+    /// The oldest datagram that is not dropped.
+    fn pop(&mut self, now: Instant, kind: Kind) -> Option<Bytes> {
+        while let Some((since, payload)) = self.waiting.pop_front() {
+            let bytes = payload.len() + OVERHEAD_BYTES;
+            self.bytes -= bytes;
+            self.count_out(bytes);
+            let waited = now.saturating_duration_since(since);
+            let is_last = self.waiting.is_empty();
+            let drops = |standing: &mut Standing| standing.drops(now, waited, is_last);
+            if !self.standing.as_mut().is_some_and(drops) {
+                return Some(payload);
+            }
+            kind.count_dropped("standing");
+        }
+        None
+    }
+
+    fn count_out(&self, bytes: usize) {
+        if let Some(sum) = &self.sum {
+            sum.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn take(&mut self, released: Released, kind: Kind) {
+        for packet in released.packets {
+            if !self.push(packet) {
+                kind.count_dropped("arriving");
+            }
+        }
+        for _ in 0..released.dropped {
+            kind.count_dropped("late");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_newest_is_dropped_when_the_queue_is_full_and_the_oldest_goes_first() {
+        let queue = Queue::leaving(Kind::Udp, None);
+        let taken = (0..=u8::MAX)
+            .take_while(|index| queue.push(Bytes::from(vec![*index; 4_032])))
+            .count();
+        assert_eq!(taken, 64);
+        assert_eq!(queue.next().await.unwrap()[0], 0);
+        assert!(queue.push(Bytes::new()) && !queue.push(Bytes::from(vec![0; 4_032])));
+        assert_eq!(queue.next().await.unwrap()[0], 1);
+    }
+
+    #[tokio::test]
+    async fn empty_datagrams_are_bounded_too() {
+        let queue = Queue::leaving(Kind::Udp, None);
+        let taken = (0..10_000).take_while(|_| queue.push(Bytes::new())).count();
+        assert_eq!(taken, 4_096);
+    }
+
+    #[tokio::test]
+    async fn a_request_takes_a_burst_while_its_connection_has_room() {
+        let datagram = || Bytes::from(vec![0; 4_032]);
+        let fill = |queue: &Queue| (0..1_000).take_while(|_| queue.push(datagram())).count();
+        let sum = Arc::<AtomicUsize>::default();
+        let queues = [(); 10].map(|()| Queue::leaving(Kind::Udp, Some(sum.clone())));
+        let taken = queues.each_ref().map(fill);
+        assert_eq!(taken, [256, 256, 256, 256, 256, 256, 256, 256, 64, 64]);
+        // Datagrams that the order releases at once have room as well.
+        assert_eq!(fill(&Queue::ordered(Kind::Udp, None)), 256);
+    }
+
+    #[test]
+    fn a_queue_that_stands_is_shortened_and_counts_out_what_it_drops() {
+        let sum = Arc::<AtomicUsize>::default();
+        let queue = Queue::leaving(Kind::Udp, Some(sum.clone()));
+        for index in 0..100_u8 {
+            assert!(queue.push(Bytes::from(vec![index; 32])));
+        }
+        let (pushed, mut state) = (Instant::now(), queue.0.state.lock());
+        let pop = |ms| state.pop(pushed + Duration::from_millis(ms), Kind::Udp);
+        let received = (20..=400).step_by(20).filter_map(pop).count();
+        drop(state);
+        let left = sum.load(Ordering::Relaxed) / (32 + OVERHEAD_BYTES);
+        assert!(received + left < 100, "{received} received, {left} left");
+    }
+
+    #[tokio::test]
+    async fn the_connection_knows_how_much_waits_in_its_queues() {
+        let sum = Arc::<AtomicUsize>::default();
+        let [first, second] = [(); 2].map(|()| Queue::leaving(Kind::Ip, Some(sum.clone())));
+        let waits = || sum.load(Ordering::Relaxed);
+        for queue in [&first, &second] {
+            assert!(queue.push(Bytes::from(vec![0; 100])) && queue.push(Bytes::new()));
+        }
+        assert_eq!(waits(), 2 * (100 + 2 * OVERHEAD_BYTES));
+        first.next().await.unwrap();
+        assert_eq!(waits(), 100 + 3 * OVERHEAD_BYTES);
+        drop(second);
+        assert_eq!(waits(), OVERHEAD_BYTES);
+    }
+
+    #[tokio::test]
+    async fn waiting_datagrams_come_before_the_end() {
+        let queue = Queue::ordered(Kind::Udp, None);
+        assert!(queue.push(Bytes::from_static(b"last")));
+        queue.end(TunnelEnded::ByPeer);
+        queue.end(TunnelEnded::Session);
+        assert!(!queue.push(Bytes::new()));
+        assert_eq!(queue.next().await.unwrap(), "last");
+        assert_eq!(queue.next().await, Err(TunnelEnded::ByPeer));
+        assert_eq!(queue.next().await, Err(TunnelEnded::ByPeer));
+    }
+}
