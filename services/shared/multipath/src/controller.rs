@@ -20,6 +20,8 @@
 //!   that runs empty has no other sender.
 //! - Cross-traffic ([`BaseRtt`]): an RTT probe that still sees a queue has detected another sender.
 //!   The window then follows [`CubicWindow`]. A falling rate ([`RateDrop`]) requests a probe.
+//! - Windows of a few packets ([`SmallWindow`]) are enlarged from time to time, since they measure
+//!   no more than they hold.
 //! - Start-up ([`Startup`]): doubles every round from the initial window, at no less than two
 //!   initial windows a round trip, until the rate stops growing or a queue shows.
 
@@ -29,6 +31,7 @@ mod losses;
 mod probing;
 mod rate_drop;
 mod rtt_probe;
+mod small_window;
 mod startup;
 mod window;
 
@@ -50,6 +53,7 @@ use base_rtt::{BaseRtt, ProbeVerdict};
 use losses::{LOSS_COMPENSATED_MAX, Losses, RoundLosses};
 use rate_drop::RateDrop;
 use rtt_probe::RttProbe;
+use small_window::SmallWindow;
 use startup::Startup;
 
 /// Jitter up to this does not count as a queue.
@@ -175,6 +179,7 @@ pub struct PathController {
     /// When the start-up ended.
     cruising_since: Option<Instant>,
     probed_at: Instant,
+    small_window: SmallWindow,
     /// The last round saw no queue: the path can carry more than is sent.
     unqueued: bool,
     burstiness: Burstiness,
@@ -229,6 +234,7 @@ impl PathController {
             reported_by_another: false,
             cruising_since: None,
             probed_at: now,
+            small_window: SmallWindow::new(),
             unqueued: false,
             burstiness: Burstiness::new(),
             is_steady: true,
@@ -276,6 +282,13 @@ impl PathController {
             && self.startup.is_over_after_round(self.rate.get())
         {
             self.end_startup(now);
+        }
+        // On a low-rate link the packets of a trial would delay urgent data.
+        let is_small = self.bdp().is_some_and(|bdp| self.is_small_bdp(bdp)) && !self.is_low_rate();
+        if is_small && !app_limited && self.phase == Phase::Cruise && self.cubic.is_none() {
+            self.small_window.on_limited_round(self.rate.get());
+        } else {
+            self.small_window.on_other_round();
         }
         if let (Some(seen), Some(min)) = (self.round_rtt_min.take(), self.rtt_min.get()) {
             self.unqueued = !app_limited && seen <= min + min / 16 + UNQUEUED_SLACK;

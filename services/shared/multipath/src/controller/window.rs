@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::small_window::{TRIAL_PACKETS, TRIAL_WINDOW};
 use super::*;
 
 /// Window and pacing in start-up, in BDPs; 2/ln 2 doubles the rate every round.
@@ -93,6 +94,10 @@ impl PathController {
                     Some(cubic) => {
                         let shared = (cubic.window_packets() * self.mtu as f64) as u64;
                         shared.max(bdp as u64 + 2 * self.mtu)
+                    }
+                    None if self.small_window.is_on_trial() => {
+                        let tried = (bdp * TRIAL_WINDOW) as u64 + TRIAL_PACKETS * self.mtu;
+                        modelled.max(tried)
                     }
                     None => modelled,
                 };
