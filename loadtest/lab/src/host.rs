@@ -612,6 +612,9 @@ impl Host {
         if self.application.wants_to_send() {
             self.feed_steering(at, multipath::Event::Backlog { bytes: 1 });
         }
+        if let Some(bytes) = self.application.written_bytes() {
+            self.feed_steering(at, multipath::Event::Written { bytes });
+        }
         if let (Some(rules), Manager::Ours(steering)) = (&mut self.rules, &mut self.manager) {
             rules.follow((now, at), self.client, conn, &self.open_paths, steering);
         }

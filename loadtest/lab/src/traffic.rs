@@ -271,6 +271,16 @@ impl Application {
         }
     }
 
+    /// Bytes of the bulk or of the application that are written to the connection's streams;
+    /// none where they are not counted.
+    pub fn written_bytes(&self) -> Option<u64> {
+        match (&self.mix, &self.chaos) {
+            (Some(mix), _) => Some(mix.written_bytes()),
+            (None, None) => Some(self.sending.iter().map(|stream| stream.sent).sum()),
+            (None, Some(_)) => None,
+        }
+    }
+
     /// Record of the receiving end of an application.
     pub fn noted(&self) -> Option<&Noted> {
         self.mix.as_ref().map(MixApplication::noted)

@@ -57,6 +57,8 @@ pub(crate) struct MixApplication {
     asked: usize,
     requests: Vec<(StreamId, Vec<u8>)>,
     sending: Vec<Sending>,
+    /// Written to all streams so far.
+    written_bytes: u64,
     receiving: Vec<Receiving>,
     /// The sender of messages: its beginning, and how many messages it has made.
     sends_from: Option<Duration>,
@@ -82,6 +84,7 @@ impl MixApplication {
             asked: 0,
             requests: Vec::new(),
             sending: Vec::new(),
+            written_bytes: 0,
             receiving: Vec::new(),
             sends_from: None,
             made: 0,
@@ -128,6 +131,10 @@ impl MixApplication {
         self.sending
             .iter()
             .any(|stream| stream.sent < self.due(stream))
+    }
+
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.written_bytes
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
@@ -285,7 +292,9 @@ impl MixApplication {
     fn pump(&mut self, conn: &mut Connection) {
         let due: Vec<u64> = self.sending.iter().map(|stream| self.due(stream)).collect();
         for (stream, due) in self.sending.iter_mut().zip(due) {
+            let before = stream.sent;
             pump(stream, due, conn);
+            self.written_bytes += stream.sent - before;
         }
         self.sending.retain(|stream| !stream.finished);
     }

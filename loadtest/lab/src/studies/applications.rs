@@ -49,13 +49,13 @@ const NOTES: [&str; 3] = [
 ];
 
 const MECHANISM: &str = "\
-    Where a cell is red: the automatic setting treats a page, and the first bulk of a game, as bulk and \
-    fills both paths. On 3G it then waits behind the competing flow in the long queue, and the reader \
-    waits for it in order. The table of modes names the steering mode that mends the cell; \
-    active-standby with the WLAN first keeps such flows off 3G. At p99 the better path is often 3G, \
-    which loses nothing, and at p50 it is the WLAN: one copy of each message cannot be on both. \
-    Differences of a few percent elsewhere are other draws of the losses, and the first packets on \
-    the longer path.";
+    A page, or the first bulk of a game, waits for the end of its backlog before it takes 3G beside the \
+    WLAN: there it would wait behind the competing flow in the long queue, and the reader waits in \
+    order. What stays red on WLAN-3G: the handshake's first answer may come over 3G where the WLAN \
+    loses the first packet, and a backlog that lasts opens 3G a little before the page ends. At p99 \
+    the better path is often 3G, which loses nothing, and at p50 it is the WLAN: one copy of each \
+    message cannot be on both. Differences of a few percent elsewhere are other draws of the losses. \
+    The table of modes names the steering mode that mends a red cell.";
 
 /// Debian's userland SCTP.
 const SCTP_LIBRARY: &str = "libusrsctp.so.2";

@@ -491,6 +491,7 @@ impl Controller for PathController {
         let bytes = u64::from(bytes);
         self.in_flight += bytes;
         let Membership { scheduler, slot } = &self.member;
+        scheduler.tick(now);
         scheduler.sent(*slot, bytes, self.in_flight);
     }
 

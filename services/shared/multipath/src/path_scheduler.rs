@@ -11,6 +11,7 @@
 //! a ping is due.
 
 mod admission;
+mod backlog;
 mod ranks;
 
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 use crate::coupling::{Bottlenecks, Coupling, SLOTS_MAX};
 use crate::cubic::CubicWindow;
 use crate::liveness::Rhythm;
+use backlog::Backlog;
 use ranks::Ranked;
 
 /// A new path starts with a smaller window if the others measure this multiple of its initial
@@ -108,6 +110,7 @@ struct State {
     /// Slot of the last packet that took a turn, and when, to the precision of `now`.
     sent_last: Option<usize>,
     turn_at: Option<Instant>,
+    backlog: Backlog,
 }
 
 /// The scheduler's answer for the next packet of a path.
@@ -317,6 +320,7 @@ impl PathScheduler {
     pub(crate) fn lost(&self, bytes: u64) {
         let mut state = self.state.lock();
         state.to_resend_bytes = state.to_resend_bytes.saturating_add(bytes);
+        state.backlog.lost(bytes);
     }
 
     /// A packet of this size was sent; the bytes in flight include it.
@@ -324,6 +328,7 @@ impl PathScheduler {
         let mut state = self.state.lock();
         state.to_resend_bytes = state.to_resend_bytes.saturating_sub(bytes);
         let now = state.now;
+        state.backlog.sent(now, bytes);
         state.took_turn(slot, bytes);
         if let Some(slot) = state.slots.get_mut(slot) {
             slot.ranked.sent(bytes);
@@ -349,7 +354,9 @@ impl PathScheduler {
     /// Asked for each packet, so one call answers everything. `scheduled`: far slower paths are
     /// deferred.
     pub(crate) fn admission(&self, slot: usize, scheduled: bool) -> Admission {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        let now = state.now;
+        state.backlog.asked(now);
         let number = slot;
         let Some(slot) = state.slots.get(slot) else {
             return Admission::ByWindow;

@@ -15,6 +15,7 @@
 mod detour;
 mod dialogue;
 mod fastest;
+mod late;
 mod mute;
 mod ranks;
 mod release;
@@ -107,6 +108,8 @@ struct Path {
     /// The same slot, reported by the shell; at the server it is known in no other way.
     ranked_slot: Option<usize>,
     resting: Resting,
+    /// When the path was last no later than what the backlog allows.
+    in_time_at: Option<Instant>,
 }
 
 impl Path {
@@ -256,6 +259,7 @@ impl Steering {
                     self.backlog_at = Some(now);
                 }
             }
+            Event::Written { bytes } => self.scheduler.written(now, bytes),
             Event::Keepalive(terms) if terms != self.terms => {
                 self.terms = terms;
                 for path in self.paths.values_mut() {
@@ -476,6 +480,7 @@ impl Steering {
             schedule: PathSchedule::FREE,
             ranked_slot: None,
             resting: Resting::of_new(turned_away),
+            in_time_at: None,
         });
     }
 
@@ -710,8 +715,8 @@ impl Steering {
         self.choose_fastest(now);
         let bulk = self.is_bulk(now);
         let thin = self.config.steer_acknowledgements && self.gathers && !bulk;
-        self.scheduler
-            .set_single_path(thin && self.fastest.get().is_some());
+        self.look_at_lateness(now);
+        self.set_single_path(now, thin);
         self.note_spread(now);
         let (id, status) = self.paths.iter().find_map(|(id, path)| {
             if !path.established {
@@ -719,6 +724,7 @@ impl Steering {
             }
             let aside = if self.lives(now, path) {
                 self.stands_by(now, path, bulk)
+                    || self.is_late(now, *id, path)
                     || thin && self.fastest.get().is_some_and(|fastest| fastest != *id)
             } else {
                 self.another_lives(now, *id) || self.is_second_on_its_way(path)

@@ -99,6 +99,8 @@ pub enum Event {
     /// Bytes in the streams of this end that the connection has not sent, as far as the shell
     /// knows.
     Backlog { bytes: u64 },
+    /// Bytes that the application has written to the streams of this end since the beginning.
+    Written { bytes: u64 },
     /// The agreed keepalive of all paths from now on.
     Keepalive(KeepaliveTerms),
     /// The session's schedule for this path. Without one a path is free.

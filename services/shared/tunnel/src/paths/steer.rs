@@ -218,6 +218,8 @@ impl Steered {
         if bytes >= BACKLOG_BYTES_MIN {
             self.steering.on_event(now, Event::Backlog { bytes });
         }
+        let bytes = self.handles.written_bytes();
+        self.steering.on_event(now, Event::Written { bytes });
         self.obey_schedule(now);
         for _ in 0..COMMANDS_PER_TURN_MAX {
             let Some(command) = self.steering.poll(now) else {

@@ -17,7 +17,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
 };
@@ -52,6 +52,8 @@ struct SendWindow {
     raised: Mutex<()>,
     /// Bytes that its streams hold for lack of room.
     refused_bytes: AtomicUsize,
+    /// Bytes that the transport has accepted so far.
+    written_bytes: AtomicU64,
 }
 
 impl SendWindow {
@@ -83,6 +85,7 @@ impl SendHandles {
                 connection,
                 raised: Mutex::new(()),
                 refused_bytes: AtomicUsize::new(0),
+                written_bytes: AtomicU64::new(0),
             }),
             datagram_bytes: Arc::default(),
         }
@@ -97,6 +100,11 @@ impl SendHandles {
     pub fn pending_bytes(&self) -> usize {
         let of_streams = self.window.refused_bytes.load(Ordering::Relaxed);
         of_streams + self.datagram_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the transport has accepted from all streams so far.
+    pub fn written_bytes(&self) -> u64 {
+        self.window.written_bytes.load(Ordering::Relaxed)
     }
 
     /// The sum of the waiting datagrams' bytes, which their queues keep.
@@ -191,6 +199,7 @@ impl SendHandle {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), noq::WriteError>> {
         loop {
+            let before = sending.pending_bytes();
             let mut rest = match &mut sending.pending {
                 [header, payload] if header.is_empty() && payload.is_empty() => {
                     return Poll::Ready(Ok(()));
@@ -204,6 +213,11 @@ impl SendHandle {
             if written.is_pending() && sending.beyond_bytes > 0 {
                 written = self.window.beyond(sending.beyond_bytes, write);
             }
+            let left = sending.pending_bytes();
+            let taken = before.saturating_sub(left) as u64;
+            self.window
+                .written_bytes
+                .fetch_add(taken, Ordering::Relaxed);
             ready!(written)?;
         }
     }
