@@ -38,7 +38,8 @@ impl Backlog {
     }
 
     pub(super) fn asked(&mut self, now: Option<Instant>) {
-        if !self.goes_on(now) {
+        // The scheduler has no clock before the first packet.
+        if self.since.is_none() || !self.goes_on(now) {
             self.since = now;
         }
         self.waits = true;
@@ -87,6 +88,15 @@ impl PathScheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn data_that_waits_before_the_clock_is_known_waits_from_its_first_time_on() {
+        let start = Some(Instant::now());
+        let mut backlog = Backlog::default();
+        backlog.asked(None);
+        backlog.asked(start);
+        assert_eq!(backlog.since, start);
+    }
 
     #[test]
     fn the_estimate_begins_anew_when_all_is_sent() {
