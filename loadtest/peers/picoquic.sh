@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # picoquic.sh PEER - a client on picoquic, another implementation of multipath QUIC, sends 100 MB
-# through Braid's proxy over two paths, and has them echoed at the same time.
+# through Braid's proxy over two paths. They are echoed at the same time.
 #
 # PEER is the program of picoquic_connect.c, linked with picoquic. Needs root: client, router and
 # proxy run in network namespaces of this script, with two access networks of 50 and 30 Mbit/s.

@@ -552,7 +552,7 @@ mod tests {
                 compact_samples: damaged.into(),
                 ..UploadRequest::default()
             };
-            // Whatever it says, reading ends.
+            // Reading ends for any input.
             let _ = Decoder::default().expand(&mut request);
             assert!(request.samples.len() <= SAMPLES_MAX as usize);
         }

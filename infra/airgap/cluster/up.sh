@@ -189,8 +189,8 @@ wait_for 30 containerd "$CTD_DIR/ctr" --address "$SOCK" version
 "$here/load-image.sh" --scratch "$METRICS_IMAGE" "$BIN/metrics-server"
 
 # ---- NetworkPolicies -----------------------------------------------------------------------------
-# The first packet of a pod's connection waits for the enforcer's verdict: after the Service's
-# address has become a pod's, and before the source is masked. Without an enforcer it is dropped.
+# The first packet of a pod's connection waits for the enforcer's verdict. By then the Service's
+# address has become a pod's, and the source is not masked yet. Without an enforcer it is dropped.
 # Packets of the node's own daemons pass, since the kubelet's probes must. Two DNS questions of a
 # pod at once from one socket would be two first packets of one connection. The kernel may drop one
 # of them, and the pod would wait for 5 s. So DNS packets wait before conntrack, where their

@@ -1,6 +1,7 @@
-//! Fluid model of multipath congestion control, after Bejan, Gibbens, Lim and Towsley, "A
-//! Performance Analysis Study of Multipath Routing in a Hybrid Network with Mobile Users".
-//! Numbers in parentheses are the paper's equations.
+//! Fluid model of multipath congestion control.
+//!
+//! After Bejan, Gibbens, Lim and Towsley, "A Performance Analysis Study of Multipath Routing in a
+//! Hybrid Network with Mobile Users". Numbers in parentheses are the paper's equations.
 //!
 //! A network is a set of sources, routes and resources with delays. Capacities may change with
 //! time, or with the distance between a moving node and a station. The solver integrates the

@@ -1,5 +1,5 @@
-//! Behaviour at a bottleneck: fairness to Cubic and BBR, the delay that the queue adds, a rate that
-//! drops tenfold, and paths of one connection that meet in one queue.
+//! Behaviour at a bottleneck: fairness to Cubic and BBR, and the delay that the queue adds. Also a
+//! rate that drops tenfold, and paths of one connection that meet in one queue.
 //!
 //! The queue is a drop-tail one of one bandwidth-delay product where nothing else is said. Shares
 //! are taken when the start-ups are over; a fair share is the mean of all flows.

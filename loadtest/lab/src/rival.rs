@@ -230,7 +230,7 @@ fn cut_scenarios(seed: u64, controller: Controller, direction: Direction) -> Vec
         .collect()
 }
 
-/// What a run in which path `cut` was cut and came back answers.
+/// The figures of a run in which path `cut` was cut and came back.
 pub(crate) fn cut_figures(prefix: &str, cut: usize, report: &RunReport) -> [Figure; 2] {
     let gap_s = report.bulk_gap_ms.unwrap_or(f64::INFINITY) / 1e3;
     let alive = report

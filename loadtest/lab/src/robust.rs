@@ -1,5 +1,5 @@
-//! Many small runs in which everything happens at once: cuts and returns of every link, reordering,
-//! duplicates, corruption, rates that fall to zero, changes of address, one to eight paths. A
+//! Many small runs in which everything happens at once, over one to eight paths. Links are cut and
+//! return, reorder, duplicate and corrupt packets, lose their rate, and change their address. A
 //! client's own changes of address are announced; those of a translator are silent. Three of four
 //! runs are chaotic too: both ends open streams of both kinds at any time. They write and read them
 //! in pieces of any length, reset and stop some, and open and close paths without asking the

@@ -86,8 +86,8 @@ impl Wire {
         self.link.is_up(now)
     }
 
-    /// Bytes that a sender who knows the link adds to its queue at `now`: none that would wait for
-    /// long, or be lost with the link.
+    /// Bytes that a sender who knows the link adds to its queue at `now`. None of them would wait
+    /// for long, or be lost with the link.
     pub(crate) fn room_bytes(&mut self, now: Duration) -> u64 {
         let queued = self.link.queued_bytes(now);
         let config = self.link.config();

@@ -34,8 +34,8 @@ pub enum ProbeCommand {
         after_help = "Examples:\n  braid probe serve\n  braid probe serve --listen 0.0.0.0:7028 --csv > probes.csv"
     )]
     Serve(ServeCommand),
-    /// Probe a host that runs `braid probe serve`: round trip, loss of each direction, whether the
-    /// path is up, and the K and T_KA that suit it.
+    /// Probe a host that runs `braid probe serve`: round trip, loss of each direction, state, and
+    /// the K and T_KA that suit the path.
     #[command(
         after_help = "Examples:\n  braid probe run probe.example.org\n  braid probe run 192.0.2.7 --bind 10.64.0.2 --count 600 --csv > lte.csv\n  braid probe run 192.0.2.7 --detection-ms 300 --tune --json\n\nThe exit status is 1 if no probe was answered."
     )]

@@ -89,6 +89,15 @@ fn the_first_documents_are_short() {
         words("ARCHITECTURE.md").1 <= 2500,
         "ARCHITECTURE.md has more than 2,500 words"
     );
+    let changes = fs::read_to_string(root.join("CHANGELOG.md")).expect("a document of the root");
+    let unreleased = changes.lines().skip_while(|line| *line != "## Unreleased");
+    let unreleased = unreleased
+        .skip(1)
+        .take_while(|line| !line.starts_with("## "));
+    assert!(
+        (1..=60).contains(&unreleased.count()),
+        "Unreleased of CHANGELOG.md has no line or more than 60"
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Which accesses a flow of a gateway takes, and why. The page and `braid steering explain` answer
-//! by these inputs: the gateway's newest reports, the document that it obeys, and the function that
+//! from the gateway's newest reports and the document that it obeys. They call the function that
 //! decides at the gateway itself.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Names through the tunnel: programs on the gateway and a host behind it ask name servers that
-//! only the proxy reaches, or that do not exist. Skips on hosts without namespaces.
+//! Names through the tunnel: programs on the gateway and a host behind it ask name servers. Only
+//! the proxy reaches these, or they do not exist. Skips on hosts without namespaces.
 
 #![allow(clippy::unwrap_used)]
 

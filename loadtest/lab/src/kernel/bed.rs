@@ -1,5 +1,5 @@
-//! Common base of every run in kernel time: the network, the emulator, the runtimes of both ends,
-//! the receiver's record, and the judgement whether the machine kept up.
+//! Common base of every run in kernel time: the network, the emulator, and the runtimes of both
+//! ends. It also keeps the receiver's record, and judges whether the machine kept up.
 
 use std::io;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The cost of a gateway on a SIM card, in kernel time: bytes of IP packets both ways, counted at
-//! the devices of its two access networks.
+//! The cost of a gateway on a SIM card, in kernel time. Bytes of IP packets are counted both ways,
+//! at the devices of its two access networks.
 //!
 //! ```text
 //!   client namespace                                   server namespace

@@ -182,8 +182,8 @@ fn delay_rate_loss_and_cuts_are_those_of_the_model() {
         attempt += 1;
     };
     let delay = Duration::from_millis(20);
-    // Whatever the load of the machine: no packet is seen that the model did not deliver, none out
-    // of order and none early.
+    // Under any load of the machine, each packet that is seen was delivered by the model. None is
+    // out of order or early.
     for (path, seen) in seen.iter().enumerate() {
         let delivered = report.report.links[path].delivered_bytes / PACKET_BYTES;
         assert!(seen.len() as u64 <= delivered, "path {path}");

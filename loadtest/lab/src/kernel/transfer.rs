@@ -1,5 +1,5 @@
-//! A scenario's transfer in real time: the product's own tunnel (`Tunnel` and `TunnelServer`) over
-//! real UDP sockets in two namespaces, with an emulated link for each interface of the scenario.
+//! A scenario's transfer in real time, by the product's own tunnel (`Tunnel` and `TunnelServer`).
+//! The UDP sockets are in two namespaces, with an emulated link for each interface of the scenario.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

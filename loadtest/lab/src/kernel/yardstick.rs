@@ -1,5 +1,5 @@
-//! The public yardstick as its authors measure it: an inner QUIC flow, in kernel time, over both
-//! paths and over each alone in the same run.
+//! The public yardstick as its authors measure it: an inner QUIC flow in kernel time. One run has
+//! both paths and each alone.
 
 use super::bed::{KernelError, KernelReport};
 use super::compare::believed;

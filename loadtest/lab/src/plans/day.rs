@@ -1,5 +1,5 @@
-//! The day of a plan, in hours: the traffic of each, the part of others in the cells, and the
-//! capacity that is left for the plan's gateways.
+//! The day of a plan, in hours. Each hour has its traffic and the part of others in the cells. The
+//! rest of the capacity is for the plan's gateways.
 //!
 //! In a cell each gateway is one sender and each other user another; the fluid solver gives their
 //! shares. A line of one's own is a cell with one gateway.

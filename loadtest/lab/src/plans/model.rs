@@ -84,8 +84,8 @@ pub(super) struct GroupOutcome {
     /// Within reach of one access only: nothing takes over when it fails.
     pub(super) single_percent: f64,
     pub(super) busy_kbit_per_patient: f64,
-    /// Equilibrium rate of one gateway when all send as much as they can, in the worst hour of each
-    /// access, Mbit/s, by access and in sum.
+    /// Equilibrium rate of one gateway when all send as much as they can, in Mbit/s. By access, in
+    /// the worst hour of each, and in sum.
     pub(super) equilibrium_mbit: Vec<f64>,
     pub(super) equilibrium_sum_mbit: f64,
     /// One gateway with every access, and nobody else.

@@ -1,4 +1,4 @@
-//! What to write for the fields of a scenario file, for errors about them.
+//! Examples for the fields of a scenario file, for errors about them.
 
 use fluid::FileError;
 

@@ -87,7 +87,7 @@ after(async () => {
 
 const reading = (metric) => page.locator(`.reading[data-metric="${metric}"]`);
 
-// updates waits until a reading's or the strip's time has changed `count` times and returns the
+// updates waits until a reading's or the strip's time has changed `count` times. It returns the
 // longest pause in seconds, the time since the call included.
 function updates(count) {
   return page.evaluate(
@@ -196,7 +196,7 @@ for (const path of ["wifi", "lte"]) {
 }
 
 test("an alert appears and is acknowledged", async () => {
-  // Of a worn sensor: later on the guest is silent.
+  // A worn sensor sends it: later on the guest is silent.
   await measure("guest-sensor", "heart-rate", 70);
   const postedAt = performance.now();
   await measure("guest-sensor", "systolic-pressure", 70);

@@ -1,7 +1,7 @@
-// The page in the states that hurt: many patients, more alerts than fit on a screen, somebody
-// behind a lost gateway, everything cut, the dashboard away. Against the example `fake_ward` of the
-// dashboard's crate: BRAID_FAKE_WARD is its binary. With BRAID_STATES=DIR each state is also a
-// picture there.
+// The page in the states that hurt: many patients, more alerts than fit on a screen, and somebody
+// behind a lost gateway. Also with everything cut, and with the dashboard away. Against the example
+// `fake_ward` of the dashboard's crate: BRAID_FAKE_WARD is its binary. With BRAID_STATES=DIR each
+// state is also a picture there.
 //
 // How fast many alerts are open is printed and judged: the best of three reloads must reach the
 // target.

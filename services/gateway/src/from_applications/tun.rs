@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use host_network::{PACKET_BYTES_MAX, TunDevice, TunError};
+use host_network::{READ_BYTES_MAX, Received, TunDevice, TunError};
 use ip_packets::{IpGate, IpPrefix, IpRange, IpRanges, PacketFlow};
 use metrics::Counter;
 use parking_lot::{Mutex, RwLock};
@@ -182,10 +182,13 @@ impl Packets {
 
     /// Drops packets until the future is done.
     async fn while_dropping<T>(&self, until: impl Future<Output = T>) -> T {
-        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        let mut buffer = vec![0; READ_BYTES_MAX];
         let dropping = async {
             loop {
-                if self.read(&mut buffer).await.is_some() {
+                let Some(mut packets) = self.read(&mut buffer).await else {
+                    continue;
+                };
+                while packets.next().is_some() {
                     self.lanes[0].count_dropped("no_tunnel");
                 }
             }
@@ -313,31 +316,43 @@ impl Packets {
         gate: &RwLock<IpGate>,
         flows: &Mutex<PacketFlows>,
     ) -> TunnelEnded {
-        let lane = &self.lanes[0];
-        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        let mut buffer = vec![0; READ_BYTES_MAX];
         loop {
-            let Some(packet) = self.read(&mut buffer).await else {
+            let Some(mut packets) = self.read(&mut buffer).await else {
                 continue;
             };
-            let passes = gate.read().leaving(packet);
-            let is_steered = |read| {
-                let flow = PacketFlow::to(read, packet);
-                flows.lock().passes(Instant::now(), flow)
-            };
-            match passes {
-                Ok(read) if !is_steered(&read) => lane.count_dropped("steering"),
-                Ok(_) if let Some(answer) = tunnel.too_big(packet) => {
-                    self.device.send(&answer);
-                    lane.count_dropped("too_big");
-                }
-                // The tunnel counts packets that it drops for lack of room.
-                Ok(_) => {
-                    if tunnel.send(packet) {
-                        lane.passed(packet.len());
-                    }
-                }
-                Err(error) => lane.count_dropped(error.label()),
+            while let Some(packet) = packets.next() {
+                self.bring_packet(packet, tunnel, gate, flows);
             }
+        }
+    }
+
+    fn bring_packet(
+        &self,
+        packet: &[u8],
+        tunnel: &IpTunnel,
+        gate: &RwLock<IpGate>,
+        flows: &Mutex<PacketFlows>,
+    ) {
+        let lane = &self.lanes[0];
+        let passes = gate.read().leaving(packet);
+        let is_steered = |read| {
+            let flow = PacketFlow::to(read, packet);
+            flows.lock().passes(Instant::now(), flow)
+        };
+        match passes {
+            Ok(read) if !is_steered(&read) => lane.count_dropped("steering"),
+            Ok(_) if let Some(answer) = tunnel.too_big(packet) => {
+                self.device.send(&answer);
+                lane.count_dropped("too_big");
+            }
+            // The tunnel counts packets that it drops for lack of room.
+            Ok(_) => {
+                if tunnel.send(packet) {
+                    lane.passed(packet.len());
+                }
+            }
+            Err(error) => lane.count_dropped(error.label()),
         }
     }
 
@@ -349,26 +364,33 @@ impl Packets {
         flows: &Mutex<PacketFlows>,
     ) -> TunnelEnded {
         let lane = &self.lanes[1];
+        let mut packets = Vec::new();
         loop {
-            let packet = match tunnel.receive().await {
-                Ok(packet) => packet,
-                Err(ended) => return ended,
-            };
-            let passes = gate.read().arriving(&packet);
-            if let Ok(read) = &passes {
-                // The packet has come already; the rules see its flow all the same.
-                let flow = PacketFlow::from(read, &packet);
-                flows.lock().passes(Instant::now(), flow);
+            packets.clear();
+            if let Err(ended) = tunnel.receive_many(&mut packets).await {
+                return ended;
             }
-            match passes {
-                Ok(_) if self.device.send(&packet) => lane.passed(packet.len()),
-                Ok(_) => lane.count_dropped("device"),
-                Err(error) => lane.count_dropped(error.label()),
-            }
+            packets.retain(|packet| {
+                let passes = gate.read().arriving(packet);
+                match &passes {
+                    Ok(read) => {
+                        // The packet has come already; the rules see its flow all the same.
+                        let flow = PacketFlow::from(read, packet);
+                        flows.lock().passes(Instant::now(), flow);
+                    }
+                    Err(error) => lane.count_dropped(error.label()),
+                }
+                passes.is_ok()
+            });
+            self.device
+                .send_all(&packets, |packet, accepted| match accepted {
+                    true => lane.passed(packet.len()),
+                    false => lane.count_dropped("device"),
+                });
         }
     }
 
-    async fn read<'a>(&self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    async fn read<'a>(&self, buffer: &'a mut [u8]) -> Option<Received<'a>> {
         let device = &self.device;
         device
             .receive_or_warn(buffer, "gateway", &self.warning)

@@ -1,8 +1,10 @@
 //! `POST /v1/samples`: newline-delimited JSON in, one JSON object out.
 //!
-//! Status 200: all lines were accepted. 207: some lines. 400: no line. 408: the body did not
-//! arrive. 413: the body is too large. 429: the journal's queue is full. 503: the journal cannot
-//! write. After 408 no line is kept. After 429 and 503 lines may be lost: send them again.
+//! - Status 200: all lines were accepted. Status 207: some lines were. Status 400: no line was.
+//! - Status 408: the body did not arrive. Status 413: the body is too large.
+//! - Status 429: the journal's queue is full. Status 503: the journal cannot write.
+//!
+//! After 408 no line is kept. After 429 and 503 lines may be lost: send them again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -155,9 +157,11 @@ pub struct Cancel {
     patient: String,
 }
 
-/// `POST /v1/falls/cancel`. Status 200: the fall was cancelled before anybody was notified. 409:
-/// there is no fall to cancel, or people were notified. 503: the journal cannot write. Then the
-/// next request carries the cancellation.
+/// `POST /v1/falls/cancel`.
+///
+/// Status 200: the fall was cancelled before anybody was notified. Status 409: there is no fall to
+/// cancel, or people were notified. Status 503: the journal cannot write. Then the next request
+/// carries the cancellation.
 pub async fn cancel_fall<D: Disk>(
     State(intake): State<Arc<Intake<D>>>,
     Whole(body): Whole,

@@ -224,16 +224,26 @@ impl Stage {
     }
 }
 
-/// The IPv4 address of the TUN device in the gateway's namespace.
+/// The IPv4 address of the TUN device in the gateway's namespace, once it has one: names pass
+/// before.
 pub fn own(world: &World) -> Ipv4Addr {
-    let shown = std::process::Command::new("ip")
-        .args(["-n", &world.name("gw"), "-4", "-o", "addr", "show"])
-        .args(["dev", TUN])
-        .output()
-        .unwrap();
-    let text = String::from_utf8(shown.stdout).unwrap();
-    let address = text.split("inet ").nth(1).unwrap();
-    address.split('/').next().unwrap().parse().unwrap()
+    let deadline = std::time::Instant::now() + testkit::DEADLINE;
+    loop {
+        let shown = std::process::Command::new("ip")
+            .args(["-n", &world.name("gw"), "-4", "-o", "addr", "show"])
+            .args(["dev", TUN])
+            .output()
+            .unwrap();
+        let text = String::from_utf8(shown.stdout).unwrap();
+        if let Some(address) = text.split("inet ").nth(1) {
+            return address.split('/').next().unwrap().parse().unwrap();
+        }
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the TUN device has no address: {text}"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
 }
 
 /// The MTU of the TUN device of a side.

@@ -17,7 +17,8 @@ use std::{
     time::Instant,
 };
 
-use host_network::{PACKET_BYTES_MAX, TunDevice, TunError};
+use bytes::Bytes;
+use host_network::{READ_BYTES_MAX, TunDevice, TunError};
 use ip_packets::{IpGate, IpPacket, IpPrefix, IpRanges, NotPassed, link_echo};
 use parking_lot::{Mutex, RwLock};
 use service_kit::{WarningHandle, tls::GatewayId};
@@ -90,10 +91,13 @@ impl IpUpstream {
 
     /// Hands packets of the device to the gateways; never returns.
     pub(crate) async fn hand_out(self: Arc<Self>, warning: WarningHandle) {
-        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        let mut buffer = vec![0; READ_BYTES_MAX];
         loop {
             let received = self.device.receive_or_warn(&mut buffer, "proxy", &warning);
-            if let Some(packet) = received.await {
+            let Some(mut packets) = received.await else {
+                continue;
+            };
+            while let Some(packet) = packets.next() {
                 self.hand(packet);
             }
         }
@@ -191,10 +195,12 @@ impl IpUpstream {
             },
             claimed: false,
         };
+        let mut packets = Vec::new();
         loop {
+            packets.clear();
             tokio::select! {
-                received = tunnel.receive() => match received {
-                    Ok(packet) => self.take(&tunnel, &held.gate, &packet),
+                received = tunnel.receive_many(&mut packets) => match received {
+                    Ok(()) => self.take(&tunnel, &held.gate, &mut packets),
                     Err(ended) => return ended.into(),
                 },
                 heard = tunnel.hear() => match heard {
@@ -237,17 +243,24 @@ impl IpUpstream {
         }
     }
 
-    fn take(&self, tunnel: &IpTunnel, gate: &IpGate, packet: &[u8]) {
-        let answer = || link_echo(packet, self.own_v6?);
-        match gate.leaving(packet) {
-            Ok(_) if self.device.send(packet) => self.lanes[0].passed(packet.len()),
-            Ok(_) => count_dropped("up", "device"),
-            // The packet's source was valid.
-            Err(NotPassed::Destination) if let Some(answer) = answer() => {
-                tunnel.send(&answer);
+    fn take(&self, tunnel: &IpTunnel, gate: &IpGate, packets: &mut Vec<Bytes>) {
+        packets.retain(|packet| {
+            let answer = || link_echo(packet, self.own_v6?);
+            match gate.leaving(packet) {
+                Ok(_) => return true,
+                // The packet's source was valid.
+                Err(NotPassed::Destination) if let Some(answer) = answer() => {
+                    tunnel.send(&answer);
+                }
+                Err(error) => count_dropped("up", error.label()),
             }
-            Err(error) => count_dropped("up", error.label()),
-        }
+            false
+        });
+        self.device
+            .send_all(packets, |packet, accepted| match accepted {
+                true => self.lanes[0].passed(packet.len()),
+                false => count_dropped("up", "device"),
+            });
     }
 
     /// A revoked gateway loses its addresses with the last of its tunnels.

@@ -20,7 +20,7 @@ pub use effects::{
 };
 pub use groups::{
     a_commit_survives_and_the_rest_comes_again, a_dead_member_is_replaced,
-    a_lost_partition_cannot_be_committed, a_stranger_sees_the_ends_and_what_a_group_has_done,
+    a_lost_partition_cannot_be_committed, an_observer_sees_the_ends_and_what_a_group_has_done,
     groups_are_independent, members_share_the_partitions,
 };
 pub use records::{
@@ -63,7 +63,7 @@ macro_rules! conformance_suite {
             read_back_begins_at_the_oldest_and_its_lag_tells_the_end, next_can_be_cancelled,
             lag_counts_what_waits, members_share_the_partitions, a_dead_member_is_replaced,
             a_commit_survives_and_the_rest_comes_again, a_lost_partition_cannot_be_committed,
-            a_stranger_sees_the_ends_and_what_a_group_has_done, groups_are_independent, start_is_asked_and_obeyed, a_start_that_takes_long_is_come_to, an_empty_account_begins_at_the_oldest_record, a_claim_lost_in_passing_is_renewed, exactly_once_through_crashes);
+            an_observer_sees_the_ends_and_what_a_group_has_done, groups_are_independent, start_is_asked_and_obeyed, a_start_that_takes_long_is_come_to, an_empty_account_begins_at_the_oldest_record, a_claim_lost_in_passing_is_renewed, exactly_once_through_crashes);
     };
     ($harness:expr; $($check:ident),+) => {
         $(

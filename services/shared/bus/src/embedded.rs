@@ -1,8 +1,8 @@
 //! The bus on SQLite in a data directory, for any number of processes on one machine.
 //!
 //! Each process that opens it runs three threads: the writer (group commit, retention), the groups
-//! thread (membership and commits) and a watcher, which asks SQLite every [`WATCH_EVERY`] whether
-//! another process wrote. Consumers read on connections of their own.
+//! thread (membership and commits) and a watcher. The watcher asks SQLite every [`WATCH_EVERY`]
+//! whether another process wrote. Consumers read on connections of their own.
 
 mod consumer;
 mod damage;

@@ -27,9 +27,8 @@ const SHORT_OUTAGE: Duration = Duration::from_secs(10);
 const LONG_OUTAGE: Duration = Duration::from_secs(60);
 const PUBLISHERS: u32 = 6;
 const RECORDS_PER_CALL: u32 = 5;
-/// Pause of one publisher between two calls. All together they stay below what a consumer that
-/// commits every batch can do, so that it catches up after an outage also on a machine where
-/// publishing is quick.
+/// Pause of one publisher between two calls. All together they stay below the rate of a consumer
+/// that commits every batch. So the consumer catches up after an outage where publishing is quick.
 const PACE: Duration = Duration::from_millis(40);
 /// Numbers of one publisher lie below those of the next.
 const NUMBERS: u32 = 1_000_000;

@@ -61,10 +61,10 @@ impl ClockError {
     ///
     /// A device uses its gateway's clock, as a device without a clock does, or its own right one.
     /// An event cannot be reported before it happened, so the explanation holds under which it was
-    /// not in the future. If both hold, the one with the shorter delay is chosen. So a device with
-    /// a right clock that stored a reading for longer than the gateway's error is taken for one
-    /// without, and the other way round. Such a reading is off by the error, and stays late unless
-    /// the error is smaller than its delay.
+    /// not in the future. If both hold, the one with the shorter delay is chosen. A device with a
+    /// right clock may store a reading for longer than the gateway's error. It is then taken for a
+    /// device without one, and the other way round. Such a reading is off by the error, and stays
+    /// late unless the error is smaller than its delay.
     pub fn of_event_us(self, event_us: i64, taken_us: i64) -> i64 {
         let waited_us = taken_us.saturating_sub(event_us);
         let waited_by_own_us = waited_us.saturating_add(self.behind_us);

@@ -15,4 +15,4 @@ pub use links::{LinkFact, Links, LinksError, local_addresses};
 pub use masquerade::{MasqueradeError, masquerade};
 pub use mptcp_endpoints::Endpoints;
 pub use tcp_redirect::{TcpRedirect, original_destination, reset};
-pub use tun::{PACKET_BYTES_MAX, TunDevice, TunError, is_device};
+pub use tun::{READ_BYTES_MAX, Received, TunDevice, TunError, is_device};

@@ -2,14 +2,25 @@
 //!
 //! A process without NET_ADMIN can use a device that an operator created for its user (`ip tuntap
 //! add mode tun user ...`). That device must be up and have its address.
+//!
+//! With offloads one read takes up to 64 KiB of a flow, and one write gives as much. The packets
+//! between are of the flow's own size, with complete checksums. A device whose kernel has no
+//! offloads takes and gives single packets.
+
+mod joined;
+mod received;
+#[cfg(test)]
+mod tests;
+mod vnet;
 
 use std::{
-    io,
+    io::{self, IoSlice},
     net::IpAddr,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures::TryStreamExt;
 use ip_packets::{IpPrefix, PACKET_BYTES_MIN};
 use rtnetlink::{
@@ -18,6 +29,9 @@ use rtnetlink::{
 };
 use service_kit::{Warning, WarningHandle};
 use tun_rs::{AsyncDevice, DeviceBuilder};
+
+use joined::Joined;
+pub use received::Received;
 
 /// Largest packet that the kernel delivers in one piece until the paths' size is known. With the
 /// headers of QUIC, UDP and IP it fits into one packet of most networks.
@@ -29,7 +43,10 @@ const TUN_MTU: u32 = PACKET_BYTES_MIN as u32;
 const WAITING_MAX: u32 = 1_000;
 
 /// The largest packet of IP.
-pub const PACKET_BYTES_MAX: usize = 65_535;
+const PACKET_BYTES_MAX: usize = 65_535;
+
+/// Room for a read of a device: the largest packet of IPv6, and the header before it.
+pub const READ_BYTES_MAX: usize = 40 + PACKET_BYTES_MAX + vnet::HEADER_BYTES;
 
 /// Pause after an error of the device: it is most likely gone, and comes back only with a restart.
 const READ_PAUSE: Duration = Duration::from_secs(1);
@@ -99,11 +116,16 @@ fn code_of(error: &rtnetlink::Error) -> Option<i32> {
     }
 }
 
+/// Whether the offloads include UDP, which Linux has since 6.2.
+type WithUdp = bool;
+
 /// Belongs to the network namespace in which it was opened.
 pub struct TunDevice {
     device: AsyncDevice,
     name: String,
     index: u32,
+    /// Whether the kernel cuts and joins packets of TCP, and of UDP too.
+    offloads: Option<WithUdp>,
     /// Only the first of consecutive packets that the kernel refuses is logged.
     refuses: AtomicBool,
     /// This process has no right to set the MTU.
@@ -114,14 +136,32 @@ impl TunDevice {
     /// Opens the device of that name, or creates it; a created device ends with this value. Must be
     /// called within a Tokio runtime.
     pub fn open(name: &str) -> Result<Self, TunError> {
+        let device = match Self::open_as(name, true) {
+            Err(without) => {
+                let device = Self::open_as(name, false)?;
+                tracing::info!(device = name, reason = %without, "no offloads: single packets");
+                device
+            }
+            Ok(device) => device,
+        };
+        Ok(device)
+    }
+
+    /// The same without offloads.
+    pub fn open_plain(name: &str) -> Result<Self, TunError> {
+        Self::open_as(name, false)
+    }
+
+    fn open_as(name: &str, offloads: bool) -> Result<Self, TunError> {
         let at = |source| TunError::Open {
             name: name.to_owned(),
             source,
         };
-        let built = DeviceBuilder::new().name(name).inherit_enable_state();
-        let device = built.build_async().map_err(at)?;
+        let built = DeviceBuilder::new().name(name).offload(offloads);
+        let device = built.inherit_enable_state().build_async().map_err(at)?;
         let index = device.if_index().map_err(at)?;
         Ok(Self {
+            offloads: device.tcp_gso().then(|| device.udp_gso()),
             device,
             name: name.to_owned(),
             index,
@@ -143,9 +183,18 @@ impl TunDevice {
         &self.name
     }
 
-    /// The next packet from the kernel. Cancel-safe; for one reader at a time.
-    pub async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.device.recv(buffer).await
+    /// The next packets from the kernel, with a buffer of [`READ_BYTES_MAX`]. Cancel-safe; for one
+    /// reader at a time.
+    pub async fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Received<'a>> {
+        let length = self.device.recv(buffer).await?;
+        let read = &mut buffer[..length];
+        if self.offloads.is_none() {
+            return Ok(Received::one(read));
+        }
+        Received::with_header(read).map_err(|malformed| {
+            let kind = io::ErrorKind::InvalidData;
+            io::Error::new(kind, malformed)
+        })
     }
 
     /// The same with a `warning` of `service` while the device fails; `None`: try again.
@@ -154,9 +203,9 @@ impl TunDevice {
         buffer: &'a mut [u8],
         service: &str,
         warning: &WarningHandle,
-    ) -> Option<&'a [u8]> {
+    ) -> Option<Received<'a>> {
         match self.receive(buffer).await {
-            Ok(length) => Some(&buffer[..length]),
+            Ok(received) => Some(received),
             Err(error) => {
                 tracing::error!(%error, device = self.name, "no packets from the device");
                 warning.set(Some(Warning {
@@ -171,7 +220,37 @@ impl TunDevice {
 
     /// Gives the kernel a packet; returns whether it was accepted.
     pub fn send(&self, packet: &[u8]) -> bool {
-        match self.device.try_send(packet) {
+        let sent = match self.offloads {
+            None => self.device.try_send(packet),
+            Some(_) => {
+                let header = IoSlice::new(&[0; vnet::HEADER_BYTES]);
+                let pieces = [header, IoSlice::new(packet)];
+                self.device.try_send_vectored(&pieces)
+            }
+        };
+        self.is_accepted(sent)
+    }
+
+    /// Gives the kernel packets, in this order; tells of each whether it was accepted.
+    pub fn send_all(&self, packets: &[Bytes], mut told: impl FnMut(&Bytes, bool)) {
+        let Some(with_udp) = self.offloads else {
+            return packets
+                .iter()
+                .for_each(|packet| told(packet, self.send(packet)));
+        };
+        let mut rest = packets;
+        while let Some((joined, others)) = Joined::first_of(rest, with_udp) {
+            let mut pieces = Vec::new();
+            joined.pieces(&mut pieces);
+            let accepted = self.is_accepted(self.device.try_send_vectored(&pieces));
+            let packets = joined.packets().iter();
+            packets.for_each(|packet| told(packet, accepted));
+            rest = others;
+        }
+    }
+
+    fn is_accepted(&self, sent: io::Result<usize>) -> bool {
+        match sent {
             Ok(_) => {
                 self.refuses.store(false, Ordering::Relaxed);
                 true

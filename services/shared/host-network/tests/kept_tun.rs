@@ -6,7 +6,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use host_network::{TunDevice, TunError, masquerade};
+use host_network::{READ_BYTES_MAX, TunDevice, TunError, masquerade};
 use ip_packets::IpPrefix;
 use testkit::{netns::World, within};
 use tokio::net::UdpSocket;
@@ -86,15 +86,17 @@ fn packet(from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
 async fn asked(device: &TunDevice, from: IpAddr, to: IpAddr) -> Vec<u8> {
     let question = packet(from, to, b"who am I?");
     let ends = [octets(to), octets(from)].concat();
-    let mut buffer = vec![0; 2_048];
+    let mut buffer = vec![0; READ_BYTES_MAX];
     within(async {
         loop {
             device.send(&question);
             let heard = tokio::time::timeout(AGAIN_AFTER, device.receive(&mut buffer)).await;
-            let Ok(length) = heard.map(Result::unwrap) else {
+            let Ok(mut heard) = heard.map(Result::unwrap) else {
                 continue;
             };
-            let answer = &buffer[..length];
+            let Some(answer) = heard.next() else {
+                continue;
+            };
             // The kernel sends its own packets on a new device as well.
             if let Some(at) = answer.windows(ends.len()).position(|it| it == ends) {
                 return answer[at + ends.len() + 8..].to_vec();

@@ -2,35 +2,47 @@
 
 use std::net::IpAddr;
 
+use super::IpPacket;
+
 /// The complement of the sum of 16-bit words. Over a message with a right checksum it is zero.
-pub(super) fn checksum(pieces: &[&[u8]]) -> u16 {
+pub fn checksum(pieces: &[&[u8]]) -> u16 {
     !fold(pieces.iter().map(|piece| sum(piece)).sum())
 }
 
 /// The checksum over a message and its pseudo-header (RFC 793, 3.1; RFC 8200, 8.1).
-pub(super) fn checksum_between(
-    source: IpAddr,
-    destination: IpAddr,
-    protocol: u8,
-    message: &[u8],
-) -> u16 {
+pub fn checksum_between(source: IpAddr, destination: IpAddr, protocol: u8, message: &[u8]) -> u16 {
+    let ends = IpPacket {
+        source,
+        destination,
+    };
+    !fold(u64::from(sum_between(ends, protocol, message.len())) + sum(message))
+}
+
+/// The sum of a pseudo-header, which a device completes.
+pub fn sum_between(ends: IpPacket, protocol: u8, length: usize) -> u16 {
     let of = |address: IpAddr| match address {
         IpAddr::V4(address) => sum(&address.octets()),
         IpAddr::V6(address) => sum(&address.octets()),
     };
     // The length of a payload has 16 bits.
-    let head = message.len() as u64 + u64::from(protocol);
-    !fold(of(source) + of(destination) + head + sum(message))
+    let head = length as u64 + u64::from(protocol);
+    fold(of(ends.source) + of(ends.destination) + head)
 }
 
 /// Without carry; each piece but the last must have an even length.
 fn sum(piece: &[u8]) -> u64 {
-    let (words, rest) = piece.as_chunks::<2>();
+    let (words, rest) = piece.as_chunks::<4>();
+    // In the machine's own order: the sum's bytes are swapped with those of the words (RFC 1071,
+    // 2).
     let sum: u64 = words
         .iter()
-        .map(|pair| u64::from(u16::from_be_bytes(*pair)))
+        .map(|word| u64::from(u32::from_ne_bytes(*word)))
         .sum();
-    sum + rest.first().map_or(0, |last| u64::from(*last) << 8)
+    let (pairs, last) = rest.as_chunks::<2>();
+    let pairs = pairs.iter().map(|pair| u16::from_be_bytes(*pair));
+    let last = last.iter().map(|last| u16::from(*last) << 8);
+    let rest: u64 = pairs.chain(last).map(u64::from).sum();
+    u64::from(u16::from_be(fold(sum))) + rest
 }
 
 fn fold(mut sum: u64) -> u16 {

@@ -10,6 +10,7 @@ mod range;
 mod ranges;
 mod too_big;
 
+pub use checksum::{checksum, checksum_between, sum_between};
 pub use echo::link_echo;
 pub use flow::PacketFlow;
 pub use flow::transport;

@@ -60,6 +60,15 @@ impl IpPacket {
         }
     }
 
+    /// Source and destination of a packet that is not checked further.
+    pub fn ends(packet: &[u8]) -> Option<Self> {
+        match packet.first()? >> 4 {
+            4 => packet.first_chunk().map(ends_v4),
+            6 => packet.first_chunk().map(ends_v6),
+            _ => None,
+        }
+    }
+
     /// The packet that an ICMP error quotes (RFC 792, RFC 4443), from its header, which may be all
     /// that is quoted. `None` if this is no such error.
     pub(super) fn quoted(packet: &[u8]) -> Option<Self> {

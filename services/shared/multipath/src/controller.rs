@@ -1,8 +1,8 @@
 //! Congestion control by a model of the path: its delivery rate and its minimum round trip.
 //!
 //! The sender keeps `CRUISE_WINDOW` bandwidth-delay products in flight and paces slightly above the
-//! measured rate. The bottleneck therefore always has a short queue, and its output equals the rate
-//! of the link, whatever is lost behind the bottleneck. A rise of the rate shows in the
+//! measured rate. The bottleneck therefore always has a short queue. Its output equals the rate of
+//! the link, whatever is lost behind the bottleneck. A rise of the rate shows in the
 //! acknowledgements within one round trip. The window bounds the queue.
 //!
 //! - Rate: for each acknowledgement, the bytes delivered between sending and acknowledgement, over
@@ -22,8 +22,8 @@
 //!   The window then follows [`CubicWindow`]. A falling rate ([`RateDrop`]) requests a probe.
 //! - Windows of a few packets ([`SmallWindow`]) are enlarged from time to time, since they measure
 //!   no more than they hold.
-//! - Start-up ([`Startup`]): doubles every round from the initial window, at no less than two
-//!   initial windows a round trip, until the rate stops growing or a queue shows.
+//! - Start-up ([`Startup`]): doubles every round from the initial window, until the rate stops
+//!   growing or a queue shows. It sends no less than two initial windows a round trip.
 
 mod acked_rate;
 mod base_rtt;

@@ -64,8 +64,8 @@ const INITIAL_RTT: Duration = Duration::from_millis(50);
 /// stream, and every packet is a chunk of at least 1,158 bytes.
 pub const STREAM_WINDOW_BYTES: u32 = 2_300_000;
 
-/// Settings of the library that multipath needs at both ends: quick handshake repeats, the bound on
-/// reassembly, and no idle timer on paths that steering judges.
+/// Settings of the library that multipath needs at both ends: quick handshake repeats and the bound
+/// on reassembly. Paths that steering judges have no idle timer.
 pub fn tune(transport: &mut TransportConfig) {
     transport
         .initial_rtt(INITIAL_RTT)

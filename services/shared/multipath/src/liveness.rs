@@ -287,8 +287,8 @@ impl Liveness {
         by_rhythm.max(by_answer).min(at_most)
     }
 
-    /// When the path would be asked next, where its rhythm is so dense that it passes for dead
-    /// before two of the peer's pings were due.
+    /// The time of the next question, where the rhythm is dense: the path passes for dead before
+    /// two of the peer's pings were due.
     fn next_ask(&self) -> Option<Instant> {
         let is_dense = self.silence_fatal() < self.terms.judge_by.interval * 2;
         (is_dense && !self.answered).then(|| {

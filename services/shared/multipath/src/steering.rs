@@ -5,10 +5,11 @@
 //! - A path that is suspect is set to Backup while another lives. Data and, above all,
 //!   acknowledgements leave it at once (all of them ride on the lowest available path id). After
 //!   all silent intervals it is closed, never the last one.
-//! - The client opens a path over every interface that is up, and opens it again with a bounded
-//!   back-off when it was closed or did not validate. The server only closes and sets statuses.
-//! - While this end has little to send, only the fastest path with room is Available: thin streams
-//!   and acknowledgements take it. With a backlog every living path is.
+//! - The client opens a path over every interface that is up. It opens the path again with a
+//!   bounded back-off when it was closed or did not validate. The server only closes and sets
+//!   statuses.
+//! - While this end has little to send, only the fastest path with room is Available, for streams
+//!   of little data and acknowledgements. With a backlog every living path is.
 //!
 //! Bounds: `INTERFACES_MAX` interfaces and `PATHS_MAX` open paths; events about more are ignored.
 

@@ -1,6 +1,8 @@
-//! Keepalive and measurement of one path, after Salsano et al., "Accurate and Efficient
-//! Measurements of IP Level Performance to Drive Interface Selection in Heterogeneous Wireless
-//! Networks" (IEEE TMC, 2018). Numbers in parentheses are the equations and sections of the paper.
+//! Keepalive and measurement of one path.
+//!
+//! After Salsano et al., "Accurate and Efficient Measurements of IP Level Performance to Drive
+//! Interface Selection in Heterogeneous Wireless Networks" (IEEE TMC, 2018). Numbers in
+//! parentheses are the equations and sections of the paper.
 //!
 //! The client end sends a probe every T_KA, and the server end answers. From the same 28 bytes both
 //! ends get the round-trip time without synchronised clocks (4.1). Counters of all packets give the

@@ -1,8 +1,7 @@
 //! Which access an application takes, by round trip and one-way loss, with hysteresis.
 //!
-//! Invariants: an access that is down is left at once. A better one is taken only when it was
-//! better by the margin for the whole hold time, so that a change of the estimates for a moment
-//! moves nothing.
+//! Invariants: an access that is down is left at once. A better access is taken only when it was
+//! better by the margin for the whole hold time. So a short change of the estimates moves nothing.
 
 /// Quality that an application needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -155,17 +155,17 @@ pub async fn groups_are_independent(harness: &dyn Harness) {
     }
 }
 
-/// Of a process that neither publishes nor joins: what it is told comes from the engine.
-pub async fn a_stranger_sees_the_ends_and_what_a_group_has_done(harness: &dyn Harness) {
-    let (process, stranger) = (harness.start().await, harness.start().await.bus);
+/// A process that neither publishes nor joins learns the ends from the engine.
+pub async fn an_observer_sees_the_ends_and_what_a_group_has_done(harness: &dyn Harness) {
+    let (process, observer) = (harness.start().await, harness.start().await.bus);
     let extents = || async {
-        let extents = stranger.extents(Topic::DeadLetters).await;
+        let extents = observer.extents(Topic::DeadLetters).await;
         extents.unwrap_or_else(|e| panic!("extents: {e}"))
     };
     // A cluster that has just begun has no coordinator for the group yet.
-    let stranger = &stranger;
+    let observer = &observer;
     let committed = |group: &'static str| {
-        let asking = move || stranger.committed(Topic::DeadLetters, group);
+        let asking = move || observer.committed(Topic::DeadLetters, group);
         async move {
             let deadline = tokio::time::Instant::now() + PATIENCE;
             loop {
@@ -178,7 +178,7 @@ pub async fn a_stranger_sees_the_ends_and_what_a_group_has_done(harness: &dyn Ha
         }
     };
     let all = extents().await;
-    let partitions = stranger.partitions(Topic::DeadLetters).await;
+    let partitions = observer.partitions(Topic::DeadLetters).await;
     assert_eq!(Some(all.len()), partitions.ok().map(|count| count as usize));
     assert!(all.values().all(|it| it.oldest == it.next), "{all:?}");
     assert_eq!(

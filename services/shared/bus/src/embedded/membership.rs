@@ -6,8 +6,8 @@
 //!
 //! - A member whose beat stood still for [`DEAD_AFTER`] by the observer's own clock, or whose
 //!   process is gone, is dead. No clocks are compared, so a step of the wall clock has no effect.
-//! - With n live members in order of their names and P partitions, the quota of member r is P / n,
-//!   and 1 more if r < P % n.
+//! - The n live members stand in order of their names, and there are P partitions. The quota of
+//!   member r is P / n, and 1 more if r < P % n.
 //! - A member above its quota returns its highest partitions. A member below its quota takes free
 //!   partitions (without a lease, or with that of a dead member).
 //!

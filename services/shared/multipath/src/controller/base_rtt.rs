@@ -119,8 +119,8 @@ impl BaseRtt {
         self.rtt.map(|base| base.mul_f64(OWN_QUEUE_FACTOR) + slack)
     }
 
-    /// A probe has ended. `seen` is the smallest round trip sent into the empty queue, `slack` the
-    /// delay of the sender's own packets and jitter, `packet_time` the time of a packet.
+    /// A probe has ended. `seen` is the smallest round trip sent into the empty queue. `slack` is
+    /// the delay of the sender's own packets and jitter, and `packet_time` the time of a packet.
     /// `with_cross_traffic` says whether cross-traffic is known, `is_steady` whether the link is
     /// not bursty. On a bursty link long queues come and go.
     pub(super) fn on_probe_end(

@@ -109,12 +109,12 @@ impl Losses {
         self.suspicion = None;
     }
 
-    /// Whether this sender causes the losses: more loss than on a lossy link, for long, because the
-    /// queue is shorter than the window. Other flows starve in such a queue.
+    /// Whether this sender causes the losses. They are more than on a lossy link, for long, because
+    /// the queue is shorter than the window. Other flows starve in such a queue.
     ///
     /// The smoothed share covers many seconds on a slow link, so it only raises the suspicion. The
-    /// losses of packets sent after the suspicion decide, because a drop of the rate loses up to a
-    /// window of packets that were sent before.
+    /// losses of packets sent after the suspicion decide. A drop of the rate loses up to a window
+    /// of packets that were sent before.
     pub(super) fn are_caused_by_sender(&mut self, now: Instant, rtt: Duration, mtu: u64) -> bool {
         if self.share <= LOSS_COMPENSATED_MAX {
             self.suspicion = None;

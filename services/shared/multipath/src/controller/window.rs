@@ -106,9 +106,9 @@ impl PathController {
         }
     }
 
-    /// Bound on the window of a new path beside far faster paths: few packets first, then twice the
-    /// measured BDP, until one initial window was delivered. Data in the queue of a slow path would
-    /// block all later data of the stream.
+    /// Bound on the window of a new path beside far faster paths. It holds until one initial window
+    /// was delivered: few packets first, then twice the measured BDP. Data in the queue of a slow
+    /// path would block all later data of the stream.
     pub(super) fn new_path_window(&self) -> u64 {
         let initial = self.config.initial_window_packets * self.mtu;
         let delivered = self.startup.window().saturating_sub(initial);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{PACKET_BYTES, PathModel, Slot, State};
 
-/// Bytes that faster paths may deliver while a packet of a far slower path is in flight: a fifth of
+/// Bytes that faster paths may deliver while a packet of a far slower path is in flight. A fifth of
 /// the receive window of a stream.
 const HEAD_START_BYTES: f64 = 512_000.0;
 /// Bound for any round trip: seven tenths of the receive window. Retransmissions need the rest.

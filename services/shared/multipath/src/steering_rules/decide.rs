@@ -312,7 +312,7 @@ impl Decision {
         self.order.is_empty()
     }
 
-    /// The same for a flow that has nothing to send at the moment: it claims its accesses, and
+    /// The same for a flow that has nothing to send at the moment. It claims its accesses, but
     /// neither copies nor a spread of other flows.
     pub fn at_rest(mut self) -> Self {
         self.copies = 1;

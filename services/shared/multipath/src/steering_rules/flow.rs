@@ -15,7 +15,7 @@ pub struct Flow {
     pub port: Option<u16>,
     pub protocol: Protocol,
     pub urgency: Urgency,
-    /// Of the gateway.
+    /// The gateway's group.
     pub group: Option<String>,
     /// The flow carries vitals of a patient with a high alert that nobody has acknowledged.
     pub raised: bool,

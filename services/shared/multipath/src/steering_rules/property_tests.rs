@@ -1,4 +1,4 @@
-//! Whatever the document, the flow and the measurements are.
+//! Properties that hold for every document, flow and measurement.
 
 #![allow(clippy::unwrap_used)]
 

@@ -76,7 +76,7 @@ impl Schedule {
 }
 
 impl Schedule {
-    /// Of a path whose access is not known yet: it stands by for all others.
+    /// The schedule of a path whose access is not known yet: it stands by for all others.
     pub fn of_unknown(&self) -> PathSchedule {
         if self.paths.is_empty() {
             return PathSchedule::FREE;

@@ -1,7 +1,7 @@
 //! Changes of paths as qlog events in JSON text sequences (RFC 7464); sans-IO.
 //!
 //! The header is that of the main schema, draft 13. Events `quic:...` are those of the QUIC schema,
-//! draft 12. `braid:path_updated` holds what that schema has no field for: the name of the access,
+//! draft 12. `braid:path_updated` holds the fields that the schema lacks: the name of the access,
 //! counters of the path, its rank and the modes of its flows.
 
 use std::collections::{BTreeMap, BTreeSet};

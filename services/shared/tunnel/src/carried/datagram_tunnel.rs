@@ -39,6 +39,9 @@ use queue::Queue;
 /// Capsules of one direction that wait; at the bound the sender waits, including the peer.
 const CAPSULES_WAITING_MAX: usize = 16;
 
+/// Datagrams that a receiver takes together.
+const TOGETHER_MAX: usize = 64;
+
 /// Datagrams in both directions. Dropping it ends the request.
 #[derive(Debug)]
 pub(crate) struct DatagramTunnel {
@@ -63,6 +66,11 @@ impl DatagramTunnel {
     /// Cancel-safe; for one receiver at a time.
     pub(crate) async fn receive(&self) -> Result<Bytes, TunnelEnded> {
         self.arriving.next().await
+    }
+
+    /// The same for as many as wait, in their order; the buffer must be empty.
+    pub(crate) async fn receive_many(&self, taken: &mut Vec<Bytes>) -> Result<(), TunnelEnded> {
+        self.arriving.next_many(taken, TOGETHER_MAX).await
     }
 
     /// The largest packet of IP that fits into one packet of each path; `None` until it is known,

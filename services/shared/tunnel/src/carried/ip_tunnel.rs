@@ -68,6 +68,11 @@ impl IpTunnel {
         self.packets.receive().await
     }
 
+    /// The next packets, at most 64, into an empty buffer. Cancel-safe; for one receiver at a time.
+    pub async fn receive_many(&self, packets: &mut Vec<Bytes>) -> Result<(), TunnelEnded> {
+        self.packets.receive_many(packets).await
+    }
+
     /// Sends a capsule to the peer; waits while earlier capsules are on their way.
     pub async fn say(&self, capsule: &IpCapsule) -> Result<(), TunnelEnded> {
         let said = self.leaving.send(capsule.encode()).await;

@@ -183,6 +183,24 @@ impl Queue {
     }
 }
 
+impl Queue {
+    /// The same with those that wait behind it, up to so many of them; cancel-safe.
+    pub(crate) async fn next_many(
+        &self,
+        taken: &mut Vec<Bytes>,
+        max: usize,
+    ) -> Result<(), TunnelEnded> {
+        taken.push(self.next().await?);
+        let (now, mut state) = (Instant::now(), self.0.state.lock());
+        while taken.len() < max
+            && let Some(payload) = state.pop(now, self.0.kind)
+        {
+            taken.push(payload);
+        }
+        Ok(())
+    }
+}
+
 impl State {
     fn push(&mut self, payload: Bytes) -> bool {
         let bytes = self.bytes + payload.len() + OVERHEAD_BYTES;
