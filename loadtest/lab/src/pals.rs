@@ -141,11 +141,6 @@ pub fn figures(case: Case, prefix: &str, reports: &[RunReport]) -> Vec<Figure> {
     let average = mean(&from_connect);
     let stream = mean(&of(|report| report.efficiency_stream));
     let worst = from_connect.first().copied().unwrap_or(0.0);
-    let completed = 100.0 * reports.iter().filter(|report| report.completed).count() as f64
-        / reports.len().max(1) as f64;
-    let gaps_of = |get: fn(&RunReport) -> Option<f64>| {
-        sorted(reports.iter().filter_map(get).map(|gap_ms| gap_ms / 1e3))
-    };
     match case {
         Case::NoLoss => vec![
             Figure::at_least(
@@ -179,66 +174,58 @@ pub fn figures(case: Case, prefix: &str, reports: &[RunReport]) -> Vec<Figure> {
                 stream,
             ),
         ],
-        Case::Handover => {
-            let gaps = gaps_of(|report| report.bulk_gap_ms);
-            vec![
-                Figure::at_least(
-                    format!("{prefix}.handover.efficiency"),
-                    "%",
-                    references::figure("pals.handover.efficiency"),
-                    90.5,
-                    average,
-                ),
-                Figure::at_least(
-                    format!("{prefix}.handover.completed"),
-                    "%",
-                    references::figure("pals.handover.completed"),
-                    100.0,
-                    completed,
-                ),
-                Figure::at_most(
-                    format!("{prefix}.handover.bulk_gap_p50"),
-                    "s",
-                    None,
-                    0.8,
-                    percentile(&gaps, 0.5).unwrap_or(f64::INFINITY),
-                ),
-                Figure::at_most(
-                    format!("{prefix}.handover.bulk_gap_p99"),
-                    "s",
-                    None,
-                    2.0,
-                    percentile(&gaps, 0.99).unwrap_or(f64::INFINITY),
-                ),
-                Figure::shown(format!("{prefix}.handover.worst"), "%", None, worst),
-                Figure::shown(
-                    format!("{prefix}.handover.efficiency_stream"),
-                    "%",
-                    None,
-                    stream,
-                ),
-            ]
-        }
+        Case::Handover => handover_figures(prefix, reports),
         Case::Vitals => {
-            let gaps = gaps_of(|report| report.vitals_gap_ms);
+            let gaps = gaps_s(reports, |report| report.vitals_gap_ms);
+            let gap = |name: &str, target, quantile| {
+                let id = format!("{prefix}.handover.{name}");
+                let seen = percentile(&gaps, quantile).unwrap_or(f64::INFINITY);
+                Figure::at_most(id, "s", None, target, seen)
+            };
             vec![
-                Figure::at_most(
-                    format!("{prefix}.handover.vitals_gap_p50"),
-                    "s",
-                    None,
-                    0.25,
-                    percentile(&gaps, 0.5).unwrap_or(f64::INFINITY),
-                ),
-                Figure::at_most(
-                    format!("{prefix}.handover.vitals_gap_p99"),
-                    "s",
-                    None,
-                    0.6,
-                    percentile(&gaps, 0.99).unwrap_or(f64::INFINITY),
-                ),
+                gap("vitals_gap_p50", 0.25, 0.5),
+                gap("vitals_gap_p99", 0.6, 0.99),
             ]
         }
     }
+}
+
+fn gaps_s(reports: &[RunReport], get: fn(&RunReport) -> Option<f64>) -> Vec<f64> {
+    sorted(reports.iter().filter_map(get).map(|gap_ms| gap_ms / 1e3))
+}
+
+fn handover_figures(prefix: &str, reports: &[RunReport]) -> Vec<Figure> {
+    let id = |name: &str| format!("{prefix}.handover.{name}");
+    let from_connect = sorted(reports.iter().map(|report| report.efficiency_connect));
+    let stream = sorted(reports.iter().map(|report| report.efficiency_stream));
+    let worst = from_connect.first().copied().unwrap_or(0.0);
+    let completed = 100.0 * reports.iter().filter(|report| report.completed).count() as f64
+        / reports.len().max(1) as f64;
+    let gaps = gaps_s(reports, |report| report.bulk_gap_ms);
+    let gap = |name: &str, target, quantile| {
+        let seen = percentile(&gaps, quantile).unwrap_or(f64::INFINITY);
+        Figure::at_most(id(name), "s", None, target, seen)
+    };
+    vec![
+        Figure::at_least(
+            id("efficiency"),
+            "%",
+            references::figure("pals.handover.efficiency"),
+            90.5,
+            mean(&from_connect),
+        ),
+        Figure::at_least(
+            id("completed"),
+            "%",
+            references::figure("pals.handover.completed"),
+            100.0,
+            completed,
+        ),
+        gap("bulk_gap_p50", 0.8, 0.5),
+        gap("bulk_gap_p99", 2.0, 0.99),
+        Figure::shown(id("worst"), "%", None, worst),
+        Figure::shown(id("efficiency_stream"), "%", None, mean(&stream)),
+    ]
 }
 
 /// Runs one case.

@@ -291,54 +291,69 @@ impl World {
             for (touched, timer) in touched.iter_mut().zip(&timers) {
                 *touched = timer.is_some_and(|at| at <= self.now);
             }
-            while let Some(&(at, link, bytes)) = self.others.last()
-                && at <= self.now
-            {
-                self.others.pop();
-                self.wires[link][self.sender].pass_other(self.now, bytes);
+            self.pass_others();
+            self.change_addresses();
+            self.announce(&mut touched);
+            self.deliver(&mut touched, &mut out);
+        }
+    }
+
+    /// Packets of others that are due at the links.
+    fn pass_others(&mut self) {
+        while let Some(&(at, link, bytes)) = self.others.last()
+            && at <= self.now
+        {
+            self.others.pop();
+            self.wires[link][self.sender].pass_other(self.now, bytes);
+        }
+    }
+
+    fn change_addresses(&mut self) {
+        while let Some(&(at, interface, change)) = self.address_changes.last()
+            && at <= self.now
+        {
+            self.address_changes.pop();
+            let generation = &mut self.generations[interface];
+            generation.public += 1;
+            if change == AddressChange::Own {
+                generation.own += 1;
+                self.addressed_at[interface] = at + NEW_ADDRESS_AFTER;
             }
-            while let Some(&(at, interface, change)) = self.address_changes.last()
-                && at <= self.now
-            {
-                self.address_changes.pop();
-                let generation = &mut self.generations[interface];
-                generation.public += 1;
-                if change == AddressChange::Own {
-                    generation.own += 1;
-                    self.addressed_at[interface] = at + NEW_ADDRESS_AFTER;
-                }
+        }
+    }
+
+    /// Tells the clients which links have come or gone.
+    fn announce(&mut self, touched: &mut [bool]) {
+        while let Some(&(at, interface, up)) = self.announcements.last()
+            && at <= self.now
+        {
+            self.announcements.pop();
+            for host in (0..self.hosts.len()).filter(|&host| is_client(host)) {
+                self.hosts[host].link_changed(self.now, interface, up);
+                touched[host] = true;
             }
-            while self
-                .announcements
-                .last()
-                .is_some_and(|change| change.0 <= self.now)
-            {
-                let Some((_, interface, up)) = self.announcements.pop() else {
-                    break;
-                };
-                for host in (0..self.hosts.len()).filter(|&host| is_client(host)) {
-                    self.hosts[host].link_changed(self.now, interface, up);
-                    touched[host] = true;
-                }
-            }
-            while self
-                .under_way
-                .peek()
-                .is_some_and(|Reverse(arrival)| arrival.at <= self.now)
-            {
-                let Some(Reverse(arrival)) = self.under_way.pop() else {
-                    break;
-                };
-                touched[arrival.to] = true;
-                self.hosts[arrival.to].receive(
-                    self.now,
-                    arrival.interface,
-                    arrival.generation,
-                    arrival.payload,
-                    &mut out,
-                );
-                self.transmit(arrival.to, &mut out);
-            }
+        }
+    }
+
+    /// Packets that have arrived.
+    fn deliver(&mut self, touched: &mut [bool], out: &mut Vec<Outgoing>) {
+        while self
+            .under_way
+            .peek()
+            .is_some_and(|Reverse(arrival)| arrival.at <= self.now)
+        {
+            let Some(Reverse(arrival)) = self.under_way.pop() else {
+                break;
+            };
+            touched[arrival.to] = true;
+            self.hosts[arrival.to].receive(
+                self.now,
+                arrival.interface,
+                arrival.generation,
+                arrival.payload,
+                out,
+            );
+            self.transmit(arrival.to, out);
         }
     }
 

@@ -62,6 +62,37 @@ fn asked(gateway: &str, destination: &str) -> ExplainSteeringRequest {
     }
 }
 
+async fn ask(
+    ward: &Ward,
+    name: &str,
+    request: ExplainSteeringRequest,
+) -> Result<ExplainSteeringResponse, Code> {
+    let mut client = client(ward, &cookie_of(ward, name).await);
+    let answer = client.explain_steering(request).await;
+    answer
+        .map(|answer| answer.into_inner())
+        .map_err(|status| status.code())
+}
+
+/// A viewer, another tenant's gateway, one without paths, and flows that are none.
+async fn refuses_what_is_not_to_be_answered(ward: &Ward) {
+    let refused = async |name: &str, request| ask(ward, name, request).await.unwrap_err();
+    let good = || asked("g1", "deb.example.org:443");
+    assert_eq!(refused("vera", good()).await, Code::PermissionDenied);
+    assert_eq!(refused("carl", asked("g2", "a.org")).await, Code::NotFound);
+    assert_eq!(refused("carl", asked("", "a.org")).await, Code::NotFound);
+    let without_paths = refused("carl", asked("g3", "a.org")).await;
+    assert_eq!(without_paths, Code::FailedPrecondition);
+    let long = "x".repeat(300);
+    for destination in ["", "a\nb", &long] {
+        let code = refused("carl", asked("g1", destination)).await;
+        assert_eq!(code, Code::InvalidArgument, "{destination:?}");
+    }
+    let urgency = "now".to_owned();
+    let unknown = ExplainSteeringRequest { urgency, ..good() };
+    assert_eq!(refused("carl", unknown).await, Code::InvalidArgument);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn people_who_act_get_the_answer_of_the_command_line() {
     let dir = tempfile::tempdir().unwrap();
@@ -83,14 +114,7 @@ async fn people_who_act_get_the_answer_of_the_command_line() {
     ];
     let reports = reports.map(|(path, rtt_ms, bytes)| report(path, rtt_ms, bytes));
     ward.paths("g1", reports.to_vec()).await;
-    let ask = async |name: &str, request: ExplainSteeringRequest| {
-        let mut client = client(&ward, &cookie_of(&ward, name).await);
-        let answer = client.explain_steering(request).await;
-        answer
-            .map(|answer| answer.into_inner())
-            .map_err(|status| status.code())
-    };
-    let refused = async |name: &str, request| ask(name, request).await.unwrap_err();
+    let ask = async |name: &str, request| ask(&ward, name, request).await;
 
     let answer = ask("carl", asked("g1", "deb.example.org:443"))
         .await
@@ -144,22 +168,7 @@ async fn people_who_act_get_the_answer_of_the_command_line() {
     let head = "steering version 1, in force at g1; version 2 is put\n";
     assert!(older.text.starts_with(head), "{}", older.text);
 
-    // A viewer, another tenant's gateway, one without paths, and flows that are none.
-    let good = || asked("g1", "deb.example.org:443");
-    assert_eq!(refused("vera", good()).await, Code::PermissionDenied);
-    assert_eq!(refused("carl", asked("g2", "a.org")).await, Code::NotFound);
-    assert_eq!(refused("carl", asked("", "a.org")).await, Code::NotFound);
-    let without_paths = refused("carl", asked("g3", "a.org")).await;
-    assert_eq!(without_paths, Code::FailedPrecondition);
-    let long = "x".repeat(300);
-    for destination in ["", "a\nb", &long] {
-        let code = refused("carl", asked("g1", destination)).await;
-        assert_eq!(code, Code::InvalidArgument, "{destination:?}");
-    }
-    let urgency = "now".to_owned();
-    let unknown = ExplainSteeringRequest { urgency, ..good() };
-    assert_eq!(refused("carl", unknown).await, Code::InvalidArgument);
-
+    refuses_what_is_not_to_be_answered(&ward).await;
     let query = AuditQuery {
         patient: None,
         from_us: 0,

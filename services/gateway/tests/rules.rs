@@ -13,7 +13,7 @@ use contracts::vitals::{
     EdgeAlert, FollowRulesResponse, Metric, RecordRequest, RecordResponse, Sample,
     gateway_service_client::GatewayServiceClient, sample::Reading,
 };
-use core::Core;
+use core::{Core, Ingest};
 use gateway::{
     Config,
     from_sensors::LISTENER,
@@ -175,6 +175,41 @@ fn judged_by<'a>(alerts: &'a [EdgeAlert], device: &str) -> Vec<(&'a str, u32)> {
         .collect()
 }
 
+/// Alerts raised without a network reach the bus and name their rules.
+async fn alerts_name_their_rules(core: &Core, gateway: &Gateway, after_us: i64) -> Ingest {
+    let mut heard = core.edge_alerts().await;
+    let ingest = core.ingest().await;
+    until("the link stands", || gateway.context.health().is_ready()).await;
+    let told = heard.until(|alert| alert.rule == "heart-rate-high" && alert.time_us > after_us);
+    let told = tokio::time::timeout(PATIENCE, told)
+        .await
+        .expect("it is told");
+    assert_eq!(
+        (&*told.patient, &*told.rules_subject),
+        ("ada", "patient:ada")
+    );
+    assert_eq!(told.rule_version, 2);
+    ingest
+}
+
+/// Corrected; then withdrawn, so that the tenant's rules apply.
+async fn corrected_rules_hold_and_withdrawn_ones_do_not(
+    core: &Core,
+    gateway: &Gateway,
+    data: &Path,
+) {
+    core.put_rules("one", "patient:ada", 4, 120.0).await;
+    until_kept(data, "patient:ada", 4).await;
+    until("the warning ends", || gateway.warning().is_none()).await;
+    core.put_body("one", "patient:ada", 5, "").await;
+    until_kept(data, "default", 1).await;
+    assert!(
+        kept(data)
+            .iter()
+            .all(|(subject, _)| subject != "patient:ada")
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_threshold_that_is_changed_holds_at_the_edge_without_a_network() {
     let core = Core::start().await;
@@ -253,31 +288,8 @@ async fn a_threshold_that_is_changed_holds_at_the_edge_without_a_network() {
         gateway.minute("belt-1", minute(n), 90.0).await;
     }
 
-    // Alerts raised meanwhile reach the bus and name their rules.
-    let mut heard = core.edge_alerts().await;
-    let ingest = core.ingest().await;
-    until("the link stands", || gateway.context.health().is_ready()).await;
-    let told = heard.until(|alert| alert.rule == "heart-rate-high" && alert.time_us > minute(20));
-    let told = tokio::time::timeout(PATIENCE, told)
-        .await
-        .expect("it is told");
-    assert_eq!(
-        (&*told.patient, &*told.rules_subject),
-        ("ada", "patient:ada")
-    );
-    assert_eq!(told.rule_version, 2);
-
-    // Corrected; then withdrawn, so that the tenant's rules apply.
-    core.put_rules("one", "patient:ada", 4, 120.0).await;
-    until_kept(&data, "patient:ada", 4).await;
-    until("the warning ends", || gateway.warning().is_none()).await;
-    core.put_body("one", "patient:ada", 5, "").await;
-    until_kept(&data, "default", 1).await;
-    assert!(
-        kept(&data)
-            .iter()
-            .all(|(subject, _)| subject != "patient:ada")
-    );
+    let ingest = alerts_name_their_rules(&core, &gateway, minute(20)).await;
+    corrected_rules_hold_and_withdrawn_ones_do_not(&core, &gateway, &data).await;
     gateway.stop().await;
     ingest.stop().await;
 }

@@ -351,6 +351,18 @@ fn a_lost_link_is_retried_with_growing_pauses_until_data_flows() {
     assert!(pauses.last() > Some(&Duration::from_secs(1)));
 }
 
+/// The end of the longest run without a hole, which ingest acknowledges.
+fn longest_run(seed: u64, delivered: &[(u64, u64)]) -> u64 {
+    let mut held = 0;
+    let mut runs = delivered.to_vec();
+    runs.sort_unstable();
+    for (from, end) in runs {
+        assert!(from <= held, "seed {seed}: a hole before {from}");
+        held = held.max(end);
+    }
+    held
+}
+
 #[test]
 fn any_mix_of_events_sends_everything_in_the_end() {
     for seed in 0..300_u64 {
@@ -422,14 +434,7 @@ fn any_mix_of_events_sends_everything_in_the_end() {
                     bench.sender.on_event(bench.now, Event::Durable(durable));
                 }
                 1 => {
-                    // Ingest acknowledges the longest run it has without a hole.
-                    let mut held = 0;
-                    let mut runs = delivered.clone();
-                    runs.sort_unstable();
-                    for (from, end) in runs {
-                        assert!(from <= held, "seed {seed}: a hole before {from}");
-                        held = held.max(end);
-                    }
+                    let held = longest_run(seed, &delivered);
                     bench.sender.on_event(bench.now, Event::Acknowledged(held));
                 }
                 2 => {

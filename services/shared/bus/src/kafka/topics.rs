@@ -78,19 +78,26 @@ impl Wanted {
 
     /// Every property that is wrong; empty when the topic is suitable.
     pub fn wrong(&self, found: &Found, bootstrap: &str) -> Vec<WrongSetting> {
+        let mut wrong = self.wrong_layout(found, bootstrap);
+        wrong.extend(self.wrong_config(found, bootstrap));
+        wrong
+    }
+
+    fn wrong_setting(&self, setting: &str, is: String, must: String, fix: String) -> WrongSetting {
+        WrongSetting {
+            topic: self.name.clone(),
+            setting: setting.to_owned(),
+            is,
+            must,
+            fix,
+        }
+    }
+
+    fn wrong_layout(&self, found: &Found, bootstrap: &str) -> Vec<WrongSetting> {
         let mut wrong = Vec::new();
-        let mut say = |setting: &str, is: String, must: String, fix: String| {
-            wrong.push(WrongSetting {
-                topic: self.name.clone(),
-                setting: setting.to_owned(),
-                is,
-                must,
-                fix,
-            });
-        };
         let topic = &self.name;
         if found.partitions < self.partitions {
-            say(
+            wrong.push(self.wrong_setting(
                 "partitions",
                 found.partitions.to_string(),
                 format!("{} or more", self.partitions),
@@ -98,10 +105,10 @@ impl Wanted {
                     "kafka-topics.sh --bootstrap-server {bootstrap} --alter --topic {topic} --partitions {} (while all services are stopped and have read everything: keys move to other partitions)",
                     self.partitions
                 ),
-            );
+            ));
         }
         if found.replication < self.replication {
-            say(
+            wrong.push(self.wrong_setting(
                 "replication",
                 found.replication.to_string(),
                 format!("{} or more", self.replication),
@@ -109,8 +116,14 @@ impl Wanted {
                     "kafka-reassign-partitions.sh --bootstrap-server {bootstrap} with {} replicas for {topic}, or start with --bus-replication {}",
                     self.replication, found.replication
                 ),
-            );
+            ));
         }
+        wrong
+    }
+
+    fn wrong_config(&self, found: &Found, bootstrap: &str) -> Vec<WrongSetting> {
+        let mut wrong = Vec::new();
+        let topic = &self.name;
         let set = |name: &str, value: &str| {
             format!(
                 "kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {topic} --add-config {name}={value}"
@@ -130,55 +143,55 @@ impl Wanted {
                 } else {
                     format!("{max} or less, the topic's replication")
                 };
-                say(
+                wrong.push(self.wrong_setting(
                     "min.insync.replicas",
                     is.to_string(),
                     must,
                     set("min.insync.replicas", &min.to_string()),
-                );
+                ));
             }
         }
         let retention_ms = i128::try_from(self.retention_ms).unwrap_or(i128::MAX);
         if let Some(is) = number("retention.ms").filter(|is| (0..retention_ms).contains(is)) {
-            say(
+            wrong.push(self.wrong_setting(
                 "retention.ms",
                 is.to_string(),
                 format!("{retention_ms} or more, or -1"),
                 set("retention.ms", &retention_ms.to_string()),
-            );
+            ));
         }
         let bytes_min = MESSAGE_BYTES_MAX as i128;
         if let Some(is) = number("max.message.bytes").filter(|is| *is < bytes_min) {
-            say(
+            wrong.push(self.wrong_setting(
                 "max.message.bytes",
                 is.to_string(),
                 format!("{bytes_min} or more"),
                 set("max.message.bytes", &bytes_min.to_string()),
-            );
+            ));
         }
         if let Some(is) = found
             .config
             .get("cleanup.policy")
             .filter(|is| *is != "delete")
         {
-            say(
+            wrong.push(self.wrong_setting(
                 "cleanup.policy",
                 is.clone(),
                 "delete: compaction would keep one record a patient".to_owned(),
                 set("cleanup.policy", "delete"),
-            );
+            ));
         }
         if let Some(is) = found
             .config
             .get("compression.type")
             .filter(|is| !COMPRESSIONS.contains(&is.as_str()))
         {
-            say(
+            wrong.push(self.wrong_setting(
                 "compression.type",
                 is.clone(),
                 format!("one of {}", COMPRESSIONS.join(", ")),
                 set("compression.type", "producer"),
-            );
+            ));
         }
         wrong
     }
