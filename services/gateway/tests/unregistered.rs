@@ -89,6 +89,14 @@ async fn a_line_of_an_unregistered_sensor_is_refused_after_a_bounded_wait() {
     };
     let waited = tokio::time::timeout(PATIENCE, waiting).await;
     waited.expect("the core has told of the belt");
+    // The rules are on disk before they are in force.
+    let in_force = async {
+        while post(address, &["other"]).await.0 != 400 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let in_force = tokio::time::timeout(PATIENCE, in_force).await;
+    in_force.expect("a sensor that is not registered is refused");
 
     let begun = Instant::now();
     let (status, answer) = post(address, &["belt", "stray", "belt"]).await;
