@@ -15,6 +15,7 @@ mod publish;
 mod sensor;
 mod sink;
 mod speed;
+mod through_tun;
 
 use std::io::Write;
 use std::net::SocketAddr;

@@ -102,7 +102,7 @@ pub struct ExplainCommand {
     /// tcp, udp or ip.
     #[arg(long, value_name = "PROTOCOL", default_value = "tcp")]
     protocol: String,
-    /// Group of the gateway.
+    /// Answer as for a gateway of this group of the document.
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     /// Print the decision as JSON.
@@ -122,8 +122,10 @@ impl SteeringCommand {
                 for file in &files {
                     let document = read(file)?;
                     let (rules, accesses) = (document.rules.len(), document.accesses.len());
-                    let file = file.display();
-                    say(&format!("{file}: {rules} rules, {accesses} accesses"))?;
+                    let (groups, file) = (document.groups.len(), file.display());
+                    say(&format!(
+                        "{file}: {rules} rules, {accesses} accesses, {groups} groups"
+                    ))?;
                 }
             }
             Self::Put {
@@ -162,7 +164,8 @@ pub fn check_body(document: &Stored) -> Result<(), Failure> {
     checked.map(drop).map_err(Failure::other)
 }
 
-fn read(file: &Path) -> Result<Document, Failure> {
+/// The document of a file, checked.
+pub fn read(file: &Path) -> Result<Document, Failure> {
     let place = file.display().to_string();
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::other(format!("{place}: {error}")))?;

@@ -12,7 +12,7 @@ use multipath::steering_rules::{
 };
 use store::{DOCUMENTS_MAX, QueryError, STEERING, Scope, Store};
 
-/// The subject of steering documents; rules tell groups of gateways apart.
+/// The subject of steering documents; one document of a tenant has the rules of all its groups.
 pub const SUBJECT: &str = "default";
 /// A path whose newest report is older does not count as answering. A gateway reports at least
 /// every five minutes unless it is told otherwise.
@@ -46,6 +46,7 @@ pub struct Described<'a> {
     pub application: &'a str,
     pub urgency: &'a str,
     pub protocol: &'a str,
+    /// In place of the groups that the gateway is in.
     pub group: &'a str,
 }
 
@@ -131,6 +132,18 @@ pub async fn explain(
         Some(stored) => (stored.version, read(stored.version, &stored.document)?),
         None => (0, Document::default()),
     };
+    let groups = match &flow.group {
+        Some(group) => format!("as of group {group}\n"),
+        None => match document.groups_of(gateway).as_slice() {
+            [] => String::new(),
+            groups => format!("of groups: {}\n", groups.join(", ")),
+        },
+    };
+    // The gateway obeys the rules of its own groups; a question may name another one instead.
+    let document = match &flow.group {
+        Some(_) => document,
+        None => document.for_gateway(gateway),
+    };
     let decision = decide(&document, flow, &states, &measurements);
     let head = match (version, gateway_version) {
         (0, 0) => format!("no steering document; {gateway} uses every access"),
@@ -148,7 +161,7 @@ pub async fn explain(
     Ok(Explanation {
         version,
         gateway_version,
-        text: format!("{head}\n{}", decision.explained(&document)),
+        text: format!("{head}\n{groups}{}", decision.explained(&document)),
         decision,
     })
 }

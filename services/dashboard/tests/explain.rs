@@ -93,6 +93,45 @@ async fn refuses_what_is_not_to_be_answered(ward: &Ward) {
     assert_eq!(refused("carl", unknown).await, Code::InvalidArgument);
 }
 
+/// Rules of the gateway's groups, and those of a group that it is not in.
+async fn rules_of_groups(ward: &Ward) {
+    let body = r#"{"format":1,
+        "group":[{"name":"ambulances","gateways":["g1"]},{"name":"homes","gateways":["home-*"]}],
+        "rule":[{"name":"at home","match":{"group":["homes"]},"accesses":["wifi"]},
+                {"name":"moving","match":{"group":["ambulances"]},"accesses":["lte"]}]}"#;
+    ward.store
+        .put_document(&document("default", 2, body))
+        .await
+        .unwrap();
+    let moved = PathReport {
+        steering_version: 2,
+        time_us: contracts::now_us(),
+        sequence: 2,
+        ..report("lte", 45.0, 0)
+    };
+    ward.paths("g1", vec![moved]).await;
+    let own = ask(ward, "carl", asked("g1", "a.org")).await.unwrap();
+    assert!(
+        own.text
+            .contains("g1\nof groups: ambulances\nrule \"moving\""),
+        "{}",
+        own.text
+    );
+    let group = "homes".to_owned();
+    let other = ExplainSteeringRequest {
+        group,
+        ..asked("g1", "a.org")
+    };
+    let other = ask(ward, "carl", other).await.unwrap();
+    assert!(
+        other
+            .text
+            .contains("g1\nas of group homes\nrule \"at home\""),
+        "{}",
+        other.text
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn people_who_act_get_the_answer_of_the_command_line() {
     let dir = tempfile::tempdir().unwrap();
@@ -159,13 +198,15 @@ async fn people_who_act_get_the_answer_of_the_command_line() {
         alert.text
     );
 
+    rules_of_groups(&ward).await;
+
     // A newer version is named while the gateway obeys the older one.
-    let taken_back = document("default", 2, "");
+    let taken_back = document("default", 3, "");
     ward.store.put_document(&taken_back).await.unwrap();
     let older = ask("carl", asked("g1", "deb.example.org:443"))
         .await
         .unwrap();
-    let head = "steering version 1, in force at g1; version 2 is put\n";
+    let head = "steering version 2, in force at g1; version 3 is put\n";
     assert!(older.text.starts_with(head), "{}", older.text);
 
     refuses_what_is_not_to_be_answered(&ward).await;

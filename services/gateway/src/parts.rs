@@ -50,7 +50,7 @@ impl Parts {
         };
         let listeners = from_applications::bind(config, context).await?;
         let tunnel = to_proxy::start(config, &identity, interfaces, context).await?;
-        let (in_force, kept) = open_steering(config)?;
+        let (in_force, kept) = open_steering(config, &gateway)?;
         // Known before anything is uploaded, also at a start without a network.
         let freshness = in_force.borrow().document.freshness_of(&gateway);
         let uplink = Arc::new(Through {
@@ -101,15 +101,18 @@ async fn open_identity(config: &Config, context: &Context) -> Result<Option<Iden
 
 /// The steering document that holds at the start: the one that path-telemetry handed out last, or
 /// the file of the configuration.
-fn open_steering(config: &Config) -> Result<(watch::Sender<Arc<InForce>>, Kept), RunError> {
+fn open_steering(
+    config: &Config,
+    gateway: &str,
+) -> Result<(watch::Sender<Arc<InForce>>, Kept), RunError> {
     let own = match &config.steering {
         Some(file) => InForce {
             version: 0,
-            document: read_steering(file)?,
+            document: read_steering(file)?.for_gateway(gateway),
         },
         None => InForce::default(),
     };
-    let kept = Kept::new(config.data_dir.join("steering.json"));
+    let kept = Kept::new(config.data_dir.join("steering.json"), gateway);
     let in_force = kept.read().unwrap_or(own);
     Ok((watch::Sender::new(Arc::new(in_force)), kept))
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use multipath::steering_rules::Document;
 use parking_lot::Mutex;
 use service_kit::Context;
 use store::{STEERING, Scope, Store};
@@ -14,14 +15,25 @@ const REFRESH: Duration = Duration::from_secs(5);
 /// The newest documents. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Documents {
-    /// Version and JSON by tenant; bounded by the tenants.
-    by_tenant: Arc<Mutex<HashMap<String, (u32, String)>>>,
+    /// By tenant; bounded by the tenants.
+    by_tenant: Arc<Mutex<HashMap<String, Newest>>>,
+}
+
+/// A version. The document is absent where it was taken back.
+#[derive(Clone, Debug)]
+struct Newest {
+    version: u32,
+    document: Option<Arc<Document>>,
 }
 
 impl Documents {
-    /// Version and body; the body is empty where it was taken back. None: none was ever put.
-    pub(crate) fn newest(&self, tenant: &str) -> Option<(u32, String)> {
-        self.by_tenant.lock().get(tenant).cloned()
+    /// The newest version, and its body as this gateway obeys it. The body is empty where the
+    /// document was taken back, and where the gateway has that version. None: none was ever put.
+    pub(crate) fn newest(&self, tenant: &str, gateway: &str, held: u32) -> Option<(u32, String)> {
+        let newest = self.by_tenant.lock().get(tenant).cloned()?;
+        let document = newest.document.filter(|_| newest.version != held);
+        let body = document.map(|document| document.for_gateway(gateway).to_json());
+        Some((newest.version, body.unwrap_or_default()))
     }
 
     async fn read(&self, store: &dyn Store) {
@@ -36,10 +48,20 @@ impl Documents {
         };
         let mut by_tenant = self.by_tenant.lock();
         for entry in stored {
-            match entry.document {
-                Ok(document) => {
-                    let newest = (document.version, document.body);
-                    by_tenant.insert(document.tenant, newest);
+            let newest = entry.document.map_err(|error| error.to_string());
+            let newest = newest.and_then(|stored| {
+                let document = match stored.body.as_str() {
+                    "" => None,
+                    body => Some(Document::from_json(body, STEERING)),
+                };
+                let document = document.transpose().map_err(|error| error.to_string())?;
+                let version = stored.version;
+                let document = document.map(Arc::new);
+                Ok((stored.tenant, Newest { version, document }))
+            });
+            match newest {
+                Ok((tenant, newest)) => {
+                    by_tenant.insert(tenant, newest);
                 }
                 // The version before it stays in force.
                 Err(error) => {

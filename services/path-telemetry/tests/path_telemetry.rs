@@ -19,6 +19,7 @@ use contracts::{
     paths::{End, PathReport},
     policy::{GetPolicyRequest, policy_service_client::PolicyServiceClient},
 };
+use multipath::steering_rules;
 use service_kit::tls::PeerId;
 use store::{GatewayEntry, Scope};
 use tonic::Code;
@@ -302,10 +303,16 @@ async fn the_newest_steering_document_of_its_tenant_is_handed_out_once() {
         until_us: 0,
         body: body.into(),
     };
+    let grouped = r#"{"format":1,
+        "group":[{"name":"ambulances","gateways":["gateway-1","amb-*"]},
+                 {"name":"homes","gateways":["home-*"]}],
+        "rule":[{"name":"moving","match":{"group":["ambulances"]},"accesses":["lte"]},
+                {"name":"at home","match":{"group":["homes"]},"accesses":["wifi"]},
+                {"name":"all","accesses":["wifi","lte"]}]}"#;
     let documents = [
-        put("default", 1, "old"),
-        put("default", 2, "new"),
-        put("other", 1, "theirs"),
+        put("default", 1, r#"{"format":1,"freshness_ms":1000}"#),
+        put("default", 2, grouped),
+        put("other", 1, r#"{"format":1,"freshness_ms":2000}"#),
     ];
     let world = World::with_store(|store| async move {
         for document in documents {
@@ -313,21 +320,32 @@ async fn the_newest_steering_document_of_its_tenant_is_handed_out_once() {
         }
     })
     .await;
-    let gateway = PeerId::gateway("default", "gateway-1");
-    let mut client = PolicyServiceClient::new(world.channel(&gateway).await);
-    let mut ask = async |steering_version| {
+    let ask = async |gateway: &str, steering_version| {
+        let id = PeerId::gateway("default", gateway);
+        let mut client = PolicyServiceClient::new(world.channel(&id).await);
         let request = GetPolicyRequest {
-            gateway: "gateway-1".into(),
+            gateway: gateway.into(),
             steering_version,
         };
         let policy = client.get_policy(request).await.unwrap().into_inner();
         (policy.steering_version, policy.steering_document)
     };
     let deadline = tokio::time::Instant::now() + LIMIT;
-    while ask(1).await == (0, String::new()) {
+    while ask("gateway-1", 1).await == (0, String::new()) {
         assert!(tokio::time::Instant::now() < deadline, "none is handed out");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert_eq!(ask(1).await, (2, "new".into()));
-    assert_eq!(ask(2).await, (2, String::new()), "it has it");
+    // Each gateway gets its own rules, and no name of another gateway.
+    for (gateway, rules) in [
+        ("gateway-1", &["moving", "all"][..]),
+        ("home-3", &["at home", "all"]),
+        ("van", &["all"]),
+    ] {
+        let (version, body) = ask(gateway, 1).await;
+        let document = steering_rules::Document::from_json(&body, "answer").unwrap();
+        let names: Vec<_> = document.rules.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!((version, names.as_slice()), (2, rules), "{gateway}");
+        assert!(!body.contains("group") && !body.contains("amb-"), "{body}");
+    }
+    assert_eq!(ask("gateway-1", 2).await, (2, String::new()), "it has it");
 }

@@ -3,8 +3,8 @@
 //! TLS has verified the certificate's chain before a session arrives here. The certificate must
 //! name a gateway, by itself or by the policy; other certificates are refused. A session that comes
 //! before the list of revoked gateways is known waits for that list (`from_path_telemetry`). A
-//! session ends when its certificate is revoked, or when the policy no longer maps it to the same
-//! gateway (`mapping`).
+//! session ends with its tunnels when its certificate is revoked, or when the policy no longer maps
+//! it to the same gateway (`admission`).
 
 use std::{sync::Arc, time::Instant};
 
@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use tunnel::{ServerSession, SessionHandle, StatusCode, TunnelServer};
 
 use crate::{
-    mapping::Mapping,
+    admission::{Admission, Withdrawn},
     policy::Policy,
     revocations::Known,
     sessions::{Entered, NoPlace, Sessions},
@@ -79,39 +79,33 @@ impl FromGateway {
         };
         let handle = session.handle().clone();
         let gateway = entered.gateway().clone();
-        let fingerprint = Fingerprint::of(&certificate);
-        let revoked = revoked(self.known.clone(), &gateway, fingerprint);
-        let policy = self.policy.clone();
-        let mut mapping = Mapping::watch(policy, certificate, gateway.clone(), &self.tasks);
+        let mut admission = Admission::watch(
+            self.policy.clone(),
+            self.known.clone(),
+            certificate,
+            gateway.clone(),
+            &self.tasks,
+        );
         let upstream = self.upstream.clone();
         let serving = serve(
             session,
             entered,
-            mapping.clone(),
+            admission.clone(),
             upstream.clone(),
             self.tasks.clone(),
         );
         self.tasks.spawn(async move {
             let mut serving = std::pin::pin!(serving);
-            tokio::select! {
+            let withdrawn = tokio::select! {
                 () = serving.as_mut() => return,
-                () = revoked => {}
-                withdrawn = mapping.withdrawn() => {
-                    let (session, gateway) = (handle.number(), &gateway.id);
-                    tracing::warn!(session, gateway, %withdrawn, "session closed");
-                    count_refused(withdrawn.label());
-                    handle.close(&withdrawn.to_string());
-                    return serving.await;
-                }
-            }
-            tracing::warn!(
-                session = handle.number(),
-                "session of a revoked gateway closed"
-            );
-            count_refused("revoked");
-            handle.close("the certificate is revoked");
+                withdrawn = admission.withdrawn() => withdrawn,
+            };
+            let (session, id) = (handle.number(), &gateway.id);
+            tracing::warn!(session, gateway = id, %withdrawn, "session closed");
+            count_refused(withdrawn.label());
+            handle.close(&withdrawn.to_string());
             serving.await;
-            if let Some(ip) = &upstream.ip {
+            if let (Withdrawn::Revoked, Some(ip)) = (withdrawn, &upstream.ip) {
                 ip.forget(&gateway);
             }
         });
@@ -154,8 +148,8 @@ impl FromGateway {
         }
         if known.refuses(&id, Some(&fingerprint)) {
             tracing::warn!(%remote, gateway = gateway.id, "session refused: the certificate is revoked");
-            count_refused("revoked");
-            handle.close("the certificate is revoked");
+            count_refused(Withdrawn::Revoked.label());
+            handle.close(&Withdrawn::Revoked.to_string());
             return None;
         }
         match self
@@ -192,26 +186,10 @@ fn refuse_unheard(session: &ServerSession) {
         .close("the list of revoked gateways is not known: try again");
 }
 
-/// Ends once the gateway's certificate is revoked.
-fn revoked(
-    mut known: watch::Receiver<Known>,
-    gateway: &GatewayId,
-    certificate: Fingerprint,
-) -> impl Future<Output = ()> + use<> {
-    let id = PeerId::Gateway(gateway.clone());
-    async move {
-        let refused = |known: &Known| known.refuses(&id, Some(&certificate));
-        if known.wait_for(refused).await.is_err() {
-            // The follower of revocations has ended, so no revocation can come.
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
 async fn serve(
     mut session: ServerSession,
     entered: Entered<SessionHandle>,
-    mapping: Mapping,
+    admission: Admission,
     upstream: Arc<Upstream>,
     tasks: TaskTracker,
 ) {
@@ -219,7 +197,7 @@ async fn serve(
         let (urgency, is_plain) = (request.urgency(), request.is_plain());
         let (quotas, upstream) = (entered.quotas(), upstream.clone());
         let gateway = entered.gateway().clone();
-        let mut mapping = mapping.clone();
+        let mut admission = admission.clone();
         tasks.spawn(async move {
             let place = match quotas.tunnel(urgency, is_plain, Instant::now()) {
                 Ok(place) => Ok(place),
@@ -230,7 +208,7 @@ async fn serve(
                 // Dropping the tunnel resets it.
                 Ok(_place) => tokio::select! {
                     () = upstream.serve(&gateway, request) => {}
-                    _ = mapping.withdrawn() => {}
+                    _ = admission.withdrawn() => {}
                 },
                 Err(limit) => {
                     let gateway = &gateway.id;

@@ -8,6 +8,7 @@
 //! from_path_telemetry --> revocations --> from_gateway
 //! ```
 
+mod admission;
 mod budget;
 pub mod config;
 mod destinations;
@@ -15,7 +16,6 @@ mod from_gateway;
 mod from_path_telemetry;
 mod ip_destinations;
 mod leases;
-mod mapping;
 mod outbox;
 mod path_reports;
 mod path_series;

@@ -23,7 +23,10 @@ use contracts::policy::{
 use parking_lot::Mutex;
 use service_kit::tls::{Identity, PeerId, renewal};
 use testkit::{DEADLINE, udp_echo, within};
-use tokio::net::TcpListener;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
 use tunnel::Urgency;
@@ -136,6 +139,32 @@ async fn a_revoked_certificate_ends_no_session_of_its_successor() {
     .await;
     thief.close().await;
     own.close().await;
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_revocation_resets_a_resumable_tunnel_whose_session_it_ends() {
+    let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let to = upstream.local_addr().unwrap();
+    let path_telemetry = FakePathTelemetry::default();
+    let url = path_telemetry.serve().await;
+    let flags = ["--allow", &to.to_string(), "--path-telemetry", &url];
+    let proxy = Proxy::start(&flags).await;
+    let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
+    let authority = authority_of(to);
+    let opened = tunnel.open_tcp(&authority, Urgency::Bulk);
+    let mut stream = within(opened).await.unwrap();
+    assert!(stream.is_resumable());
+    stream.write_all(b"hello").await.unwrap();
+    let (mut served, _) = within(upstream.accept()).await.unwrap();
+    let mut hello = [0; 5];
+    within(served.read_exact(&mut hello)).await.unwrap();
+
+    path_telemetry.revoke("gw-1", &[]);
+    // A detached tunnel would keep the connection for 120 s.
+    let ended = within(served.read(&mut hello)).await;
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    tunnel.close().await;
     proxy.stop().await;
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     BenchCommand, Figure, alerts, embedded, end_to_end, fleet, publish, quantile_ms, sensor, sink,
-    speed,
+    speed, through_tun,
 };
 use crate::process::Failure;
 
@@ -52,7 +52,7 @@ impl Measurement {
     }
 }
 
-pub(super) const PLAN: [Measurement; 9] = [
+pub(super) const PLAN: [Measurement; 10] = [
     Measurement::new(&embedded::START_IDS, false, |_| start()),
     Measurement::new(&[embedded::SAMPLES_PER_S], false, throughput),
     Measurement::new(&[SINK], true, |_| sink()),
@@ -62,6 +62,7 @@ pub(super) const PLAN: [Measurement; 9] = [
     Measurement::new(&[SENSOR, SENSOR_CUT, COPIES], true, sensor),
     Measurement::new(&fleet::IDS, true, fleet),
     Measurement::new(&speed::IDS, false, |_| speed()),
+    Measurement::new(&through_tun::IDS, false, |_| through_tun()),
 ];
 
 /// Whether `only` is this figure or its group: `speed` names `speed.bulk_up_vs_noq`, `store` the
@@ -156,6 +157,11 @@ fn fleet(command: &BenchCommand) -> Result<Vec<Figure>, Failure> {
 fn speed() -> Result<Vec<Figure>, Failure> {
     eprintln!("bench: gateway and proxy beside a bare pair of the library");
     speed::measure()
+}
+
+fn through_tun() -> Result<Vec<Figure>, Failure> {
+    eprintln!("bench: TCP by the gateway's TUN device beside SOCKS5");
+    through_tun::measure()
 }
 
 /// The times must be sorted.

@@ -79,9 +79,13 @@ pub(super) fn measure() -> Result<Vec<Figure>, Failure> {
     Ok(figures)
 }
 
-/// Serves the purpose in each connection's first byte, in one thread each, until the process ends.
 fn destination() -> Result<SocketAddr, Failure> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::other)?;
+    serve_at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+}
+
+/// Serves the purpose in each connection's first byte, in one thread each, until the process ends.
+pub(super) fn serve_at(address: SocketAddr) -> Result<SocketAddr, Failure> {
+    let listener = TcpListener::bind(address).map_err(Failure::other)?;
     let address = listener.local_addr().map_err(Failure::other)?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -139,7 +143,11 @@ fn drain(stream: &mut TcpStream) -> std::io::Result<u64> {
 }
 
 /// Moves `bytes` over a connection to the destination and returns the time that it took.
-fn through(mut stream: TcpStream, direction: &str, bytes: u64) -> Result<Duration, Failure> {
+pub(super) fn through(
+    mut stream: TcpStream,
+    direction: &str,
+    bytes: u64,
+) -> Result<Duration, Failure> {
     let since = Instant::now();
     let (expected, got) = match direction {
         "up" => {

@@ -19,10 +19,11 @@ impl InForce {
     }
 }
 
-/// Where the document from path-telemetry is kept.
+/// Where the document from path-telemetry is kept, as this gateway obeys it.
 #[derive(Debug, Clone)]
 pub struct Kept {
     path: PathBuf,
+    gateway: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -32,8 +33,12 @@ struct Record {
 }
 
 impl Kept {
-    pub fn new(path: PathBuf) -> Self {
-        Self { path }
+    /// `gateway` is the name in the certificate.
+    pub fn new(path: PathBuf, gateway: &str) -> Self {
+        Self {
+            path,
+            gateway: gateway.to_owned(),
+        }
     }
 
     /// None if none was kept. A damaged file is reported, and path-telemetry sends another.
@@ -68,7 +73,8 @@ impl Kept {
     pub fn take(&self, version: u32, body: &str) -> Result<InForce, DocumentError> {
         let document = match body {
             "" => Document::default(),
-            body => Document::from_text(body, "path-telemetry")?,
+            // An older path-telemetry leaves the groups in.
+            body => Document::from_text(body, "path-telemetry")?.for_gateway(&self.gateway),
         };
         let in_force = InForce { version, document };
         if let Err(error) = self.write(&in_force) {
@@ -87,7 +93,7 @@ mod tests {
     #[test]
     fn what_was_taken_holds_at_the_next_start() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = Kept::new(folder.path().join("steering.json"));
+        let kept = Kept::new(folder.path().join("steering.json"), "gw-7");
         assert_eq!(kept.read(), None);
         let body = r#"{"format":1,"rule":[{"name":"bulk","accesses":["wifi"]}]}"#;
         let taken = kept.take(7, body).unwrap();
@@ -97,6 +103,17 @@ mod tests {
         assert_eq!(kept.read(), Some(taken), "a wrong one changes nothing");
         assert!(kept.take(9, "").unwrap().is_empty());
         assert_eq!(kept.read().unwrap().version, 9);
+        let grouped = r#"{"format":1,
+            "group":[{"name":"homes","gateways":["gw-*"]},{"name":"vans","gateways":["van-1"]}],
+            "rule":[{"name":"at home","match":{"group":["homes"]},"accesses":["wifi"]},
+                    {"name":"moving","match":{"group":["vans"]},"accesses":["lte"]}]}"#;
+        kept.take(10, grouped).unwrap();
+        let rules = kept.read().unwrap().document.rules;
+        assert_eq!(rules.len(), 1, "{rules:?}");
+        assert_eq!(
+            (&*rules[0].name, rules[0].matches.group.len()),
+            ("at home", 0)
+        );
         std::fs::write(folder.path().join("steering.json"), "{").unwrap();
         assert_eq!(kept.read(), None);
     }
@@ -106,8 +123,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("steering.json");
         let body = r#"{"format":1,"gateway":[{"name":"gw-7","freshness_ms":10000}]}"#;
-        Kept::new(path.clone()).take(7, body).unwrap();
-        let kept = Kept::new(path).read().unwrap();
+        Kept::new(path.clone(), "gw-7").take(7, body).unwrap();
+        let kept = Kept::new(path, "gw-7").read().unwrap();
         let of = |gateway| kept.document.freshness_of(gateway);
         assert_eq!(of("gw-7"), Some(std::time::Duration::from_secs(10)));
         assert_eq!(of("gw-8"), None);

@@ -100,136 +100,179 @@ pub struct Courier<D> {
     pub urgent: Arc<Notify>,
 }
 
+/// What a courier has under way: the sender, its links and their batches.
+struct UnderWay<'a, D> {
+    courier: &'a Courier<D>,
+    sender: Sender,
+    links: Vec<Link>,
+    /// Of the links, to the courier.
+    events: mpsc::Sender<LinkEvent>,
+    cuts: Cuts,
+    race: Race,
+    trims: Trims,
+    jitter: Jitter,
+    was_up: bool,
+}
+
+impl<D: Disk> UnderWay<'_, D> {
+    fn on_event(&mut self, event: Event) {
+        self.sender.on_event(Instant::now(), event);
+    }
+
+    /// Obeys the sender until it has no command for now.
+    async fn obey(&mut self) {
+        while let Some(command) = self.sender.poll(Instant::now()) {
+            match command {
+                Command::Open(generation) => {
+                    let link = self.courier.open(generation, self.events.clone());
+                    self.links.push(link);
+                }
+                Command::Close(generation) => self.links.retain(|link| {
+                    if link.generation == generation {
+                        link.end();
+                    }
+                    link.generation != generation
+                }),
+                Command::Trim(position) => self.trims.note(Instant::now(), position),
+                Command::Send { generation, from } => {
+                    let end = self.courier.send(self.link(generation), from).await;
+                    self.cuts.note(generation, from, end);
+                    self.race.on_original(generation, end);
+                    self.on_event(Event::Sent { generation, end });
+                    if end == from {
+                        break;
+                    }
+                }
+                Command::Copy {
+                    generation,
+                    from,
+                    until,
+                } => {
+                    let end = self.courier.copy(self.link(generation), from, until).await;
+                    self.cuts.note(generation, from, end);
+                    self.race.on_copy(end);
+                    self.on_event(Event::Sent { generation, end });
+                }
+            }
+        }
+        if let Some(position) = self.trims.take(Instant::now()) {
+            self.courier.journal.acknowledge(position).await;
+        }
+        if self.sender.is_up() != self.was_up {
+            self.was_up = self.sender.is_up();
+            if self.was_up {
+                self.courier.check.ok();
+            } else {
+                self.courier.check.failing("no connection to ingest");
+            }
+        }
+    }
+
+    fn link(&self, generation: Generation) -> Option<&Link> {
+        self.links.iter().find(|link| link.generation == generation)
+    }
+
+    async fn on_link_event(&mut self, event: LinkEvent) {
+        let event = match event {
+            LinkEvent::Up(generation) => Event::Up(generation),
+            LinkEvent::Lost(generation, reason) => {
+                let class = self.courier.options.class;
+                tracing::info!(class, reason, "link to ingest lost");
+                Event::Lost(generation, self.jitter.next())
+            }
+            LinkEvent::Answer(generation, answer) => {
+                let known = self.sender.acknowledged();
+                let now = Instant::now();
+                for won in self.race.on_answer(now, generation, answer.position) {
+                    self.courier.count_win(won);
+                }
+                self.courier
+                    .on_answer(generation, answer, &self.cuts, known)
+                    .await
+            }
+        };
+        self.on_event(event);
+    }
+
+    async fn end(mut self) {
+        for link in self.links {
+            link.end();
+        }
+        if let Some(position) = self.trims.rest() {
+            self.courier.journal.acknowledge(position).await;
+        }
+    }
+}
+
 impl<D: Disk> Courier<D> {
     /// Sends until shutdown is requested, and then for up to FLUSH_LIMIT.
     pub async fn run(self, shutdown: Shutdown) {
-        let reader = self.journal.reader();
-        let mut sender = Sender::new(
-            Instant::now(),
-            self.options.limits,
-            reader.head(),
-            reader.durable(),
-        );
+        let (events, mut link_events) = mpsc::channel(EVENTS_MAX);
+        let mut under_way = self.begin(events);
         let mut durable = self.journal.durable();
         let mut paths = self.uplink.events();
         let mut paths_open = true;
-        let (events, mut link_events) = mpsc::channel(EVENTS_MAX);
-        let mut links: Vec<Link> = Vec::new();
         let mut flush_until = None;
-        let mut was_up = false;
-        let mut jitter = Jitter::new();
-        let mut cuts = Cuts::default();
         let mut silent: Option<(String, Instant)> = None;
-        let mut trims = Trims::new(sender.acknowledged());
-        let mut race = Race::default();
         let mut alarmed = self.alarmed.clone();
         alarmed.mark_changed();
         let mut freshness = self.freshness.clone();
         freshness.mark_changed();
         loop {
-            while let Some(command) = sender.poll(Instant::now()) {
-                match command {
-                    Command::Open(generation) => links.push(self.open(generation, events.clone())),
-                    Command::Close(generation) => links.retain(|link| {
-                        if link.generation == generation {
-                            link.end();
-                        }
-                        link.generation != generation
-                    }),
-                    Command::Trim(position) => trims.note(Instant::now(), position),
-                    Command::Send { generation, from } => {
-                        let link = links.iter().find(|link| link.generation == generation);
-                        let end = self.send(link, from).await;
-                        cuts.note(generation, from, end);
-                        race.on_original(generation, end);
-                        sender.on_event(Instant::now(), Event::Sent { generation, end });
-                        if end == from {
-                            break;
-                        }
-                    }
-                    Command::Copy {
-                        generation,
-                        from,
-                        until,
-                    } => {
-                        let link = links.iter().find(|link| link.generation == generation);
-                        let end = self.copy(link, from, until).await;
-                        cuts.note(generation, from, end);
-                        race.on_copy(end);
-                        sender.on_event(Instant::now(), Event::Sent { generation, end });
-                    }
-                }
-            }
-            if let Some(position) = trims.take(Instant::now()) {
-                self.journal.acknowledge(position).await;
-            }
-            if sender.is_up() != was_up {
-                was_up = sender.is_up();
-                if was_up {
-                    self.check.ok();
-                } else {
-                    self.check.failing("no connection to ingest");
-                }
-            }
+            under_way.obey().await;
+            let sender = &under_way.sender;
             if flush_until.is_some_and(|until| sender.is_idle() || Instant::now() >= until) {
                 break;
             }
             let deadlines = sender.deadline().into_iter().chain(flush_until);
-            let deadline = deadlines.chain(trims.due()).min();
+            let deadline = deadlines.chain(under_way.trims.due()).min();
             tokio::select! {
                 () = shutdown.requested(), if flush_until.is_none() => {
                     flush_until = Some(Instant::now() + FLUSH_LIMIT);
-                    sender.on_event(Instant::now(), Event::Hurry);
+                    under_way.on_event(Event::Hurry);
                 }
-                () = self.urgent.notified() => sender.on_event(Instant::now(), Event::Hurry),
-                Some(event) = link_events.recv() => {
-                    let event = match event {
-                        LinkEvent::Up(generation) => Event::Up(generation),
-                        LinkEvent::Lost(generation, reason) => {
-                            tracing::info!(class = self.options.class, reason, "link to ingest lost");
-                            Event::Lost(generation, jitter.next())
-                        }
-                        LinkEvent::Answer(generation, answer) => {
-                            let known = sender.acknowledged();
-                            let now = Instant::now();
-                            for won in race.on_answer(now, generation, answer.position) {
-                                self.count_win(won);
-                            }
-                            self.on_answer(generation, answer, &cuts, known).await
-                        }
-                    };
-                    sender.on_event(Instant::now(), event);
-                }
+                () = self.urgent.notified() => under_way.on_event(Event::Hurry),
+                Some(event) = link_events.recv() => under_way.on_link_event(event).await,
                 Ok(()) = durable.changed() => {
-                    let position = *durable.borrow_and_update();
-                    sender.on_event(Instant::now(), Event::Durable(position));
+                    under_way.on_event(Event::Durable(*durable.borrow_and_update()));
                 }
                 Ok(()) = alarmed.changed() => {
-                    let redundant = *alarmed.borrow_and_update();
-                    sender.on_event(Instant::now(), Event::Redundant(redundant));
+                    under_way.on_event(Event::Redundant(*alarmed.borrow_and_update()));
                 }
                 Ok(()) = freshness.changed() => {
                     let own = self.options.limits.freshness;
                     let freshness = freshness.borrow_and_update().unwrap_or(own);
-                    sender.on_event(Instant::now(), Event::Freshness(freshness));
+                    under_way.on_event(Event::Freshness(freshness));
                 }
                 event = paths.recv(), if paths_open => match event {
                     Err(broadcast::error::RecvError::Closed) => paths_open = false,
                     Err(broadcast::error::RecvError::Lagged(_)) => {
-                        sender.on_event(Instant::now(), Event::PathDown);
+                        under_way.on_event(Event::PathDown);
                     }
                     Ok(event) => if self.breaks_links(event, &mut silent) {
-                        sender.on_event(Instant::now(), Event::PathDown);
+                        under_way.on_event(Event::PathDown);
                     },
                 },
                 () = sleep_until(deadline) => {}
             }
         }
-        for link in links {
-            link.end();
-        }
-        if let Some(position) = trims.rest() {
-            self.journal.acknowledge(position).await;
+        under_way.end().await;
+    }
+
+    fn begin(&self, events: mpsc::Sender<LinkEvent>) -> UnderWay<'_, D> {
+        let reader = self.journal.reader();
+        let (head, durable) = (reader.head(), reader.durable());
+        let sender = Sender::new(Instant::now(), self.options.limits, head, durable);
+        UnderWay {
+            courier: self,
+            trims: Trims::new(sender.acknowledged()),
+            sender,
+            links: Vec::new(),
+            events,
+            cuts: Cuts::default(),
+            race: Race::default(),
+            jitter: Jitter::new(),
+            was_up: false,
         }
     }
 

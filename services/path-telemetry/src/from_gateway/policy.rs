@@ -78,11 +78,12 @@ impl PolicyService for Policies {
         };
         metrics::counter!("braid_path_telemetry_policies_total").increment(1);
         let mut policy = self.estimates.policy(asked);
-        if let Some((version, document)) = tenant.and_then(|it| self.steering.newest(it)) {
+        let held = request.get_ref().steering_version;
+        if let Some((version, document)) =
+            tenant.and_then(|it| self.steering.newest(it, asked, held))
+        {
             policy.steering_version = version;
-            if version != request.get_ref().steering_version {
-                policy.steering_document = document;
-            }
+            policy.steering_document = document;
         }
         Ok(Response::new(policy))
     }

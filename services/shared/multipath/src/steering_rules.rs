@@ -12,6 +12,7 @@ mod decide;
 mod document;
 mod explained;
 mod flow;
+mod groups;
 #[cfg(test)]
 mod property_tests;
 mod schedule;
@@ -21,7 +22,7 @@ mod tests;
 pub use check::DocumentError;
 pub use decide::{Choice, Decision, Rank, Reason, Verdict, Why, decide};
 pub use document::{
-    AccessTerms, Document, GatewayTerms, Kind, Match, Mode, Protocol, Rule, Shape, SortedBy,
+    AccessTerms, Document, GatewayTerms, Group, Kind, Match, Mode, Protocol, Rule, Shape, SortedBy,
     Urgency,
 };
 pub use flow::{AccessState, Flow, Measurement, Measurements};

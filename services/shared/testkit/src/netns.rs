@@ -25,6 +25,9 @@ use rustix::thread::{
 
 static WORLDS: AtomicU32 = AtomicU32::new(0);
 
+/// Rate of an access network that is as fast as the kernel.
+pub const UNSHAPED: &str = "";
+
 pub struct World {
     id: String,
 }
@@ -140,7 +143,7 @@ impl World {
     }
 
     /// Plugs in an IPv4 access network: a device of the gateway in network `net`, shaped towards
-    /// the gateway.
+    /// the gateway unless the rate is [`UNSHAPED`].
     pub fn plug(&self, device: &str, net: u8, rate: &str) {
         self.cable(device, rate);
         self.ip("rt", &format!("addr add 10.{net}.0.1/24 dev m-{device}"));
@@ -182,6 +185,9 @@ impl World {
                     &format!("ntable change name {cache} dev {device} retrans 100"),
                 );
             }
+        }
+        if rate == UNSHAPED {
+            return;
         }
         let shaped = Command::new("tc")
             .args([

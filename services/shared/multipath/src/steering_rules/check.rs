@@ -10,8 +10,9 @@ use super::flow::{port_range, prefix};
 /// A document holds so many rules and accesses at most; a flow is matched against each rule.
 pub(super) const RULES_MAX: usize = 256;
 pub(super) const ACCESSES_MAX: usize = 64;
-/// Gateways with an entry of their own.
+/// Gateways with an entry of their own, and entries of all groups.
 pub(super) const GATEWAYS_MAX: usize = 2_048;
+const GROUPS_MAX: usize = 256;
 const FRESHNESS_MS: RangeInclusive<u32> = 100..=60_000;
 /// Entries of one list of a rule.
 const LIST_MAX: usize = 256;
@@ -152,6 +153,7 @@ impl Document {
                 return wrong("name", reason, "name = \"gw-7\"").map_err(within);
             }
         }
+        self.check_groups()?;
         bounded("access", self.accesses.len(), ACCESSES_MAX)?;
         bounded("rule", self.rules.len(), RULES_MAX)?;
         for (index, terms) in self.accesses.iter().enumerate() {
@@ -168,12 +170,60 @@ impl Document {
         for (index, rule) in self.rules.iter().enumerate() {
             let within = |wrong: Wrong| wrong.inside("rule", index, Some(&rule.name));
             check_rule(rule).map_err(within)?;
+            self.check_names_of_groups(rule).map_err(within)?;
             if self.rules.iter().take(index).any(|it| it.name == rule.name) {
                 let reason = "a rule before it has the same name".to_owned();
                 return wrong("name", reason, "name = \"updates\"").map_err(within);
             }
         }
         Ok(())
+    }
+}
+
+impl Document {
+    fn check_groups(&self) -> Checked {
+        const EXAMPLE: &str = "[[group]] name = \"ambulances\" gateways = [\"gw-7\", \"amb-*\"]";
+        bounded("group", self.groups.len(), GROUPS_MAX)?;
+        let members: usize = self.groups.iter().map(|it| it.gateways.len()).sum();
+        bounded("group.gateways", members, GATEWAYS_MAX)?;
+        for (index, group) in self.groups.iter().enumerate() {
+            let within = |wrong: Wrong| wrong.inside("group", index, Some(&group.name));
+            word("name", &group.name, EXAMPLE).map_err(within)?;
+            if self
+                .groups
+                .iter()
+                .take(index)
+                .any(|it| it.name == group.name)
+            {
+                let reason = "a group before it has the same name".to_owned();
+                return wrong("name", reason, EXAMPLE).map_err(within);
+            }
+            if group.gateways.is_empty() {
+                let reason = "names no gateway".to_owned();
+                return wrong("gateways", reason, EXAMPLE).map_err(within);
+            }
+            for gateway in &group.gateways {
+                // A star alone stands for all gateways.
+                let beginning = gateway.strip_suffix('*').unwrap_or(gateway);
+                if gateway != "*" {
+                    word("gateways", beginning, EXAMPLE).map_err(within)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A rule of a group that does not exist would hold nowhere, and nobody would notice.
+    fn check_names_of_groups(&self, rule: &Rule) -> Checked {
+        let is_known = |name: &String| self.groups.iter().any(|group| group.name == *name);
+        match rule.matches.group.iter().find(|name| !is_known(name)) {
+            None => Ok(()),
+            Some(name) => wrong(
+                "match.group",
+                format!("the document has no [[group]] {name:?}"),
+                "[[group]] name = \"ambulances\" gateways = [\"gw-7\", \"amb-*\"]",
+            ),
+        }
     }
 }
 

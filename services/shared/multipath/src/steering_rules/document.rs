@@ -23,6 +23,9 @@ pub struct Document {
     /// Settings of single gateways.
     #[serde(default, rename = "gateway", skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<GatewayTerms>,
+    /// Sets of gateways that rules name.
+    #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Group>,
     /// Terms of the accesses. An entry with a name comes before one with a kind alone.
     #[serde(default, rename = "access", skip_serializing_if = "Vec::is_empty")]
     pub accesses: Vec<AccessTerms>,
@@ -37,6 +40,7 @@ impl Default for Document {
             format: FORMAT,
             freshness_ms: None,
             gateways: Vec::new(),
+            groups: Vec::new(),
             accesses: Vec::new(),
             rules: Vec::new(),
         }
@@ -50,6 +54,16 @@ pub struct GatewayTerms {
     /// As its certificate names it.
     pub name: String,
     pub freshness_ms: u32,
+}
+
+/// A set of gateways.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// Unique in the document; rules name it in `match.group`.
+    pub name: String,
+    /// Names as certificates have them. A star at the end stands for any rest of a name.
+    pub gateways: Vec<String>,
 }
 
 impl Document {
@@ -313,7 +327,7 @@ pub struct Match {
     pub protocol: Vec<Protocol>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub urgency: Vec<Urgency>,
-    /// Gateway groups, as the proxy's allow-list names them.
+    /// Names of groups of the document; the gateway is in one of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub group: Vec<String>,
 }

@@ -15,7 +15,8 @@ pub struct Flow {
     pub port: Option<u16>,
     pub protocol: Protocol,
     pub urgency: Urgency,
-    /// The gateway's group.
+    /// A group that the gateway is taken to be in. A gateway itself holds a document without groups
+    /// (`Document::for_gateway`).
     pub group: Option<String>,
     /// The flow carries vitals of a patient with a high alert that nobody has acknowledged.
     pub raised: bool,

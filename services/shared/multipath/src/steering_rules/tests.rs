@@ -317,6 +317,7 @@ fn what_would_harm_is_refused() {
         "match = { destination = [\"*.\"] }",
         "match = { application = [\"socks\"] }",
         "match = { group = [\"\"] }",
+        "match = { group = [\"nowhere\"] }",
     ];
     for rule in rules {
         let text = format!("format = 1\n[[rule]]\nname = \"it\"\n{rule}\n");
@@ -396,4 +397,97 @@ fn vitals_wait_as_the_gateway_or_else_its_tenant_says() {
         twice.starts_with("s.toml:5: gateway[1] \"gw-7\".name: an entry"),
         "{twice}"
     );
+}
+
+const GROUPED: &str = "format = 1
+[[group]]
+name = \"ambulances\"
+gateways = [\"gw-7\", \"amb-*\"]
+
+[[group]]
+name = \"all\"
+gateways = [\"*\"]
+
+[[gateway]]
+name = \"gw-7\"
+freshness_ms = 500
+
+[[gateway]]
+name = \"gw-8\"
+freshness_ms = 900
+
+[[rule]]
+name = \"moving\"
+match = { group = [\"ambulances\"], urgency = [\"bulk\"] }
+accesses = [\"lte\"]
+
+[[rule]]
+name = \"everywhere\"
+match = { group = [\"all\"] }
+accesses = [\"wifi\"]
+";
+
+#[test]
+fn a_gateway_obeys_the_rules_of_its_groups() {
+    let whole = document(GROUPED);
+    assert_eq!(whole.groups_of("amb-12"), ["ambulances", "all"]);
+    let states = ["wifi", "lte"].map(AccessState::usable);
+    let flow = |group: Option<&str>| Flow {
+        group: group.map(str::to_owned),
+        ..Flow::new("applications", Urgency::Bulk)
+    };
+    for (gateway, rule) in [
+        ("gw-7", "moving"),
+        ("amb-12", "moving"),
+        ("gw-77", "everywhere"),
+    ] {
+        let own = whole.for_gateway(gateway);
+        let decision = decide(&own, &flow(None), &states, &Measurements::new());
+        assert_eq!(decision.rule.as_deref(), Some(rule), "{gateway}");
+        assert_eq!(own.for_gateway(gateway), own, "a second time");
+        assert_eq!(own.freshness_of(gateway), whole.freshness_of(gateway));
+        assert!(own.groups.is_empty() && !own.to_json().contains("gw-8"));
+        assert_eq!(Document::from_json(&own.to_json(), "store").unwrap(), own);
+    }
+    let asked = decide(
+        &whole,
+        &flow(Some("ambulances")),
+        &states,
+        &Measurements::new(),
+    );
+    assert_eq!(asked.rule.as_deref(), Some("moving"));
+}
+
+#[test]
+fn a_wrong_group_is_refused() {
+    for (groups, error) in [
+        (
+            "[[group]]\nname = \"a\"\ngateways = []\n",
+            "s.toml:2: group[0] \"a\".gateways: names no gateway",
+        ),
+        (
+            "[[group]]\nname = \"a\"\ngateways = [\"x*y\"]\n",
+            "s.toml:2: group[0] \"a\".gateways: \"x*y\" is not 1 to 64",
+        ),
+        (
+            "[[group]]\nname = \"a\"\ngateways = [\"x\"]\n[[group]]\nname = \"a\"\ngateways = [\"y\"]\n",
+            "s.toml:5: group[1] \"a\".name: a group before it has the same name",
+        ),
+        (
+            "[[rule]]\nname = \"r\"\nmatch = { group = [\"b\"] }\n",
+            "s.toml:2: rule[0] \"r\".match.group: the document has no [[group]] \"b\"",
+        ),
+    ] {
+        let text = format!("format = 1\n{groups}");
+        let refused = Document::from_toml(&text, "s.toml")
+            .unwrap_err()
+            .to_string();
+        assert!(refused.starts_with(error), "{refused}");
+    }
+    let many: Vec<String> = (0..3_000).map(|n| format!("\"gw-{n}\"")).collect();
+    let text = format!(
+        "format = 1\n[[group]]\nname = \"a\"\ngateways = [{}]\n",
+        many.join(", ")
+    );
+    assert!(Document::from_toml(&text, "s.toml").is_err());
 }
