@@ -5,12 +5,10 @@ use std::ops::RangeInclusive;
 
 use toml::de::{DeTable, DeValue};
 
-use crate::address::ADDRESSES_MAX;
+use crate::address::{ADDRESSES_MAX, INTERFACES_MAX};
 use crate::chaos::STREAMS_MAX;
 use crate::mix::Mix;
-use crate::scenario::{
-    Controller, Direction, Half, INTERFACES_MAX, Interface, LossSpec, RateSpec, Scenario,
-};
+use crate::scenario::{Controller, Direction, Half, Interface, LossSpec, RateSpec, Scenario};
 
 /// Longest virtual time of a run, and the latest moment of any change in it.
 pub(crate) const SECONDS_MAX: f64 = 100_000.0;

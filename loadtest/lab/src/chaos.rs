@@ -17,8 +17,8 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::report::Timeline;
+use crate::seed::derive_seed;
 use crate::traffic::{TrafficError, matches_pattern, pattern_from};
-use crate::world::derive_seed;
 
 /// Bytes of the stream's number.
 const NUMBER_BYTES: u64 = 4;

@@ -20,12 +20,12 @@ use noq_proto::{
     TransportConfig, VarInt,
 };
 
-use crate::address::{self, Generation, SERVER, interface_of};
+use crate::address::{self, Generation, INTERFACES_MAX, SERVER, interface_of};
 use crate::chaos::{PathWhim, Plan};
 use crate::classic::{FastConfig, OliaConfig};
 use crate::identity::{Identity, SERVER_NAME};
 use crate::oracle::{Oracle, Oracles, WAKE_EVERY};
-use crate::scenario::{Buffers, Controller, INTERFACES_MAX, Scenario};
+use crate::scenario::{Buffers, Controller, Scenario};
 use crate::steered::RuleFollower;
 use crate::traffic::{Application, TrafficError};
 

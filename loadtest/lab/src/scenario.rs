@@ -20,18 +20,8 @@ use half::beside;
 pub(crate) use half::read_bounded;
 pub use half::{Half, LossSpec, RateSpec, load_trace};
 
-/// Interfaces that a client may have; the tables of the library and of the path scheduler are sized
-/// for this.
-pub const INTERFACES_MAX: usize = 8;
-/// IPv4 and UDP headers: link bytes are those of IP packets.
-pub const IP_UDP_HEADER_BYTES: u64 = 28;
-/// Largest IP packet on the simulated links.
-pub const LINK_MTU_BYTES: u64 = 1500;
 /// Largest file of a scenario, and of a CSV trace.
 const FILE_BYTES_MAX: u64 = 16 << 20;
-/// Goodput that a packet of full size leaves of the link's bytes.
-pub(crate) const HEADER_SHARE: f64 = 0.958;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {

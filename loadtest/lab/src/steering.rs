@@ -16,8 +16,8 @@ use crate::plot::{Axis, Lines};
 use crate::report::{BIN, RunReport, mbit_within};
 use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
+use crate::seed::derive_seed;
 use crate::steered::Steered;
-use crate::world::derive_seed;
 
 const WIFI: &str = "wifi";
 const LTE: &str = "lte";

@@ -9,7 +9,7 @@ use crate::host::Mechanisms;
 use crate::report::mean;
 use crate::runner::Runner;
 use crate::scenario::{Controller, Interface, Scenario};
-use crate::world::derive_seed;
+use crate::seed::derive_seed;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

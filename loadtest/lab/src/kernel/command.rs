@@ -13,8 +13,9 @@ use super::{budget, product, speed, transfer, yardstick};
 use crate::command::LabError;
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
+use crate::packet::HEADER_SHARE;
 use crate::rival;
-use crate::scenario::{HEADER_SHARE, Interface, RateSpec, Scenario};
+use crate::scenario::{Interface, RateSpec, Scenario};
 use crate::selection::Selection;
 
 use crate::wire::NOT_COMPLETED;

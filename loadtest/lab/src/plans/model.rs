@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::day::{self, HOURS, Offer};
 use super::file::{Access, Plan, Split};
-use crate::scenario::HEADER_SHARE;
+use crate::packet::HEADER_SHARE;
 
 /// Rounds in which loads are balanced.
 const ROUNDS_MAX: u32 = 20_000;

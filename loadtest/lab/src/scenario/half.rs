@@ -9,8 +9,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use testkit::link::{LinkConfig, Loss, Rate, Trace, queue_of_one_bdp};
 
-use super::{FILE_BYTES_MAX, LINK_MTU_BYTES, ScenarioError};
+use super::{FILE_BYTES_MAX, ScenarioError};
 use crate::csv_trace::CsvTrace;
+use crate::packet::LINK_MTU_BYTES;
 
 const TRACE_BYTES_MAX: u64 = 256 << 20;
 /// Longest trace; times beyond could not be counted.

@@ -11,10 +11,10 @@ use crate::plot::{Axis, Boxes, Lines};
 use crate::references;
 use crate::report::{BIN, mean, percentile, sorted};
 use crate::scenario::{Controller, Direction, Scenario};
+use crate::seed::derive_seed;
 use crate::studies::versions::{
     self, BBR, BRAID, BRAID_ONE, CUBIC, NEWRENO, OLIA, QUIC_BBR, QUIC_CUBIC, Ran, Version,
 };
-use crate::world::derive_seed;
 
 /// More than any of the compared flows carries in its time.
 const BULK_BYTES: u64 = 100_000_000_000;

@@ -9,8 +9,8 @@ use crate::references;
 use crate::report::{mean, percentile, sorted};
 use crate::rival as of_rival;
 use crate::scenario::{Controller, Direction, Scenario};
+use crate::seed::derive_seed;
 use crate::studies::versions::{self, Paths, Ran, Version, two};
-use crate::world::derive_seed;
 
 /// The profiles, as scenario files.
 const FILES: [(&str, &str); 16] = [

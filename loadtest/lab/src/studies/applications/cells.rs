@@ -9,8 +9,8 @@ use crate::command::LabError;
 use crate::plot::{Cell, Verdict};
 use crate::report::{RunReport, mean, percentile, sorted};
 use crate::scenario::{Controller, Scenario};
+use crate::seed::derive_seed;
 use crate::studies::versions::{self, Paths, Version};
-use crate::world::derive_seed;
 
 /// Length of video and games.
 const SECONDS: (f64, f64) = (8.0, 60.0);

@@ -8,8 +8,8 @@ use crate::lte as of_lte;
 use crate::plot::{Axis, Lines, Marker};
 use crate::references;
 use crate::report::mean;
+use crate::seed::derive_seed;
 use crate::studies::versions::two;
-use crate::world::derive_seed;
 
 /// Seconds of a drive whose capacities figure 1 shows.
 const SHOWN_S: usize = 600;
