@@ -16,9 +16,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
+use crate::pattern::{TrafficError, matches_pattern, pattern_from};
 use crate::report::Timeline;
 use crate::seed::derive_seed;
-use crate::traffic::{TrafficError, matches_pattern, pattern_from};
 
 /// Bytes of the stream's number.
 const NUMBER_BYTES: u64 = 4;

@@ -25,9 +25,10 @@ use crate::chaos::{PathWhim, Plan};
 use crate::classic::{FastConfig, OliaConfig};
 use crate::identity::{Identity, SERVER_NAME};
 use crate::oracle::{Oracle, Oracles, WAKE_EVERY};
+use crate::pattern::TrafficError;
 use crate::scenario::{Buffers, Controller, Scenario};
 use crate::steered::RuleFollower;
-use crate::traffic::{Application, TrafficError};
+use crate::traffic::Application;
 
 /// Largest UDP payload: a link MTU of 1500 less the headers.
 const UDP_PAYLOAD_BYTES: u16 = 1472;

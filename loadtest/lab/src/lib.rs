@@ -32,6 +32,7 @@ mod oracle;
 mod packet;
 mod page;
 pub mod pals;
+mod pattern;
 pub mod plans;
 pub mod plot;
 pub mod references;
