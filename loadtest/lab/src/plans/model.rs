@@ -94,11 +94,6 @@ pub(super) struct GroupOutcome {
     pub(super) price_per_patient_month: f64,
 }
 
-/// Payload that an access carries, by its rate.
-pub(super) fn usable(access: &Access) -> f64 {
-    access.rate_mbit * (1.0 - access.loss) * HEADER_SHARE
-}
-
 /// Bytes on the wire by bytes of payload: headers, and what is sent again.
 fn wire_share(access: &Access) -> f64 {
     1.0 / (HEADER_SHARE * (1.0 - access.loss))
@@ -360,7 +355,7 @@ fn outcome(plan: &Plan, parts: &[Part], reached: &[f64], day: Day) -> Outcome {
         let alone = plan
             .accesses_of(group)
             .into_iter()
-            .map(|it| usable(&plan.access[it]));
+            .map(|it| day::usable(&plan.access[it]));
         groups.push(GroupOutcome {
             name: group.name.clone(),
             patients: group.count,
