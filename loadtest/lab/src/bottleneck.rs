@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::report::{RunReport, mean};
 use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};

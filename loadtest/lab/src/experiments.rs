@@ -4,7 +4,7 @@ use crate::command::Options;
 use crate::drive::Environment;
 use crate::exhibit::Drawn;
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::pals::{Case, Reading, Setting};
 use crate::report::RunReport;
 use crate::runner::Runner;

@@ -27,6 +27,7 @@ pub mod keepalives;
 pub mod kernel;
 pub mod lte;
 pub mod many;
+mod mechanisms;
 pub mod mix;
 mod oracle;
 mod packet;
@@ -54,8 +55,8 @@ mod wire;
 mod world;
 
 pub use command::{LabCommand, LabError, Options, RunOptions};
-pub use host::Mechanisms;
 pub use identity::{Identity, IdentityError};
+pub use mechanisms::Mechanisms;
 pub use runner::Runner;
 pub use selection::Selection;
 pub use world::{run, run_within};

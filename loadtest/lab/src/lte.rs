@@ -18,7 +18,7 @@ use testkit::link::Trace;
 use crate::address::INTERFACES_MAX;
 use crate::drive::{Drive, Environment};
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::references;
 use crate::report::{RunReport, mean, percentile, sorted};
 use crate::runner::Runner;

@@ -5,7 +5,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::packet::HEADER_SHARE;
 use crate::references;
 use crate::report::{RunReport, mean, percentile, sorted};

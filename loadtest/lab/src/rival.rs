@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::packet::HEADER_SHARE;
 use crate::references;
 use crate::report::{BIN, RunReport, mbit_within};

@@ -19,8 +19,8 @@ use rayon::prelude::*;
 use crate::address::INTERFACES_MAX;
 use crate::chaos::{Chaos, STREAMS_MAX};
 use crate::figures::Figure;
-use crate::host::Mechanisms;
 use crate::identity::Identity;
+use crate::mechanisms::Mechanisms;
 use crate::report::RunReport;
 use crate::runner::Runner;
 use crate::scenario::{

@@ -11,7 +11,7 @@ use multipath::steering_rules::{AccessTerms, Document, Flow, Match, Mode, Rule, 
 
 use crate::exhibit::Drawn;
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::plot::{Axis, Lines};
 use crate::report::{BIN, RunReport, mbit_within};
 use crate::runner::Runner;

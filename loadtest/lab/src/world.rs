@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use crate::address::{self, Generation};
 use crate::beside;
-use crate::host::{Host, HostError, Mechanisms, Outgoing};
+use crate::host::{Host, HostError, Outgoing};
 use crate::identity::Identity;
+use crate::mechanisms::Mechanisms;
 use crate::packet::IP_UDP_HEADER_BYTES;
 use crate::report::{CompetitorReport, RunReport, percentile, sorted};
 use crate::scenario::{AddressChange, Direction, Scenario, ScenarioError};

@@ -5,7 +5,7 @@ use super::{
     fairness, queueing_rtts,
 };
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::report::mean;
 use crate::runner::Runner;
 use crate::scenario::{Controller, Interface, Scenario};

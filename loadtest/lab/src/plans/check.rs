@@ -5,7 +5,7 @@ use super::file::{Group, Plan};
 use super::model;
 use crate::command::LabError;
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, Interface, Scenario};
 use crate::world;

@@ -2,7 +2,7 @@
 
 use crate::all::Task;
 use crate::command::LabError;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::report::{RunReport, mean};
 use crate::scenario::{Controller, Scenario};
 
