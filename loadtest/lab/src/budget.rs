@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rayon::prelude::*;
 
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::Exhibit;
 use crate::exports;
 use crate::figures::Figure;

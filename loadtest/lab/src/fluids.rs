@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use ::fluid::{Experiment, FileError, Run};
 
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::Exhibit;
 use crate::exports;
 use crate::scenario::read_bounded;

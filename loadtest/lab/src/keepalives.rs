@@ -11,7 +11,7 @@ mod tunnel;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::Exhibit;
 use crate::exports;
 use crate::figures::Figure;

@@ -2,7 +2,7 @@
 //! experiments that Braid is measured by.
 
 mod address;
-pub mod all;
+mod all;
 mod beside;
 pub mod bottleneck;
 mod bounds;
@@ -13,6 +13,7 @@ mod command;
 pub mod compare;
 mod csv_trace;
 pub mod drive;
+mod error;
 pub mod exhibit;
 pub mod experiments;
 mod exports;
@@ -29,7 +30,9 @@ pub mod lte;
 pub mod many;
 mod mechanisms;
 pub mod mix;
+mod options;
 mod oracle;
+mod output;
 mod packet;
 mod page;
 pub mod pals;
@@ -48,15 +51,19 @@ pub mod speed;
 pub mod steered;
 pub mod steering;
 pub mod studies;
+pub mod task;
 pub mod thin;
 mod to_terminal;
+mod traces;
 mod traffic;
 mod wire;
 mod world;
 
-pub use command::{LabCommand, LabError, Options, RunOptions};
+pub use command::{LabCommand, RunOptions};
+pub use error::LabError;
 pub use identity::{Identity, IdentityError};
 pub use mechanisms::Mechanisms;
+pub use options::{Options, ReportOptions};
 pub use runner::Runner;
 pub use selection::Selection;
 pub use world::{run, run_within};

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Table};
 use crate::figures::{Figure, table};
 use crate::identity::Identity;

@@ -4,7 +4,7 @@ use ::fluid::{Experiment, Run, settling_s};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{EXPERIMENTS, read, solve};
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::figures::Figure;
 use crate::references;
 

@@ -10,7 +10,7 @@ use super::compare::{Comparison, believed, compare, scenarios, shortened};
 use super::exhibit::refusal;
 use super::identities::Identities;
 use super::{budget, product, speed, transfer, yardstick};
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
 use crate::packet::HEADER_SHARE;

@@ -13,9 +13,8 @@ use super::identities::Identities;
 use super::namespace::permitted;
 use super::transfer;
 use super::yardstick as of_yardstick;
-use crate::all::{Experiment, Task};
-use crate::command::LabError;
 use crate::drive::Environment;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Section, Table};
 use crate::figures::Figure;
 use crate::lte::{self as of_lte, Links};
@@ -24,6 +23,7 @@ use crate::plot::{Axis, Boxes, Lines};
 use crate::references;
 use crate::report::mean;
 use crate::scenario::{Controller, Direction, Scenario};
+use crate::task::{Experiment, Task};
 
 /// Runs are made again until the machine keeps up, at most so often.
 const ATTEMPTS: u32 = 3;

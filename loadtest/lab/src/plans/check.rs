@@ -3,7 +3,7 @@
 
 use super::file::{Group, Plan};
 use super::model;
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::figures::Figure;
 use crate::mechanisms::Mechanisms;
 use crate::runner::Runner;

@@ -5,9 +5,9 @@ mod drives;
 mod recorded;
 mod visits;
 
-use crate::all::{Experiment, Task};
 use crate::drive::Environment;
 use crate::exhibit::Section;
+use crate::task::{Experiment, Task};
 
 pub(super) fn experiments() -> Vec<Experiment> {
     let experiment = |id, cost_s, run| Experiment {

@@ -2,8 +2,7 @@
 
 mod regional;
 
-use crate::all::{Experiment, Task};
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Section, Table};
 use crate::figures::Figure;
 use crate::pals::{self as of_pals, Case, Reading, Setting};
@@ -15,6 +14,7 @@ use crate::seed::derive_seed;
 use crate::studies::versions::{
     self, BBR, BRAID, BRAID_ONE, CUBIC, NEWRENO, OLIA, QUIC_BBR, QUIC_CUBIC, Ran, Version,
 };
+use crate::task::{Experiment, Task};
 
 /// More than any of the compared flows carries in its time.
 const BULK_BYTES: u64 = 100_000_000_000;

@@ -1,8 +1,7 @@
 //! The drives themselves: figures 1 to 3, tables 2 and 3.
 
-use crate::all::Task;
-use crate::command::LabError;
 use crate::drive::{Drive, Environment};
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Table};
 use crate::lte as of_lte;
 use crate::plot::{Axis, Lines, Marker};
@@ -10,6 +9,7 @@ use crate::references;
 use crate::report::mean;
 use crate::seed::derive_seed;
 use crate::studies::versions::two;
+use crate::task::Task;
 
 /// Seconds of a drive whose capacities figure 1 shows.
 const SHOWN_S: usize = 600;

@@ -1,8 +1,7 @@
 //! Downloads on the drives: tables 4 and 5.
 
-use crate::all::Task;
-use crate::command::LabError;
 use crate::drive::Environment;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Table};
 use crate::lte::{self as of_lte, Links};
 use crate::plot::{Axis, Bar, Bars};
@@ -10,6 +9,7 @@ use crate::references;
 use crate::report::{deviation, mean};
 use crate::scenario::{Controller, Direction};
 use crate::studies::versions::{self, Paths, Ran, Version, two};
+use crate::task::Task;
 
 const CONTROLLERS: [Controller; 5] = [
     Controller::Bbr,

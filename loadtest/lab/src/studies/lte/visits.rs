@@ -1,8 +1,7 @@
 //! Single runs over time: figures 6 and 7, and the link that all paths share (figure 4).
 
-use crate::all::Task;
-use crate::command::LabError;
 use crate::drive::Environment;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Table};
 use crate::figure6 as of_figure6;
 use crate::figures::Figure;
@@ -12,6 +11,7 @@ use crate::references;
 use crate::report::{BIN, RunReport, mean};
 use crate::scenario::{Controller, Direction, RateSpec, Scenario};
 use crate::studies::versions::{self, BBR, BRAID, CUBIC, two};
+use crate::task::Task;
 
 /// Points of a rate over time: Mbit/s in windows of so many bins.
 fn rates(bins: &[u64], window: usize) -> Vec<(f64, f64)> {
