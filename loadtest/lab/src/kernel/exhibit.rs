@@ -5,12 +5,11 @@ mod packets;
 
 use serde::{Deserialize, Serialize};
 
-use super::baseline::{self, Transport};
+use super::baseline::{self, Transport, available_congestions, best_alone};
 use super::bed::{KernelError, KernelReport};
-use super::command::{available_congestions, best_alone};
 use super::compare::{believed, shortened};
 use super::identities::Identities;
-use super::namespace::permitted;
+use super::permission::refusal;
 use super::transfer;
 use super::yardstick as of_yardstick;
 use crate::drive::Environment;
@@ -57,17 +56,6 @@ pub(crate) fn experiments() -> Vec<Experiment> {
             run: packets::run,
         },
     ]
-}
-
-/// Why kernel time cannot run here, if it cannot; an error where it must.
-pub(crate) fn refusal() -> Result<Option<String>, LabError> {
-    match permitted() {
-        Ok(()) => Ok(None),
-        Err(error) if std::env::var_os("BRAID_REQUIRE_NETNS").is_none() => {
-            Ok(Some(error.to_string()))
-        }
-        Err(error) => Err(KernelError::from(error).into()),
-    }
 }
 
 /// One transport's runs: goodput in Mbit/s and efficiency in percent.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::refusal;
 use crate::error::LabError;
 use crate::exhibit::Exhibit;
 use crate::figures::Figure;
 use crate::keepalives::estimates::{self, Curve};
 use crate::kernel::bed::KernelError;
+use crate::kernel::permission::refusal;
 use crate::kernel::prober::{self, Probed};
 use crate::report::{percentile, sorted};
 use crate::task::Task;

@@ -1,5 +1,6 @@
 //! Single runs over time: figures 6 and 7, and the link that all paths share (figure 4).
 
+use super::drives::DRIVES;
 use crate::drive::Environment;
 use crate::error::LabError;
 use crate::exhibit::{Exhibit, Table};
@@ -92,7 +93,7 @@ pub(super) fn figure7(task: &Task<'_>) -> Result<Exhibit, LabError> {
         .find(|scenario| changes_before(scenario, 15.0) >= 2);
     let scenario = changing.or(scenarios.first()).cloned();
     let title = "One run of case 2 on the road: figure 7";
-    let mut exhibit = Exhibit::new(title, &task.command("lte.figure7")).note(super::DRIVES).note(
+    let mut exhibit = Exhibit::new(title, &task.command("lte.figure7")).note(DRIVES).note(
         "The paper shows new paths that take seconds to rise after a handover. Here each link's \
          share and the capacity of the links that are up, in windows of 0.3 s.",
     );
