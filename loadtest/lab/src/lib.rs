@@ -1,5 +1,14 @@
 //! The laboratory: the transport's two ends over simulated links in virtual time, and the
 //! experiments that Braid is measured by.
+//!
+//! No file imports one that imports it, directly or through others. From below:
+//!
+//! 1. sizes, seeds, addresses and mechanisms; rows, references, charts and records of runs;
+//! 2. traffic as data (`chaos`, `mix`, `thin`, `steered`), then `scenario`, then `bounds`;
+//! 3. links, applications, `host`, `world` and `runner`;
+//! 4. what each experiment needs: `error`, `options`, `task` and files of output;
+//! 5. the experiments, and their parts of the report in `studies`;
+//! 6. the lists of them: `experiments`, `studies`, `command` and `all`.
 
 mod address;
 mod all;
