@@ -5,8 +5,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use crate::scenario::INTERFACES_MAX;
-
+/// Interfaces that a client may have; the tables of the library and of the path scheduler are sized
+/// for this.
+pub const INTERFACES_MAX: usize = 8;
 /// The server's only address.
 pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 255, 0, 1)), 443);
 /// First port of the client; a translator takes others from here on.

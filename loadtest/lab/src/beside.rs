@@ -4,9 +4,10 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use crate::scenario::{Half, INTERFACES_MAX, Interface, Scenario, ScenarioError};
+use crate::address::INTERFACES_MAX;
+use crate::scenario::{Half, Interface, Scenario, ScenarioError};
+use crate::seed::derive_seed;
 use crate::wire::Wire;
-use crate::world::derive_seed;
 
 /// Queue of the link next to the server.
 const TRUNK_QUEUE_S: f64 = 0.05;

@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::report::{RunReport, mean};
 use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
-use crate::world::derive_seed;
+use crate::seed::derive_seed;
 
 pub mod coupled;
 pub mod falling;

@@ -5,11 +5,11 @@ use std::ops::RangeInclusive;
 
 use toml::de::{DeTable, DeValue};
 
-use crate::address::ADDRESSES_MAX;
+use crate::address::{ADDRESSES_MAX, INTERFACES_MAX};
 use crate::chaos::STREAMS_MAX;
 use crate::mix::Mix;
 use crate::scenario::{
-    Controller, Direction, Half, INTERFACES_MAX, Interface, LossSpec, RateSpec, Scenario,
+    Controller, Direction, Half, Interface, LossSpec, RateSpec, Scenario, ScenarioError,
 };
 
 /// Longest virtual time of a run, and the latest moment of any change in it.
@@ -37,15 +37,40 @@ const NAME_BYTES_MAX: usize = 200;
 
 /// A value that cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OutOfBounds {
+struct OutOfBounds {
     /// Its path in the file, such as `interfaces[0].to_server.delay_ms`.
-    pub(crate) field: String,
-    pub(crate) reason: String,
+    field: String,
+    reason: String,
 }
 
 type Checked = Result<(), OutOfBounds>;
 
-pub(crate) fn check(scenario: &Scenario) -> Checked {
+impl Scenario {
+    /// Refuses what cannot be run.
+    pub fn check(&self) -> Result<(), ScenarioError> {
+        check(self)
+            .map_err(|OutOfBounds { field, reason }| ScenarioError::Invalid { field, reason })
+    }
+
+    /// Refuses what runs in virtual time alone.
+    pub(crate) fn check_for_kernel(&self) -> Result<(), ScenarioError> {
+        let given = [
+            ("mix", self.mix.is_some()),
+            ("background", self.background.is_some()),
+            ("buffers", self.buffers.is_some()),
+            ("trunk_mbit", self.trunk_mbit.is_some()),
+        ];
+        match given.into_iter().find(|field| field.1) {
+            None => Ok(()),
+            Some((field, _)) => Err(ScenarioError::Invalid {
+                field: field.to_owned(),
+                reason: "runs in virtual time only; for example braid lab run FILE".to_owned(),
+            }),
+        }
+    }
+}
+
+fn check(scenario: &Scenario) -> Checked {
     name("name", &scenario.name)?;
     whole("bytes", scenario.bytes, 1..=BYTES_MAX, "1000000")?;
     whole("streams", scenario.streams.into(), 1..=64, "1")?;

@@ -14,18 +14,19 @@ use std::time::Duration;
 
 use rayon::prelude::*;
 
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::Exhibit;
 use crate::exports;
 use crate::figures::Figure;
-use crate::host::Mechanisms;
 use crate::identity::Identity;
+use crate::mechanisms::Mechanisms;
 use crate::plot::{Axis, Bar, BarGroup, Bars, Lines};
 use crate::report::{percentile, sorted};
 use crate::scenario::{Controller, Direction, Half, Interface, Scenario};
+use crate::seed::derive_seed;
 use crate::thin::{Regular, Thin};
 use crate::to_terminal;
-use crate::world::{self, derive_seed};
+use crate::world;
 
 const MONTH_S: f64 = 30.0 * 24.0 * 3600.0;
 /// Not counted: handshakes, and the dense pings of new paths.

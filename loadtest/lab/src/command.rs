@@ -4,23 +4,23 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::all::ReportOptions;
 use crate::budget::BudgetOptions;
-use crate::compare::{CompareError, CompareOptions};
+use crate::compare::CompareOptions;
+use crate::error::LabError;
 use crate::experiments::{self, Findings};
 use crate::exports;
 use crate::figures::Figure;
 use crate::fluids::FluidOptions;
 use crate::given;
-use crate::host::Mechanisms;
-use crate::identity::{Identity, IdentityError};
+use crate::identity::Identity;
 use crate::keepalives::KeepaliveOptions;
-use crate::kernel::{KernelError, KernelOptions};
+use crate::kernel::KernelOptions;
+use crate::mechanisms::Mechanisms;
+use crate::options::{Options, ReportOptions};
 use crate::plans::PlanOptions;
 use crate::report::RunReport;
 use crate::runner::Runner;
-use crate::scenario::{Controller, Scenario, ScenarioError};
-use crate::selection::Selection;
+use crate::scenario::Scenario;
 use crate::to_terminal;
 
 /// The experiments in virtual time.
@@ -71,38 +71,6 @@ pub enum LabCommand {
     Kernel(KernelOptions),
 }
 
-/// Flags that all experiments take.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Options {
-    /// Seed of everything random.
-    #[arg(long, env = "BRAID_LAB_SEED", default_value_t = 1)]
-    pub seed: u64,
-    /// Scenarios (or repetitions) per figure.
-    #[arg(long, env = "BRAID_LAB_SCENARIOS")]
-    pub scenarios: Option<u32>,
-    #[command(flatten)]
-    pub selection: Selection,
-    /// Only the run with this name, as the CSV file has it; figures are then of this run alone.
-    #[arg(long, env = "BRAID_LAB_RUN")]
-    pub run: Option<String>,
-    /// Print the figures as a JSON array.
-    #[arg(long, env = "BRAID_LAB_JSON", default_value_t = false)]
-    pub json: bool,
-    /// Write one line per run to this file.
-    #[arg(long, env = "BRAID_LAB_CSV")]
-    pub csv: Option<PathBuf>,
-    /// Congestion control.
-    #[arg(long, env = "BRAID_LAB_CONTROLLER", value_enum, default_value_t = Controller::Ours)]
-    pub controller: Controller,
-    /// Mahimahi traces of recorded drives: files, or folders of files named *.down. Without any
-    /// those runs are skipped.
-    #[arg(long, env = "BRAID_LAB_TRACES", value_delimiter = ',')]
-    pub traces: Vec<PathBuf>,
-    /// Set where runs are only compared: figures without a target are then not needed.
-    #[arg(skip)]
-    pub compares: bool,
-}
-
 /// Flags of `steering`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct SteeringOptions {
@@ -139,44 +107,6 @@ const RUN_EXAMPLES: &str = "\
 Examples, from loadtest/lab/scenarios:
   braid lab run two-links.toml                     one run, as JSON
   braid lab run own-trace.toml --report --out mine  a report over a drive";
-
-/// Why the lab could not finish; scenarios and output files are the caller's.
-#[derive(Debug, thiserror::Error)]
-pub enum LabError {
-    #[error(transparent)]
-    Scenario(#[from] ScenarioError),
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    #[error(transparent)]
-    Kernel(#[from] KernelError),
-    #[error(transparent)]
-    Compare(#[from] CompareError),
-    #[error("cannot write {}", file.display())]
-    Write {
-        file: PathBuf,
-        source: std::io::Error,
-    },
-    #[error("no figure of this experiment begins with {0:?}: without --only all are shown")]
-    NoFigure(String),
-    #[error(
-        "there is no experiment {name:?} (there are: {known}); \
-         a file ends with .toml, for example my-network.toml"
-    )]
-    NoExperiment { name: String, known: String },
-    #[error("{}: {source}", file.display())]
-    Fluid {
-        file: PathBuf,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    #[error("{0} has no entry in loadtest/lab/references.toml: give its value, or why it has none")]
-    NoReference(String),
-    #[error("no experiment begins with {0:?}: braid lab all --list names them")]
-    NoSection(String),
-    #[error("cannot print")]
-    Print(#[from] std::io::Error),
-    #[error("cannot encode the figures")]
-    Encode(#[from] serde_json::Error),
-}
 
 impl LabCommand {
     /// The flags of an experiment with figures.

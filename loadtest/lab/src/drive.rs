@@ -11,7 +11,7 @@
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::world::derive_seed;
+use crate::seed::derive_seed;
 
 /// Share of the time that an interfering cell sends.
 const QL: f64 = 0.1;

@@ -1,7 +1,7 @@
 //! The part of one experiment in the report: text, tables, rows with targets, and charts.
 //!
-//! An experiment of any module joins the report with an [`Experiment`] in the list of `all.rs`. Its
-//! exhibit is kept as JSON between runs, so everything in it is plain data.
+//! An experiment of any module joins the report with an `Experiment` in the list of `studies.rs`.
+//! Its exhibit is kept as JSON between runs, so everything in it is plain data.
 
 use serde::{Deserialize, Serialize};
 
@@ -135,4 +135,11 @@ impl Exhibit {
     pub fn plot(&mut self, id: &str, plot: impl Into<Plot>) {
         self.plots.push(Drawn::new(id, plot));
     }
+}
+
+/// A finished experiment in the report.
+pub struct Finished {
+    pub id: &'static str,
+    pub section: Section,
+    pub exhibit: Exhibit,
 }

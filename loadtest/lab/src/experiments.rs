@@ -1,14 +1,15 @@
 //! Which experiments answer which flags: directions, cases, and what `--only` leaves out.
 
-use crate::command::Options;
 use crate::drive::Environment;
 use crate::exhibit::Drawn;
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
+use crate::options::Options;
 use crate::pals::{Case, Reading, Setting};
 use crate::report::RunReport;
 use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, ScenarioError};
+use crate::traces::trace_files;
 use crate::{
     bottleneck as at_bottleneck, figure6 as of_figure6, lte as of_lte, many as of_many,
     pals as of_pals, rival as of_rival, robust as of_robust,
@@ -127,7 +128,7 @@ pub fn lte(runner: &Runner, options: &Options) -> Outcome {
             }
         }
         if options.selection.wants(&format!("{prefix}.recorded")) {
-            let files = crate::all::trace_files(&options.traces)?;
+            let files = trace_files(&options.traces)?;
             if files.is_empty() {
                 eprintln!("{prefix}.recorded skipped: give recorded traces by --traces");
             } else {

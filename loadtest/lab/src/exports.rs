@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::{Drawn, Exhibit};
 
 /// Writes each chart as SVG, CSV and JSON, and the rows as `figures.json`.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::references;
 use crate::report::{BIN, RunReport};
 use crate::runner::Runner;

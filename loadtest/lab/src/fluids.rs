@@ -2,47 +2,26 @@
 //! network from a file.
 
 mod charts;
+mod experiments;
 mod page;
 mod rows;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ::fluid::{Experiment, FileError, Run};
+use ::fluid::{Experiment, Run};
 
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::Exhibit;
 use crate::exports;
 use crate::scenario::read_bounded;
 use crate::to_terminal;
 
-const FILE_BYTES_MAX: u64 = 1 << 20;
+use experiments::{read, solve};
 
-/// The paper's experiments, as files that ship.
-pub const EXPERIMENTS: [(&str, &str); 7] = [
-    (
-        "one-station",
-        include_str!("../scenarios/fluid/one-station.toml"),
-    ),
-    (
-        "three-stations",
-        include_str!("../scenarios/fluid/three-stations.toml"),
-    ),
-    ("convoy", include_str!("../scenarios/fluid/convoy.toml")),
-    ("static", include_str!("../scenarios/fluid/static.toml")),
-    (
-        "competitor",
-        include_str!("../scenarios/fluid/competitor.toml"),
-    ),
-    (
-        "responsive",
-        include_str!("../scenarios/fluid/responsive.toml"),
-    ),
-    (
-        "threshold",
-        include_str!("../scenarios/fluid/threshold.toml"),
-    ),
-];
+pub use experiments::EXPERIMENTS;
+
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Flags of `fluid`.
 #[derive(Debug, Clone, clap::Args)]
@@ -131,20 +110,6 @@ pub fn study(name: &str) -> Result<Exhibit, LabError> {
         exhibit.fragment = Some(page::fragment(&experiment, &run));
     }
     Ok(exhibit)
-}
-
-fn read(name: &str, text: &str) -> Result<Experiment, LabError> {
-    Experiment::from_toml(text).map_err(|source: FileError| LabError::Fluid {
-        file: PathBuf::from(name),
-        source: Box::new(source),
-    })
-}
-
-fn solve(experiment: &Experiment) -> Result<Run, LabError> {
-    experiment.solve().map_err(|error| LabError::Fluid {
-        file: PathBuf::from(&experiment.name),
-        source: Box::new(error),
-    })
 }
 
 fn exhibit(experiment: &Experiment, run: &Run) -> Exhibit {

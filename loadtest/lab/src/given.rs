@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::all::{Finished, ReportOptions, Task};
-use crate::command::LabError;
-use crate::exhibit::{Exhibit, Section, Table};
+use crate::error::LabError;
+use crate::exhibit::{Exhibit, Finished, Section, Table};
+use crate::options::ReportOptions;
 use crate::page;
 use crate::plot::{Axis, Boxes, Lines};
 use crate::report::{BIN, RunReport, mean, percentile, sorted};
 use crate::runner::Runner;
 use crate::scenario::{Compare, Scenario};
 use crate::studies::versions::{self, Paths, Ran, Version, two};
+use crate::task::Task;
 
 /// Points of a rate over time are means over so many bins.
 const WINDOW_BINS: usize = 5;

@@ -2,6 +2,10 @@
 //! its paths, and its application. The world hands it datagrams and the time, and takes the
 //! datagrams it wants to send.
 
+mod error;
+mod manager;
+mod transport;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -9,35 +13,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use multipath::{
-    Command, ControllerConfig, Controllers, Coupling, InterfaceId, OpenFailure, PathController,
-    PathScheduler, PathState, Rest, Steering, SteeringConfig,
-};
-use noq_proto::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
+use multipath::{Command, InterfaceId, OpenFailure, PathScheduler};
 use noq_proto::{
-    ClientConfig, Connection, ConnectionError, ConnectionHandle, DatagramEvent, Endpoint,
-    EndpointConfig, Event, FourTuple, PathError, PathEvent, PathId, PathStatus, ServerConfig,
-    TransportConfig, VarInt,
+    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Endpoint, EndpointConfig, Event,
+    FourTuple, PathError, PathEvent, PathId, PathStatus, ServerConfig, VarInt,
 };
 
 use crate::address::{self, Generation, SERVER, interface_of};
 use crate::chaos::{PathWhim, Plan};
-use crate::classic::{FastConfig, OliaConfig};
 use crate::identity::{Identity, SERVER_NAME};
-use crate::oracle::{Oracle, Oracles, WAKE_EVERY};
-use crate::scenario::{Buffers, Controller, INTERFACES_MAX, Scenario};
+use crate::mechanisms::Mechanisms;
+use crate::oracle::{Oracle, WAKE_EVERY};
+use crate::scenario::{Controller, Scenario};
 use crate::steered::RuleFollower;
-use crate::traffic::{Application, TrafficError};
+use crate::traffic::Application;
 
-/// Largest UDP payload: a link MTU of 1500 less the headers.
-const UDP_PAYLOAD_BYTES: u16 = 1472;
-const RECEIVE_WINDOW_BYTES: u32 = 20_000_000;
-const SEND_WINDOW_BYTES: u64 = 10_000_000;
+use error::SILENT_MAX;
+use manager::{Manager, open, open_missing};
+use transport::transport;
+
+pub use error::HostError;
+
 /// Datagrams of one transmit, sent back to back.
 const BATCH_DATAGRAMS: NonZeroUsize = NonZeroUsize::MIN;
-/// How soon a path is tried again when the library alone opens paths.
-const PLAIN_RETRY: Duration = Duration::from_millis(50);
-
 /// How often the models are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -50,72 +48,12 @@ pub struct Outgoing {
     pub payload: BytesMut,
 }
 
-/// A client that hears nothing for so long gives the connection up once nothing disturbs it any
-/// more. A gateway makes a fresh session beside a silent one far sooner, and gives that up when the
-/// fresh one stands.
-const SILENT_MAX: Duration = Duration::from_secs(30);
-
-/// Why a run ended early.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum HostError {
-    #[error("the connection was lost: {0}")]
-    Lost(#[from] ConnectionError),
-    #[error(transparent)]
-    Traffic(#[from] TrafficError),
-    #[error("{0} was closed and is not released")]
-    GaveUp(PathId),
-    #[error("nothing was heard on any open path for {SILENT_MAX:?}")]
-    Silent,
-    #[error("the handshake could not start")]
-    Connect,
-    #[error("time stands still at {0:?}: {1}")]
-    Standstill(Duration, &'static str),
-    #[error("the run was given up at {0:?}, after {1} turns")]
-    TooLong(Duration, u64),
-}
-
 /// Packets that a host has sent, and those that it declared lost and sent again.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sent {
     pub packets: u64,
     pub lost_packets: u64,
     pub lost_bytes: u64,
-}
-
-/// Which mechanisms are in use; all but for the table of what each one is worth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mechanisms {
-    pub steer_acknowledgements: bool,
-    pub startup_floor: bool,
-    pub liveness: bool,
-    pub reroute: bool,
-    pub path_scheduler: bool,
-    pub coupling: bool,
-    pub rest: Rest,
-}
-
-impl Default for Mechanisms {
-    fn default() -> Self {
-        Self {
-            steer_acknowledgements: true,
-            startup_floor: true,
-            liveness: true,
-            reroute: true,
-            path_scheduler: true,
-            coupling: true,
-            rest: Rest::AGREED,
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Manager {
-    Ours(Box<Steering>),
-    /// Opens a path per interface after the handshake, and again when one was given up.
-    Plain {
-        missing: Vec<(usize, Duration)>,
-        of_path: Vec<(PathId, usize)>,
-    },
 }
 
 pub struct Host {
@@ -179,24 +117,7 @@ impl Host {
             server.transport_config(transport.clone());
             Arc::new(server)
         });
-        let side = if client {
-            multipath::Side::Client
-        } else {
-            multipath::Side::Server
-        };
-        let manager = if scenario.controller.is_steered() {
-            let mut config = SteeringConfig::new(side);
-            config.steer_acknowledgements = mechanisms.steer_acknowledgements;
-            config.liveness = mechanisms.liveness;
-            config.reroute = mechanisms.reroute;
-            config.rest = mechanisms.rest;
-            Manager::Ours(Box::new(Steering::new(config, path_scheduler.clone())))
-        } else {
-            Manager::Plain {
-                missing: Vec::new(),
-                of_path: Vec::new(),
-            }
-        };
+        let manager = Manager::new(client, scenario, mechanisms, &path_scheduler);
         let plan = scenario.chaos.map(|chaos| {
             Plan::draw(
                 scenario.seed,
@@ -268,14 +189,12 @@ impl Host {
     pub fn link_changed(&mut self, now: Duration, interface: usize, up: bool) {
         let at = self.start + now;
         let id = InterfaceId(interface as u16);
-        if let Manager::Ours(steering) = &mut self.manager {
-            let event = if up {
-                multipath::Event::LinkUp { interface: id }
-            } else {
-                multipath::Event::LinkDown { interface: id }
-            };
-            steering.on_event(at, event);
-        }
+        let event = if up {
+            multipath::Event::LinkUp { interface: id }
+        } else {
+            multipath::Event::LinkDown { interface: id }
+        };
+        self.manager.feed(at, event);
     }
 
     /// The component that asks to be called at the next deadline.
@@ -296,11 +215,7 @@ impl Host {
 
     pub fn next_deadline(&mut self) -> Option<Duration> {
         let timer = self.conn.as_mut().and_then(|(_, conn)| conn.poll_timeout());
-        let steering = match &self.manager {
-            Manager::Ours(steering) => steering.next_deadline(),
-            Manager::Plain { missing, .. } => missing.iter().map(|&(_, at)| self.start + at).min(),
-        };
-        let library = [timer, steering]
+        let library = [timer, self.manager.next_deadline(self.start)]
             .into_iter()
             .flatten()
             .min()
@@ -490,25 +405,9 @@ impl Host {
         let at = self.start + now;
         match event {
             Event::Connected => {
-                match &mut self.manager {
-                    Manager::Ours(steering) => {
-                        let first = self.first.unwrap_or_default();
-                        let interface = self.client.then_some(InterfaceId(first as u16));
-                        steering.on_event(at, multipath::Event::Connected { interface });
-                        if !self.client {
-                            name_controller(conn, steering, at, PathId::ZERO);
-                        }
-                    }
-                    Manager::Plain { missing, of_path } if self.client => {
-                        let first = self.first.unwrap_or_default();
-                        of_path.push((PathId::ZERO, first));
-                        missing.retain(|entry| entry.0 != first);
-                        for (_, at) in missing.iter_mut() {
-                            *at = now;
-                        }
-                    }
-                    Manager::Plain { .. } => {}
-                }
+                let first = self.first.unwrap_or_default();
+                self.manager
+                    .on_connected(self.client, first, conn, (now, at));
                 self.application.on_connected(conn, now);
             }
             Event::ConnectionLost { reason } => self.lost = Some(reason.into()),
@@ -527,25 +426,11 @@ impl Host {
                     PathEvent::Abandoned { id, .. } => {
                         self.paths_closed += 1;
                         self.open_paths.retain(|path| path != id);
-                        if let Manager::Plain { missing, of_path } = &mut self.manager
-                            && let Some(&(_, interface)) =
-                                of_path.iter().find(|(path, _)| path == id)
-                        {
-                            missing.push((interface, now + PLAIN_RETRY));
-                        }
                     }
                     _ => {}
                 }
-                if let Manager::Ours(steering) = &mut self.manager
-                    && let Some(event) = multipath::Event::from_path_event(&event)
-                {
-                    steering.on_event(at, event);
-                    if !self.client
-                        && let multipath::Event::Established { path } = event
-                    {
-                        name_controller(conn, steering, at, path);
-                    }
-                }
+                self.manager
+                    .on_path_event(self.client, &event, conn, (now, at));
                 if matches!(event, PathEvent::Abandoned { .. }) {
                     self.application.on_path_trouble(conn, now);
                 }
@@ -589,10 +474,9 @@ impl Host {
                         continue;
                     };
                     self.paths_opened += 1;
-                    if let Manager::Ours(steering) = &mut self.manager {
-                        let interface = InterfaceId(interface as u16);
-                        steering.on_event(at, multipath::Event::Opened { interface, path });
-                    }
+                    let interface = InterfaceId(interface as u16);
+                    let event = multipath::Event::Opened { interface, path };
+                    self.manager.feed(at, event);
                 }
             }
         }
@@ -610,16 +494,17 @@ impl Host {
             self.lost = Some(HostError::Silent);
         }
         if self.application.wants_to_send() {
-            self.feed_steering(at, multipath::Event::Backlog { bytes: 1 });
+            self.manager
+                .feed(at, multipath::Event::Backlog { bytes: 1 });
         }
         if let Some(bytes) = self.application.written_bytes() {
-            self.feed_steering(at, multipath::Event::Written { bytes });
+            self.manager.feed(at, multipath::Event::Written { bytes });
         }
         if let (Some(rules), Manager::Ours(steering)) = (&mut self.rules, &mut self.manager) {
             rules.follow((now, at), self.client, conn, &self.open_paths, steering);
         }
         let mut suspected = false;
-        while let Some(command) = self.next_command(at) {
+        while let Some(command) = self.manager.next_command(at) {
             if self.trace && !matches!(command, Command::Ping { .. }) {
                 eprintln!(
                     "{:>10.3} {} {command:?}",
@@ -631,19 +516,6 @@ impl Host {
         }
         if suspected {
             self.application.on_path_trouble(conn, now);
-        }
-    }
-
-    fn next_command(&mut self, at: Instant) -> Option<Command> {
-        match &mut self.manager {
-            Manager::Ours(steering) => steering.poll(at),
-            Manager::Plain { .. } => None,
-        }
-    }
-
-    fn feed_steering(&mut self, at: Instant, event: multipath::Event) {
-        if let Manager::Ours(steering) = &mut self.manager {
-            steering.on_event(at, event);
         }
     }
 
@@ -687,7 +559,7 @@ impl Host {
             Command::Ping { path } => drop(conn.ping_path(path)),
             Command::SetStatus { path, status } => {
                 let _ = conn.set_path_status(path, status);
-                return status == PathStatus::Backup && self.is_suspect(path, at);
+                return status == PathStatus::Backup && self.manager.is_suspect(path, at);
             }
             Command::Close { path } => drop(conn.close_path(at, path, VarInt::from_u32(0))),
             Command::GiveUp { path } => {
@@ -711,129 +583,9 @@ impl Host {
                     }
                     Err(_) => failed(OpenFailure::Refused),
                 };
-                self.feed_steering(at, event);
+                self.manager.feed(at, event);
             }
         }
         false
     }
-
-    fn is_suspect(&self, path: PathId, at: Instant) -> bool {
-        let Manager::Ours(steering) = &self.manager else {
-            return false;
-        };
-        let paths = steering.snapshot(at);
-        paths
-            .iter()
-            .any(|entry| entry.path == path && entry.state == PathState::Suspect)
-    }
-}
-
-/// Tells a server's steering which controller the path has.
-fn name_controller(conn: &Connection, steering: &mut Steering, at: Instant, path: PathId) {
-    let controller = conn.congestion_state(path).map(|state| state.clone_box());
-    let controller = controller.and_then(|it| it.into_any().downcast::<PathController>().ok());
-    if let Some(slot) = controller.map(|it| it.slot()) {
-        steering.on_event(at, multipath::Event::Slot { path, slot });
-    }
-}
-
-/// Opens the paths that are due; how many came about. The others are tried again later.
-fn open_missing(
-    conn: &mut Connection,
-    missing: &mut Vec<(usize, Duration)>,
-    of_path: &mut Vec<(PathId, usize)>,
-    now: Duration,
-    at: Instant,
-) -> u32 {
-    let due: Vec<usize> = missing
-        .iter()
-        .filter(|entry| entry.1 <= now)
-        .map(|entry| entry.0)
-        .collect();
-    let mut opened = 0;
-    for interface in due {
-        missing.retain(|entry| entry.0 != interface);
-        match open(conn, None, interface, PathStatus::Available, at) {
-            Ok(path) => {
-                opened += 1;
-                of_path.push((path, interface));
-            }
-            Err(_) => missing.push((interface, now + PLAIN_RETRY)),
-        }
-    }
-    opened
-}
-
-fn open(
-    conn: &mut Connection,
-    oracle: Option<&Oracle>,
-    interface: usize,
-    status: PathStatus,
-    at: Instant,
-) -> Result<PathId, PathError> {
-    if let Some(oracle) = oracle {
-        oracle.builds_for(interface);
-    }
-    let local = address::client(interface).ip();
-    conn.open_path(FourTuple::new(SERVER, Some(local)), status, at)
-}
-
-fn transport(
-    scenario: &Scenario,
-    path_scheduler: &Arc<PathScheduler>,
-    mechanisms: Mechanisms,
-    oracle: Option<&Arc<Oracle>>,
-) -> TransportConfig {
-    let mut config = TransportConfig::default();
-    let ours = || {
-        let controller = ControllerConfig {
-            startup_floor: mechanisms.startup_floor,
-            scheduled: mechanisms.path_scheduler,
-            coupling: if mechanisms.coupling {
-                Coupling::Detected
-            } else {
-                Coupling::Off
-            },
-            ..ControllerConfig::default()
-        };
-        Controllers::new(path_scheduler.clone(), controller)
-    };
-    let factory: Arc<dyn ControllerFactory + Send + Sync> = match scenario.controller {
-        Controller::Ours => ours(),
-        Controller::Oracle => Arc::new(Oracles {
-            oracle: oracle.cloned().unwrap_or_default(),
-            models: ours(),
-        }),
-        Controller::Bbr => Arc::new(Bbr3Config::default()),
-        Controller::Cubic => Arc::new(CubicConfig::default()),
-        Controller::Newreno => Arc::new(NewRenoConfig::default()),
-        Controller::Olia => Arc::new(OliaConfig::default()),
-        Controller::Fast => Arc::new(FastConfig),
-    };
-    let mut mtu = noq_proto::MtuDiscoveryConfig::default();
-    mtu.upper_bound(UDP_PAYLOAD_BYTES);
-    config
-        .congestion_controller_factory(factory)
-        .mtu_discovery_config(Some(mtu))
-        .max_concurrent_multipath_paths(INTERFACES_MAX as u32 + 4)
-        .stream_receive_window(VarInt::from_u32(multipath::STREAM_WINDOW_BYTES))
-        .receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))
-        .send_window(SEND_WINDOW_BYTES)
-        .default_path_max_idle_timeout(None)
-        .max_concurrent_uni_streams(VarInt::from_u32(100));
-    if scenario.controller.is_steered() {
-        multipath::tune(&mut config);
-    }
-    if let Some(Buffers {
-        send_bytes,
-        receive_bytes,
-    }) = scenario.buffers
-    {
-        let window = VarInt::from_u64(receive_bytes).unwrap_or(VarInt::MAX);
-        config
-            .send_window(send_bytes)
-            .stream_receive_window(window)
-            .receive_window(window);
-    }
-    config
 }

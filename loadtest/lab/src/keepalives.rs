@@ -11,11 +11,9 @@ mod tunnel;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::Exhibit;
 use crate::exports;
-use crate::figures::Figure;
-use crate::references;
 use crate::to_terminal;
 
 /// Cuts, hours of watching for false alarms, and seconds of the drive.
@@ -76,17 +74,10 @@ pub fn study(seed: u64, quick: bool) -> Exhibit {
     exhibit
 }
 
-/// A published value, within a tolerance.
-fn published(id: &str, unit: &'static str, tolerance: f64, measured: f64) -> Figure {
-    match references::figure(id) {
-        Some(reference) => Figure::within(id, unit, reference, tolerance, measured),
-        None => Figure::shown(id, unit, None, measured),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figures::Figure;
 
     #[test]
     fn estimates_and_optimum_are_those_of_the_paper() {

@@ -26,6 +26,7 @@ mod lateness;
 mod line;
 mod namespace;
 mod network;
+mod permission;
 mod priority;
 pub(crate) mod prober;
 mod product;

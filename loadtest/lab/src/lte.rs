@@ -15,17 +15,17 @@ use std::sync::Arc;
 
 use testkit::link::Trace;
 
+use crate::address::INTERFACES_MAX;
 use crate::drive::{Drive, Environment};
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::references;
 use crate::report::{RunReport, mean, percentile, sorted};
 use crate::runner::Runner;
 use crate::scenario::{
-    Controller, Direction, Half, INTERFACES_MAX, Interface, RateSpec, Scenario, ScenarioError,
-    load_trace,
+    Controller, Direction, Half, Interface, RateSpec, Scenario, ScenarioError, load_trace,
 };
-use crate::world::derive_seed;
+use crate::seed::derive_seed;
 
 const BYTES: u64 = 40_000_000;
 const START_POINTS: u32 = 18;

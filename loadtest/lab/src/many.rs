@@ -9,11 +9,11 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::report::RunReport;
 use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
-use crate::world::derive_seed;
+use crate::seed::derive_seed;
 
 const PATHS_MAX: usize = 8;
 /// Several seconds over all eight: a packet that a slow path still holds at the end may cost what

@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::world::derive_seed;
+use crate::seed::derive_seed;
 
 pub(crate) use application::MixApplication;
 pub use application::Noted;
@@ -106,7 +106,7 @@ impl Background {
                     let at = Duration::from_secs_f64(at_s);
                     let mut left = self.packet_bytes;
                     while left > 0 {
-                        let bytes = left.min(crate::scenario::LINK_MTU_BYTES);
+                        let bytes = left.min(crate::packet::LINK_MTU_BYTES);
                         packets.push((at, bytes));
                         left -= bytes;
                     }

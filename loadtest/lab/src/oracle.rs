@@ -18,7 +18,8 @@ use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use parking_lot::Mutex;
 
-use crate::scenario::{INTERFACES_MAX, IP_UDP_HEADER_BYTES, LINK_MTU_BYTES};
+use crate::address::INTERFACES_MAX;
+use crate::packet::{IP_UDP_HEADER_BYTES, LINK_MTU_BYTES};
 
 /// A link's queue is filled with what the link serves in this time.
 pub(crate) const AHEAD: Duration = Duration::from_millis(10);

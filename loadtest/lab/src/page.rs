@@ -3,11 +3,11 @@
 mod html;
 mod machine;
 
-use std::path::Path;
-
-use crate::all::{Finished, ReportOptions};
-use crate::command::LabError;
+use crate::error::LabError;
+use crate::exhibit::Finished;
 use crate::figures::{Figure, Goal};
+use crate::options::ReportOptions;
+use crate::output;
 use crate::references::{self, Standing};
 
 /// Folder of the charts' files.
@@ -22,16 +22,16 @@ pub(crate) fn report(options: &ReportOptions, finished: &[Finished]) -> Result<S
     for entry in finished {
         for chart in &entry.exhibit.plots {
             let at = |ending: &str| out.join(CHARTS).join(format!("{}.{ending}", chart.id));
-            write(&at("svg"), chart.svg.as_bytes())?;
-            write(&at("csv"), chart.csv.as_bytes())?;
-            write(
+            output::write(&at("svg"), chart.svg.as_bytes())?;
+            output::write(&at("csv"), chart.csv.as_bytes())?;
+            output::write(
                 &at("json"),
                 serde_json::to_string_pretty(&chart.data)?.as_bytes(),
             )?;
         }
         for (number, table) in (1..).zip(&entry.exhibit.tables) {
             let file = out.join(TABLES).join(format!("{}.{number}.csv", entry.id));
-            write(&file, html::table_csv(table).as_bytes())?;
+            output::write(&file, html::table_csv(table).as_bytes())?;
         }
     }
     let figures: Vec<&Figure> = finished
@@ -39,9 +39,9 @@ pub(crate) fn report(options: &ReportOptions, finished: &[Finished]) -> Result<S
         .flat_map(|entry| &entry.exhibit.figures)
         .collect();
     let file = out.join("figures.json");
-    write(&file, serde_json::to_string_pretty(&figures)?.as_bytes())?;
+    output::write(&file, serde_json::to_string_pretty(&figures)?.as_bytes())?;
     let file = out.join("report.html");
-    write(&file, html::document(options, finished).as_bytes())?;
+    output::write(&file, html::document(options, finished).as_bytes())?;
     let count = |wanted: fn(&Figure) -> bool| figures.iter().filter(|row| wanted(row)).count();
     let asked = count(|row| row.goal != Goal::Shown);
     let met = count(|row| row.goal != Goal::Shown && row.met);
@@ -80,22 +80,4 @@ pub(crate) fn is_met(finished: &[Finished]) -> bool {
         .iter()
         .flat_map(|entry| &entry.exhibit.figures)
         .all(|figure| figure.met)
-}
-
-/// Writes a file as a whole or not at all, with the folders above it.
-pub(crate) fn write(file: &Path, bytes: &[u8]) -> Result<(), LabError> {
-    let attempt = || {
-        if let Some(folder) = file.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        let mut name = file.file_name().unwrap_or_default().to_owned();
-        name.push(".part");
-        let part = file.with_file_name(name);
-        std::fs::write(&part, bytes)?;
-        std::fs::rename(&part, file)
-    };
-    attempt().map_err(|source| LabError::Write {
-        file: file.to_owned(),
-        source,
-    })
 }

@@ -5,14 +5,13 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
+use crate::packet::HEADER_SHARE;
 use crate::references;
 use crate::report::{RunReport, mean, percentile, sorted};
 use crate::runner::Runner;
-use crate::scenario::{
-    Controller, Direction, HEADER_SHARE, Interface, Scenario, ScenarioError, Vitals,
-};
-use crate::world::derive_seed;
+use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError, Vitals};
+use crate::seed::derive_seed;
 
 const BYTES: u64 = 20_000_000;
 const CUT_S: f64 = 15.0;

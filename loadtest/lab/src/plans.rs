@@ -9,14 +9,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Table};
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
 use crate::runner::Runner;
 use crate::scenario::read_bounded;
 use crate::to_terminal;
-use file::Plan;
+use file::{fault, read};
 use model::{HourOutcome, Outcome};
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -221,20 +221,6 @@ fn spans(outcome: &Outcome) -> Vec<(&str, String, &HourOutcome)> {
         }
     }
     spans
-}
-
-fn read(name: &str, text: &str) -> Result<Plan, LabError> {
-    Plan::from_toml(text).map_err(|source| LabError::Fluid {
-        file: PathBuf::from(name),
-        source: Box::new(source),
-    })
-}
-
-fn fault(name: &str, error: ::fluid::NoEquilibrium) -> LabError {
-    LabError::Fluid {
-        file: PathBuf::from(name),
-        source: Box::new(error),
-    }
 }
 
 fn text_of(outcome: &Outcome) -> String {

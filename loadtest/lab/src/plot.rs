@@ -6,6 +6,7 @@
 mod axis;
 mod bars;
 mod boxes;
+mod csv;
 mod heat;
 mod lines;
 mod map;
@@ -15,6 +16,7 @@ mod svg;
 pub use axis::{Axis, Scale};
 pub use bars::{Bar, BarGroup, Bars};
 pub use boxes::{BoxGroup, Boxes, Spread};
+pub(crate) use csv::csv_field;
 pub use heat::{Cell, Heat, Verdict};
 pub use lines::{Lines, Marker, Series};
 pub use map::{Field, Map, Mark};
@@ -22,9 +24,6 @@ pub use stack::Stack;
 pub(crate) use svg::COLOURS;
 
 use serde::Serialize;
-
-/// Points of one series that are drawn; a longer series is thinned before it is drawn.
-pub(crate) const POINTS_MAX: usize = 2_000;
 
 /// Any chart.
 #[derive(Debug, Clone, Serialize)]
@@ -108,15 +107,6 @@ impl From<Stack> for Plot {
 impl From<Map> for Plot {
     fn from(plot: Map) -> Self {
         Self::Map(plot)
-    }
-}
-
-/// A field of a CSV line: quoted where it holds a comma, a quote or a line break.
-pub(crate) fn csv_field(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
     }
 }
 

@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use serde::Deserialize;
 
+use crate::figures::Figure;
+
 const TEXT: &str = include_str!("../references.toml");
 /// Parts of an id that name a variant of ours.
 const VARIANTS: [&str; 3] = ["download", "upload", "by_capacity"];
@@ -198,6 +200,14 @@ fn plain(id: &str) -> String {
     let parts = id.split('.').filter(|part| !VARIANTS.contains(part));
     let parts = parts.map(|part| if part == "pals_one_way" { "pals" } else { part });
     parts.collect::<Vec<&str>>().join(".")
+}
+
+/// A row that is met when it measures the published value, within a tolerance.
+pub(crate) fn published(id: &str, unit: &'static str, tolerance: f64, measured: f64) -> Figure {
+    match figure(id) {
+        Some(reference) => Figure::within(id, unit, reference, tolerance, measured),
+        None => Figure::shown(id, unit, None, measured),
+    }
 }
 
 #[cfg(test)]

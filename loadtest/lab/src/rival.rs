@@ -6,12 +6,13 @@
 use std::time::Duration;
 
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
+use crate::packet::HEADER_SHARE;
 use crate::references;
 use crate::report::{BIN, RunReport, mbit_within};
 use crate::runner::Runner;
-use crate::scenario::{Controller, Direction, HEADER_SHARE, Interface, Scenario, ScenarioError};
-use crate::world::derive_seed;
+use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
+use crate::seed::derive_seed;
 
 /// Length of a transfer at full capacity.
 const TRANSFER_S: f64 = 10.0;

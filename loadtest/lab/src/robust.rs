@@ -16,17 +16,19 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
+use crate::address::INTERFACES_MAX;
 use crate::chaos::{Chaos, STREAMS_MAX};
 use crate::figures::Figure;
-use crate::host::Mechanisms;
 use crate::identity::Identity;
+use crate::mechanisms::Mechanisms;
 use crate::report::RunReport;
 use crate::runner::Runner;
 use crate::scenario::{
-    AddressChange, Controller, Direction, Half, INTERFACES_MAX, Interface, LossSpec, RateSpec,
-    Scenario, ScenarioError,
+    AddressChange, Controller, Direction, Half, Interface, LossSpec, RateSpec, Scenario,
+    ScenarioError,
 };
-use crate::world::{self, derive_seed};
+use crate::seed::derive_seed;
+use crate::world;
 
 /// All links are up and undisturbed from here on.
 const CALM_FROM_S: f64 = 12.0;

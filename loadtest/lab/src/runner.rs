@@ -3,8 +3,8 @@
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rayon::prelude::*;
 
-use crate::host::Mechanisms;
 use crate::identity::Identity;
+use crate::mechanisms::Mechanisms;
 use crate::report::RunReport;
 use crate::scenario::{Scenario, ScenarioError};
 use crate::selection::Selection;

@@ -1,36 +1,25 @@
 //! One run as data: a transfer or an application, the links that it may use, and the seed. The same
 //! file format serves virtual and kernel time.
 
+mod error;
 mod examples;
+mod file;
 mod half;
+mod text;
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::bounds::{self, OutOfBounds};
-use crate::chaos::Chaos;
-use crate::csv_trace::CsvError;
-use crate::mix::{Background, Mix};
-use crate::steered::Steered;
 use multipath::steering_rules::{Document, Flow, Urgency};
 use serde::{Deserialize, Serialize};
-use testkit::link::TraceError;
 
-use half::beside;
-pub(crate) use half::read_bounded;
+use crate::chaos::Chaos;
+use crate::mix::{Background, Mix};
+use crate::steered::Steered;
+use crate::thin::Thin;
+
+pub use error::ScenarioError;
 pub use half::{Half, LossSpec, RateSpec, load_trace};
-
-/// Interfaces that a client may have; the tables of the library and of the path scheduler are sized
-/// for this.
-pub const INTERFACES_MAX: usize = 8;
-/// IPv4 and UDP headers: link bytes are those of IP packets.
-pub const IP_UDP_HEADER_BYTES: u64 = 28;
-/// Largest IP packet on the simulated links.
-pub const LINK_MTU_BYTES: u64 = 1500;
-/// Largest file of a scenario, and of a CSV trace.
-const FILE_BYTES_MAX: u64 = 16 << 20;
-/// Goodput that a packet of full size leaves of the link's bytes.
-pub(crate) const HEADER_SHARE: f64 = 0.958;
+pub(crate) use text::read_bounded;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -137,13 +126,13 @@ pub struct Scenario {
     pub interfaces: Vec<Interface>,
     /// Steering rules that both ends obey; not written to files.
     #[serde(skip)]
-    pub steered: Option<crate::steered::Steered>,
+    pub steered: Option<Steered>,
     /// Seconds and the Mbit/s that the application sends from then on; empty: all that it can.
     #[serde(skip)]
     pub pace: Vec<(f64, f64)>,
     /// A gateway's traffic in place of the transfer, until the limit; not written to files.
     #[serde(skip)]
-    pub thin: Option<crate::thin::Thin>,
+    pub thin: Option<Thin>,
 }
 
 impl Scenario {
@@ -193,40 +182,6 @@ impl Scenario {
         Controller::Ours
     }
 
-    /// From the text of a TOML file.
-    pub fn from_toml(text: &str) -> Result<Self, ScenarioError> {
-        let mut scenario: Self =
-            toml::from_str(text).map_err(|error| examples::refusal(text, &error))?;
-        if let Some(document) = scenario.steering.take() {
-            let checked = Document::from_toml(&document.to_toml(), "steering")
-                .map_err(|error| ScenarioError::Toml(error.to_string()))?;
-            scenario.steer(checked);
-        }
-        scenario.check().map_err(|error| match error {
-            ScenarioError::Invalid { field, reason } => match bounds::line_of(text, &field) {
-                Some(line) => ScenarioError::InvalidLine {
-                    line,
-                    field,
-                    reason,
-                },
-                None => ScenarioError::Invalid { field, reason },
-            },
-            error => error,
-        })?;
-        Ok(scenario)
-    }
-
-    /// From a TOML file.
-    pub fn from_file(file: &Path) -> Result<Self, ScenarioError> {
-        let text = read_bounded(file, FILE_BYTES_MAX)?;
-        let mut scenario = Self::from_toml(&text).map_err(|source| ScenarioError::InFile {
-            file: file.to_owned(),
-            source: Box::new(source),
-        })?;
-        scenario.read_traces(file.parent().unwrap_or(Path::new(".")))?;
-        Ok(scenario)
-    }
-
     /// Obeys a steering document from here on.
     pub fn steer(&mut self, document: Document) {
         let flow = Flow::new("lab", Urgency::Bulk);
@@ -235,46 +190,6 @@ impl Scenario {
             flow,
         });
         self.steering = Some(document);
-    }
-
-    /// Reads CSV traces, and looks for trace files beside the scenario's file.
-    fn read_traces(&mut self, folder: &Path) -> Result<(), ScenarioError> {
-        for interface in &mut self.interfaces {
-            for half in [&mut interface.to_server, &mut interface.to_client] {
-                match &mut half.rate {
-                    RateSpec::Trace { file, .. } => *file = beside(folder, file),
-                    RateSpec::Csv(file) => {
-                        let file = beside(folder, file);
-                        half.read_csv(&file)?;
-                    }
-                    RateSpec::Mbit(_) | RateSpec::Steps(_) | RateSpec::Loaded(_) => {}
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses what cannot be run.
-    pub fn check(&self) -> Result<(), ScenarioError> {
-        bounds::check(self)
-            .map_err(|OutOfBounds { field, reason }| ScenarioError::Invalid { field, reason })
-    }
-
-    /// Refuses what runs in virtual time alone.
-    pub(crate) fn check_for_kernel(&self) -> Result<(), ScenarioError> {
-        let given = [
-            ("mix", self.mix.is_some()),
-            ("background", self.background.is_some()),
-            ("buffers", self.buffers.is_some()),
-            ("trunk_mbit", self.trunk_mbit.is_some()),
-        ];
-        match given.into_iter().find(|field| field.1) {
-            None => Ok(()),
-            Some((field, _)) => Err(ScenarioError::Invalid {
-                field: field.to_owned(),
-                reason: "runs in virtual time only; for example braid lab run FILE".to_owned(),
-            }),
-        }
     }
 
     pub fn limit(&self) -> Duration {
@@ -380,36 +295,4 @@ impl Interface {
             Direction::Download => &self.to_client,
         }
     }
-}
-
-/// A scenario that cannot be run; the writer of the file is at fault.
-#[derive(Debug, thiserror::Error)]
-pub enum ScenarioError {
-    /// With line and example.
-    #[error("{0}")]
-    Toml(String),
-    #[error("{field}: {reason}")]
-    Invalid { field: String, reason: String },
-    #[error("line {line}: {field}: {reason}")]
-    InvalidLine {
-        line: usize,
-        field: String,
-        reason: String,
-    },
-    #[error("{}: {source}", file.display())]
-    InFile {
-        file: PathBuf,
-        source: Box<ScenarioError>,
-    },
-    #[error("cannot read {}: {source}", file.display())]
-    Read {
-        file: PathBuf,
-        source: std::io::Error,
-    },
-    #[error("{}: {source}", file.display())]
-    Csv { file: PathBuf, source: CsvError },
-    #[error("{}: a CSV trace is read with its scenario file only", .0.display())]
-    CsvUnread(PathBuf),
-    #[error("{} is not a Mahimahi trace: {source}", file.display())]
-    Trace { file: PathBuf, source: TraceError },
 }

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use crate::figures::Figure;
-use crate::host::Mechanisms;
 use crate::identity::Identity;
+use crate::mechanisms::Mechanisms;
 use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
 use crate::world;
 

@@ -11,13 +11,13 @@ use multipath::steering_rules::{AccessTerms, Document, Flow, Match, Mode, Rule, 
 
 use crate::exhibit::Drawn;
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::plot::{Axis, Lines};
 use crate::report::{BIN, RunReport, mbit_within};
 use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
+use crate::seed::derive_seed;
 use crate::steered::Steered;
-use crate::world::derive_seed;
 
 const WIFI: &str = "wifi";
 const LTE: &str = "lte";

@@ -9,7 +9,7 @@ mod steering;
 pub(crate) mod versions;
 pub(crate) mod yardstick;
 
-use crate::all::Experiment;
+use crate::task::Experiment;
 
 /// All of them, in the order of the report.
 pub fn experiments() -> Vec<Experiment> {

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::figures::{Figure, table};
 
 /// The notes are printed for people only.

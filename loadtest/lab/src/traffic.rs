@@ -7,57 +7,20 @@
 //!
 //! Vitals: see [`crate::journal`].
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use bytes::Bytes;
 use noq_proto::{Connection, Dir, ReadError, ReadableError, StreamId, WriteError};
 
 use crate::chaos::{ChaosApplication, Plan};
 use crate::journal::{VitalsClient, VitalsServer};
 use crate::mix::{MixApplication, Noted};
+use crate::pattern::{TrafficError, matches_pattern, pattern_from};
 use crate::report::Timeline;
 use crate::scenario::{Direction, Scenario, Vitals};
 use crate::thin::ThinApplication;
 
-/// Length of the repeated pattern; prime, so that a chunk at a wrong offset differs.
-const PATTERN_BYTES: usize = 65_521;
 /// Most bytes taken from a stream in one read.
 const READ_BYTES_MAX: usize = 1 << 20;
-
-fn pattern() -> &'static Bytes {
-    static PATTERN: OnceLock<Bytes> = OnceLock::new();
-    PATTERN.get_or_init(|| {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let bytes: Vec<u8> = (0..PATTERN_BYTES)
-            .map(|_| {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                (state >> 56) as u8
-            })
-            .collect();
-        Bytes::from(bytes)
-    })
-}
-
-/// The next bytes of a stream of `total` bytes at `offset`; some, not all.
-pub(crate) fn pattern_from(offset: u64, total: u64) -> Bytes {
-    let from = (offset % PATTERN_BYTES as u64) as usize;
-    let left = usize::try_from(total.saturating_sub(offset)).unwrap_or(usize::MAX);
-    pattern().slice(from..from + left.min(PATTERN_BYTES - from))
-}
-
-/// The peers' data did not arrive as it was sent: a bug of the transport.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TrafficError {
-    #[error("stream {0} delivered wrong bytes at offset {1}")]
-    WrongBytes(u64, u64),
-    #[error("stream {0} ended at {1} instead of {2}")]
-    WrongLength(u64, u64, u64),
-    #[error("stream {0} was reset")]
-    Reset(u64),
-}
 
 #[derive(Debug)]
 struct Sending {
@@ -139,20 +102,6 @@ impl Receiving {
         let _ = chunks.finalize();
         outcome
     }
-}
-
-pub(crate) fn matches_pattern(offset: u64, bytes: &[u8]) -> bool {
-    let mut from = (offset % PATTERN_BYTES as u64) as usize;
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let len = rest.len().min(PATTERN_BYTES - from);
-        if rest[..len] != pattern()[from..from + len] {
-            return false;
-        }
-        rest = &rest[len..];
-        from = 0;
-    }
-    true
 }
 
 /// The client's or the server's application.

@@ -8,9 +8,10 @@ use testkit::link::{Link, Rate, Verdict};
 
 use crate::bounds::SECONDS_MAX;
 use crate::oracle::{AHEAD, AHEAD_SLOW, PACKETS_MIN};
+use crate::packet::LINK_MTU_BYTES;
 use crate::report::{BIN, LinkReport, RunReport, Timeline, percentile, sorted};
-use crate::scenario::{Direction, Half, Interface, LINK_MTU_BYTES, Scenario, ScenarioError};
-use crate::world::derive_seed;
+use crate::scenario::{Direction, Half, Interface, Scenario, ScenarioError};
+use crate::seed::derive_seed;
 
 /// Time after a change of a link within which gaps are counted.
 pub(crate) const GAP_WINDOW: Duration = Duration::from_secs(10);

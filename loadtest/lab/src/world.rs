@@ -12,10 +12,13 @@ use std::time::{Duration, Instant};
 
 use crate::address::{self, Generation};
 use crate::beside;
-use crate::host::{Host, HostError, Mechanisms, Outgoing};
+use crate::host::{Host, HostError, Outgoing};
 use crate::identity::Identity;
+use crate::mechanisms::Mechanisms;
+use crate::packet::IP_UDP_HEADER_BYTES;
 use crate::report::{CompetitorReport, RunReport, percentile, sorted};
-use crate::scenario::{AddressChange, Direction, IP_UDP_HEADER_BYTES, Scenario, ScenarioError};
+use crate::scenario::{AddressChange, Direction, Scenario, ScenarioError};
+use crate::seed::derive_seed;
 use crate::wire::{Bulk, GAP_WINDOW, Wire};
 use bytes::BytesMut;
 
@@ -129,14 +132,6 @@ fn trace_bins(report: &RunReport) {
         let kbit = link.bins.iter().map(|bytes| bytes * 8 / 100);
         eprintln!("{} kbit/s {:?}", link.name, kbit.collect::<Vec<u64>>());
     }
-}
-
-/// Independent seeds from one (SplitMix64).
-pub fn derive_seed(seed: u64, index: u64) -> u64 {
-    let mut z = seed.wrapping_add((index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 impl World {

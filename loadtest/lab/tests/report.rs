@@ -6,12 +6,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use lab::all::ReportOptions;
 use lab::exhibit::Section;
 use lab::mix::{Background, Mix};
 use lab::references::{self, Standing};
 use lab::scenario::{Buffers, Controller, Direction, Half, Interface, Scenario, ScenarioError};
-use lab::{Identity, Mechanisms, run, studies};
+use lab::{Identity, Mechanisms, ReportOptions, run, studies};
 
 fn options(out: &Path, only: &str) -> ReportOptions {
     ReportOptions {

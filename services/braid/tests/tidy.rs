@@ -36,14 +36,10 @@ const LINES_MAX: usize = 500;
 const LINES_FEW: usize = 450;
 
 /// Long files, with the reason why each is one file.
-const LONG: [(&str, &str); 19] = [
+const LONG: [(&str, &str); 18] = [
     (
         "services/gateway/src/from_applications/dns.rs",
         "one door: the clients' sockets, the stream to the resolver, and the relay between them",
-    ),
-    (
-        "loadtest/lab/src/chaos.rs",
-        "one plan: what both ends do with each stream, and what they may find of it",
     ),
     (
         "loadtest/lab/src/host.rs",

@@ -5,11 +5,11 @@ use super::{
     fairness, queueing_rtts,
 };
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::report::mean;
 use crate::runner::Runner;
 use crate::scenario::{Controller, Interface, Scenario};
-use crate::world::derive_seed;
+use crate::seed::derive_seed;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Outcome, QUEUEING_MAX_RTTS, RATE_MBIT, RTT_MS, Setting};
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::report::{LinkReport, mbit_within, percentile, sorted};
 use crate::runner::Runner;
 use crate::scenario::{Interface, RateSpec};

@@ -3,10 +3,10 @@
 use ::fluid::{Experiment, Run, settling_s};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{EXPERIMENTS, read, solve};
-use crate::command::LabError;
+use super::experiments::{EXPERIMENTS, read, solve};
+use crate::error::LabError;
 use crate::figures::Figure;
-use crate::references;
+use crate::references::published;
 
 /// Duration of the run that is timed; the paper's way takes just under nine minutes.
 const TIMED_S: f64 = 540.0;
@@ -46,14 +46,6 @@ pub(super) fn of(experiment: &Experiment, run: &Run) -> Vec<Figure> {
         experiment.network.stability(),
     ));
     rows
-}
-
-/// A published value, within a tolerance.
-fn published(id: &str, unit: &'static str, tolerance: f64, measured: f64) -> Figure {
-    match references::figure(id) {
-        Some(reference) => Figure::within(id, unit, reference, tolerance, measured),
-        None => Figure::shown(id, unit, None, measured),
-    }
 }
 
 /// "The entire trajectory is completed in just under 9 minutes."

@@ -11,7 +11,7 @@ use crate::exhibit::Exhibit;
 use crate::figures::Figure;
 use crate::plot::{Axis, Lines};
 use crate::report::mean;
-use crate::world::derive_seed;
+use crate::seed::derive_seed;
 
 const K: u32 = 7;
 const T_KA_MS: u64 = 60;

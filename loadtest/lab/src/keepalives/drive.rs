@@ -12,7 +12,7 @@ use crate::exhibit::Exhibit;
 use crate::figures::Figure;
 use crate::plot::{Axis, Lines};
 use crate::report::mean;
-use crate::world::derive_seed;
+use crate::seed::derive_seed;
 
 const CARRIERS: usize = 3;
 const CHECK: Check = Check {

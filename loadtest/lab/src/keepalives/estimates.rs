@@ -2,11 +2,11 @@
 
 use path_probe::{AsymmetricEwma, Check, Ewma, OneWayLoss, tau_of_alpha, timeliness};
 
-use super::published;
 use super::tunnel::{Seen, Tunnel};
 use crate::exhibit::Exhibit;
 use crate::figures::Figure;
 use crate::plot::{Axis, Lines};
+use crate::references::published;
 
 const ALPHAS: [(f64, &str); 4] = [
     (0.8, "alpha_08"),

@@ -5,9 +5,9 @@ use path_probe::{
     responsiveness_avg_s,
 };
 
-use super::published;
 use crate::exhibit::Exhibit;
 use crate::plot::{Axis, Lines, Marker};
+use crate::references::published;
 
 /// Section 4.3: the paper's example.
 const PAPER: Target = Target {

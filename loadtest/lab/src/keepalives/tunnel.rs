@@ -10,8 +10,8 @@ use path_probe::{
 };
 use testkit::link::{Link, LinkConfig, Loss, Verdict};
 
-use crate::scenario::IP_UDP_HEADER_BYTES;
-use crate::world::derive_seed;
+use crate::packet::IP_UDP_HEADER_BYTES;
+use crate::seed::derive_seed;
 
 const RATE_BIT_S: f64 = 10e6;
 /// The server's clock is ahead of the client's; nothing may depend on it.

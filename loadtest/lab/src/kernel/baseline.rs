@@ -12,11 +12,13 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use super::bed::{Bed, KernelError, KernelReport, Receipt};
 use super::network::{SERVER_IP, client_ip, device_name};
 use super::transfer::{receive, send};
-use crate::scenario::{Direction, Scenario};
+use crate::scenario::{Direction, Interface, RateSpec, Scenario};
 
 /// Where the receiver listens.
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_IP), 5201);
 const BACKLOG: i32 = 16;
+/// The kernel's congestion controls that are compared; those that it lacks are left out.
+const CONGESTIONS: [&str; 3] = ["cubic", "bbr", "reno"];
 
 /// One of the kernel's transports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,4 +132,30 @@ async fn connect(transport: Transport, congestion: &str) -> std::io::Result<TcpS
     TcpSocket::from_std_stream(socket.into())
         .connect(SERVER)
         .await
+}
+
+/// The same transfer over the link that carries most until the end.
+pub(super) fn best_alone(scenario: &Scenario) -> Scenario {
+    let mut alone = scenario.clone();
+    let capacity = |interface: &Interface| {
+        let half = interface.half(scenario.direction);
+        match (half.changes.is_empty(), &half.rate) {
+            (true, RateSpec::Mbit(mbit)) => *mbit,
+            _ => 0.0,
+        }
+    };
+    let best = scenario
+        .interfaces
+        .iter()
+        .max_by(|a, b| capacity(a).total_cmp(&capacity(b)));
+    alone.interfaces = best.into_iter().cloned().collect();
+    alone
+}
+
+/// Congestion controls of the comparison that the kernel has.
+pub(super) fn available_congestions() -> Vec<&'static str> {
+    let all = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")
+        .unwrap_or_default();
+    let has = |name: &&str| all.split_whitespace().any(|one| one == *name);
+    CONGESTIONS.into_iter().filter(has).collect()
 }

@@ -4,17 +4,18 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::baseline::{self, Transport};
+use super::baseline::{self, Transport, available_congestions, best_alone};
 use super::bed::{Kept, KernelError, KernelReport};
 use super::compare::{Comparison, believed, compare, scenarios, shortened};
-use super::exhibit::refusal;
 use super::identities::Identities;
+use super::permission::refusal;
 use super::{budget, product, speed, transfer, yardstick};
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
+use crate::packet::HEADER_SHARE;
 use crate::rival;
-use crate::scenario::{HEADER_SHARE, Interface, RateSpec, Scenario};
+use crate::scenario::Scenario;
 use crate::selection::Selection;
 
 use crate::wire::NOT_COMPLETED;
@@ -29,8 +30,6 @@ const BASELINE_SCENARIOS: u32 = 1;
 const WITHIN_MIN: f64 = 5.0;
 /// Least rate of the emulator, in Mbit/s, when the links limit nothing.
 const UNLIMITED_MBIT_MIN: f64 = 1000.0;
-/// The kernel's congestion controls that are compared; those that it lacks are left out.
-const CONGESTIONS: [&str; 3] = ["cubic", "bbr", "reno"];
 /// Flows of the product's table beside one.
 const FLOWS: u32 = 8;
 
@@ -459,30 +458,4 @@ impl Session<'_> {
             ExitCode::FAILURE
         })
     }
-}
-
-/// The same transfer over the link that carries most until the end.
-pub(super) fn best_alone(scenario: &Scenario) -> Scenario {
-    let mut alone = scenario.clone();
-    let capacity = |interface: &Interface| {
-        let half = interface.half(scenario.direction);
-        match (half.changes.is_empty(), &half.rate) {
-            (true, RateSpec::Mbit(mbit)) => *mbit,
-            _ => 0.0,
-        }
-    };
-    let best = scenario
-        .interfaces
-        .iter()
-        .max_by(|a, b| capacity(a).total_cmp(&capacity(b)));
-    alone.interfaces = best.into_iter().cloned().collect();
-    alone
-}
-
-/// Congestion controls of the comparison that the kernel has.
-pub(super) fn available_congestions() -> Vec<&'static str> {
-    let all = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")
-        .unwrap_or_default();
-    let has = |name: &&str| all.split_whitespace().any(|one| one == *name);
-    CONGESTIONS.into_iter().filter(has).collect()
 }

@@ -7,11 +7,12 @@ use serde::Serialize;
 use super::bed::{KernelError, KernelReport};
 use super::identities::Identities;
 use super::transfer;
-use crate::host::Mechanisms;
 use crate::identity::Identity;
+use crate::mechanisms::Mechanisms;
 use crate::pals::{self, Case, Reading, Setting};
 use crate::report::{RunReport, mean};
 use crate::scenario::{Controller, Direction, Half, LossSpec, RateSpec, Scenario};
+use crate::seed::derive_seed;
 use crate::{figure6, rival, world};
 
 /// Length of a transfer at full capacity: real time is dear.
@@ -79,7 +80,7 @@ pub fn compare(
         .map(|draw| {
             let mut scenario = scenario.clone();
             if draw > 0 {
-                scenario.seed = world::derive_seed(scenario.seed, draw);
+                scenario.seed = derive_seed(scenario.seed, draw);
             }
             world::run(&scenario, identity, Mechanisms::default())
         });

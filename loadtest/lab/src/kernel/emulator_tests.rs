@@ -13,7 +13,8 @@ use super::bed::{Bed, KernelReport};
 use super::namespace::{Namespace, permitted};
 use super::network::{SERVER_IP, client_ip, device_name};
 use super::priority::{self, Role};
-use crate::scenario::{Controller, Direction, IP_UDP_HEADER_BYTES, Interface, LossSpec, Scenario};
+use crate::packet::IP_UDP_HEADER_BYTES;
+use crate::scenario::{Controller, Direction, Interface, LossSpec, Scenario};
 use crate::wire::{Bulk, Wire};
 
 const DELAY: usize = 0;

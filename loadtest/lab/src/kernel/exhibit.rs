@@ -5,17 +5,15 @@ mod packets;
 
 use serde::{Deserialize, Serialize};
 
-use super::baseline::{self, Transport};
+use super::baseline::{self, Transport, available_congestions, best_alone};
 use super::bed::{KernelError, KernelReport};
-use super::command::{available_congestions, best_alone};
 use super::compare::{believed, shortened};
 use super::identities::Identities;
-use super::namespace::permitted;
+use super::permission::refusal;
 use super::transfer;
 use super::yardstick as of_yardstick;
-use crate::all::{Experiment, Task};
-use crate::command::LabError;
 use crate::drive::Environment;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Section, Table};
 use crate::figures::Figure;
 use crate::lte::{self as of_lte, Links};
@@ -24,6 +22,7 @@ use crate::plot::{Axis, Boxes, Lines};
 use crate::references;
 use crate::report::mean;
 use crate::scenario::{Controller, Direction, Scenario};
+use crate::task::{Experiment, Task};
 
 /// Runs are made again until the machine keeps up, at most so often.
 const ATTEMPTS: u32 = 3;
@@ -57,17 +56,6 @@ pub(crate) fn experiments() -> Vec<Experiment> {
             run: packets::run,
         },
     ]
-}
-
-/// Why kernel time cannot run here, if it cannot; an error where it must.
-pub(crate) fn refusal() -> Result<Option<String>, LabError> {
-    match permitted() {
-        Ok(()) => Ok(None),
-        Err(error) if std::env::var_os("BRAID_REQUIRE_NETNS").is_none() => {
-            Ok(Some(error.to_string()))
-        }
-        Err(error) => Err(KernelError::from(error).into()),
-    }
 }
 
 /// One transport's runs: goodput in Mbit/s and efficiency in percent.

@@ -17,7 +17,8 @@ use std::net::Ipv4Addr;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 use super::namespace::{Namespace, NamespaceError};
-use crate::scenario::{INTERFACES_MAX, LINK_MTU_BYTES};
+use crate::address::INTERFACES_MAX;
+use crate::packet::LINK_MTU_BYTES;
 
 /// The server's address, reached over every path.
 pub const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 71, 255, 1);

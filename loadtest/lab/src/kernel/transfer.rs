@@ -16,8 +16,8 @@ use tunnel::{
 use super::bed::{Bed, KernelError, KernelReport, Receipt};
 use super::identities::{Identities, SERVER_NAME};
 use super::network::{SERVER_IP, client_ip, device_name};
+use crate::pattern::{matches_pattern, pattern_from};
 use crate::scenario::{Direction, Scenario};
-use crate::traffic::{matches_pattern, pattern_from};
 
 /// Where the server listens.
 pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_IP), 4433);

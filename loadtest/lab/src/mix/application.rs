@@ -5,9 +5,9 @@ use std::time::Duration;
 use noq_proto::{Connection, Dir, ReadError, StreamId, WriteError};
 
 use super::{HEAD_BYTES, Message, Mix};
+use crate::pattern::{TrafficError, matches_pattern, pattern_from};
 use crate::report::Timeline;
 use crate::scenario::{Direction, Scenario};
-use crate::traffic::{TrafficError, matches_pattern, pattern_from};
 
 /// Bytes of a request: the number of the object.
 const REQUEST_BYTES: usize = 2;

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use super::machine;
-use crate::all::{Finished, ReportOptions};
-use crate::exhibit::{Exhibit, Section, Table};
+use crate::exhibit::{Exhibit, Finished, Section, Table};
 use crate::figures::{Figure, Goal};
+use crate::options::ReportOptions;
 use crate::plot::csv_field;
 use crate::references::{self, Standing};
 

@@ -1,11 +1,11 @@
 //! The plan's rates beside the packet simulator: the transport that ships, over links as the
 //! accesses are.
 
-use super::file::{Group, Plan};
+use super::file::{Group, Plan, fault, read};
 use super::model;
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::figures::Figure;
-use crate::host::Mechanisms;
+use crate::mechanisms::Mechanisms;
 use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, Interface, Scenario};
 use crate::world;
@@ -51,7 +51,7 @@ const NETWORKS: [(&str, &str); 6] = [
 pub(super) fn rows(runner: &Runner, seed: u64) -> Result<Vec<Figure>, LabError> {
     let mut rows = Vec::new();
     for (name, text) in NETWORKS {
-        let plan = super::read(name, text)?;
+        let plan = read(name, text)?;
         rows.extend(of(runner, name, &plan, seed)?);
     }
     Ok(rows)
@@ -66,7 +66,7 @@ pub(super) fn of(
     seed: u64,
 ) -> Result<Vec<Figure>, LabError> {
     let plan = &alone_of(plan);
-    let expected = model::solve(plan).map_err(|error| super::fault(name, error))?;
+    let expected = model::solve(plan).map_err(|error| fault(name, error))?;
     let widest = plan
         .access
         .iter()

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use ::fluid::{Capacity, Network, NoEquilibrium, Resource, Route, Source, equilibrium};
 
 use super::file::{Access, Plan};
-use super::model::usable;
+use crate::packet::HEADER_SHARE;
 
 pub(super) const HOURS: usize = 24;
 
@@ -30,6 +30,11 @@ pub(super) struct Offer {
     pub(super) gateway_mbit: f64,
     /// Traffic of others, in all cells together.
     pub(super) background_mbit: f64,
+}
+
+/// Payload that an access carries, by its rate.
+pub(super) fn usable(access: &Access) -> f64 {
+    access.rate_mbit * (1.0 - access.loss) * HEADER_SHARE
 }
 
 /// Part of the hour that belongs to the busy hours.

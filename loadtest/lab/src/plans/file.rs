@@ -1,7 +1,11 @@
 //! A plan from a TOML file. Each error names line, field and an example.
 
-use ::fluid::{FileError, Invalid};
+use std::path::PathBuf;
+
+use ::fluid::{FileError, Invalid, NoEquilibrium};
 use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
 
 /// Subsets of accesses are enumerated, so there are few.
 pub(super) const ACCESSES_MAX: usize = 5;
@@ -148,8 +152,24 @@ const EXAMPLES: [(&str, &str); 20] = [
     ("hours_per_day", "hours_per_day = 24.0"),
 ];
 
+/// A plan from the text of the file `name`.
+pub(super) fn read(name: &str, text: &str) -> Result<Plan, LabError> {
+    Plan::from_toml(text).map_err(|source| LabError::Fluid {
+        file: PathBuf::from(name),
+        source: Box::new(source),
+    })
+}
+
+/// Why the plan of the file `name` has no outcome.
+pub(super) fn fault(name: &str, error: NoEquilibrium) -> LabError {
+    LabError::Fluid {
+        file: PathBuf::from(name),
+        source: Box::new(error),
+    }
+}
+
 impl Plan {
-    pub(super) fn from_toml(text: &str) -> Result<Self, FileError> {
+    fn from_toml(text: &str) -> Result<Self, FileError> {
         let plan: Self =
             toml::from_str(text).map_err(|error| FileError::of_toml(text, &error, &EXAMPLES))?;
         plan.check()

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::day::{self, HOURS, Offer};
 use super::file::{Access, Plan, Split};
-use crate::scenario::HEADER_SHARE;
+use crate::packet::HEADER_SHARE;
 
 /// Rounds in which loads are balanced.
 const ROUNDS_MAX: u32 = 20_000;
@@ -92,11 +92,6 @@ pub(super) struct GroupOutcome {
     pub(super) alone_mbit: f64,
     pub(super) gb_per_patient_month: f64,
     pub(super) price_per_patient_month: f64,
-}
-
-/// Payload that an access carries, by its rate.
-pub(super) fn usable(access: &Access) -> f64 {
-    access.rate_mbit * (1.0 - access.loss) * HEADER_SHARE
 }
 
 /// Bytes on the wire by bytes of payload: headers, and what is sent again.
@@ -360,7 +355,7 @@ fn outcome(plan: &Plan, parts: &[Part], reached: &[f64], day: Day) -> Outcome {
         let alone = plan
             .accesses_of(group)
             .into_iter()
-            .map(|it| usable(&plan.access[it]));
+            .map(|it| day::usable(&plan.access[it]));
         groups.push(GroupOutcome {
             name: group.name.clone(),
             patients: group.count,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::axis::Axis;
-use super::csv_field;
+use super::csv::csv_field;
 use super::svg::{self, Area, Canvas, INK, WIDTH};
 
 const HEIGHT: f64 = 340.0;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::csv_field;
+use super::csv::csv_field;
 use super::svg::{self, Canvas, WIDTH};
 
 const ROW: f64 = 26.0;

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::axis::{Axis, Fitted};
-use super::svg::{self, Area, Canvas, WIDTH};
-use super::{POINTS_MAX, csv_field};
+use super::csv::csv_field;
+use super::svg::{self, Area, Canvas, POINTS_MAX, WIDTH};
 
 const HEIGHT: f64 = 300.0;
 

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::axis::Axis;
-use super::svg::{self, Area, Canvas, INK, WIDTH};
-use super::{POINTS_MAX, csv_field};
+use super::csv::csv_field;
+use super::svg::{self, Area, Canvas, INK, POINTS_MAX, WIDTH};
 
 const PLANE: f64 = 440.0;
 const SHADES: f64 = 24.0;

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use super::axis::Fitted;
 
+/// Points of one series that are drawn; a longer series is thinned before it is drawn.
+pub(crate) const POINTS_MAX: usize = 2_000;
 /// Width of every chart, in pixels of the picture.
 pub(crate) const WIDTH: f64 = 640.0;
 /// Okabe and Ito, darkest first; the yellow is left out, for it does not show on white.

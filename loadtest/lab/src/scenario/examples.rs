@@ -2,7 +2,7 @@
 
 use fluid::FileError;
 
-use super::ScenarioError;
+use super::error::ScenarioError;
 
 /// By field; the first one stands for all others.
 const EXAMPLES: [(&str, &str); 28] = [

@@ -1,7 +1,7 @@
 //! One direction of a link as a scenario has it: rate, delay, loss, queue and state, and the traces
 //! that a rate may come from.
 
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use testkit::link::{LinkConfig, Loss, Rate, Trace, queue_of_one_bdp};
 
-use super::{FILE_BYTES_MAX, LINK_MTU_BYTES, ScenarioError};
+use super::error::ScenarioError;
+use super::text::{FILE_BYTES_MAX, read_bounded};
 use crate::csv_trace::CsvTrace;
+use crate::packet::LINK_MTU_BYTES;
 
 const TRACE_BYTES_MAX: u64 = 256 << 20;
 /// Longest trace; times beyond could not be counted.
@@ -193,32 +195,6 @@ pub fn load_trace(file: &Path) -> Result<Trace, ScenarioError> {
         return Err(ScenarioError::Read { file, source });
     }
     Ok(trace)
-}
-
-/// A file named relative to the scenario's folder, or else to the working directory.
-pub(super) fn beside(folder: &Path, file: &Path) -> PathBuf {
-    let near = folder.join(file);
-    if near.exists() { near } else { file.to_owned() }
-}
-
-/// The text of a regular file of at most so many bytes.
-pub(crate) fn read_bounded(file: &Path, bytes_max: u64) -> Result<String, ScenarioError> {
-    let read = || {
-        // Opening a pipe would wait for its writer.
-        if !std::fs::metadata(file)?.is_file() {
-            return Err(io::Error::other("it is not a regular file"));
-        }
-        let mut text = String::new();
-        let mut bounded = std::fs::File::open(file)?.take(bytes_max + 1);
-        if bounded.read_to_string(&mut text)? as u64 > bytes_max {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        Ok(text)
-    };
-    read().map_err(|source| ScenarioError::Read {
-        file: file.to_owned(),
-        source,
-    })
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]

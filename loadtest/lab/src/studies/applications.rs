@@ -5,13 +5,13 @@ mod traffic;
 
 use std::path::Path;
 
-use crate::all::{Experiment, Task};
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Section, Table};
 use crate::figures::Figure;
 use crate::plot::{Axis, Boxes, Heat};
 use crate::references;
 use crate::studies::versions::two;
+use crate::task::{Experiment, Task};
 use multipath::steering_rules::Mode;
 
 use cells::{CellRuns, Quantile, Transport};

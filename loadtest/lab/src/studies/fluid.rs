@@ -1,8 +1,8 @@
 //! Fluid model of a convoy, figures 4 to 17, and the plan of an operator that uses the same model.
 
-use crate::all::{Experiment, Task};
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Section};
+use crate::task::{Experiment, Task};
 use crate::{fluids, plans};
 
 pub(super) fn experiments() -> Vec<Experiment> {

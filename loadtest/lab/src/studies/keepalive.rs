@@ -1,8 +1,8 @@
 //! Keepalive and selection of the access: figures 7 to 11, 16 to 18 and 21 to 24.
 
-use crate::all::Experiment;
 use crate::exhibit::Section;
 use crate::keepalives;
+use crate::task::Experiment;
 
 pub(super) fn experiments() -> Vec<Experiment> {
     vec![Experiment {

@@ -5,9 +5,9 @@ mod drives;
 mod recorded;
 mod visits;
 
-use crate::all::{Experiment, Task};
 use crate::drive::Environment;
 use crate::exhibit::Section;
+use crate::task::{Experiment, Task};
 
 pub(super) fn experiments() -> Vec<Experiment> {
     let experiment = |id, cost_s, run| Experiment {
@@ -30,9 +30,3 @@ pub(super) fn experiments() -> Vec<Experiment> {
         experiment("lte.recorded", (10, 100), recorded::run),
     ]
 }
-
-pub(super) const DRIVES: &str = "\
-     The paper's data set is not public: drives are drawn by its formulas for SINR and capacity, \
-     with path loss, shadowing that is correlated over the distance, and places of cells that were \
-     fitted to its published statistics. The propagation delay of a link follows its capacity by \
-     the power law through the two points of figure 3.";

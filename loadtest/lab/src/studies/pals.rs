@@ -2,8 +2,7 @@
 
 mod regional;
 
-use crate::all::{Experiment, Task};
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Section, Table};
 use crate::figures::Figure;
 use crate::pals::{self as of_pals, Case, Reading, Setting};
@@ -11,10 +10,11 @@ use crate::plot::{Axis, Boxes, Lines};
 use crate::references;
 use crate::report::{BIN, mean, percentile, sorted};
 use crate::scenario::{Controller, Direction, Scenario};
+use crate::seed::derive_seed;
 use crate::studies::versions::{
     self, BBR, BRAID, BRAID_ONE, CUBIC, NEWRENO, OLIA, QUIC_BBR, QUIC_CUBIC, Ran, Version,
 };
-use crate::world::derive_seed;
+use crate::task::{Experiment, Task};
 
 /// More than any of the compared flows carries in its time.
 const BULK_BYTES: u64 = 100_000_000_000;

@@ -1,10 +1,10 @@
 //! Steering modes, each over the same two links: an experiment of this project.
 
-use crate::all::{Experiment, Task};
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Section};
 use crate::scenario::Direction;
 use crate::steering;
+use crate::task::{Experiment, Task};
 
 pub(super) fn experiments() -> Vec<Experiment> {
     vec![Experiment {

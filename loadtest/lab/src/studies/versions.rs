@@ -1,10 +1,10 @@
 //! Transports that are compared in virtual time: a controller, over one path or over all.
 
-use crate::all::Task;
-use crate::command::LabError;
-use crate::host::Mechanisms;
+use crate::error::LabError;
+use crate::mechanisms::Mechanisms;
 use crate::report::{RunReport, mean};
 use crate::scenario::{Controller, Scenario};
+use crate::task::Task;
 
 /// Which links of a scenario a version uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! The closest open project: its benchmark profiles, and the profiles of its own report.
 
-use crate::all::{Experiment, Task};
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Section, Table};
 use crate::figures::Figure;
 use crate::plot::{Axis, Bar, Bars};
@@ -9,8 +8,9 @@ use crate::references;
 use crate::report::{mean, percentile, sorted};
 use crate::rival as of_rival;
 use crate::scenario::{Controller, Direction, Scenario};
+use crate::seed::derive_seed;
 use crate::studies::versions::{self, Paths, Ran, Version, two};
-use crate::world::derive_seed;
+use crate::task::{Experiment, Task};
 
 /// The profiles, as scenario files.
 const FILES: [(&str, &str); 16] = [

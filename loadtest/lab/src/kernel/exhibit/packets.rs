@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use super::refusal;
-use crate::all::Task;
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::Exhibit;
 use crate::figures::Figure;
 use crate::keepalives::estimates::{self, Curve};
 use crate::kernel::bed::KernelError;
+use crate::kernel::permission::refusal;
 use crate::kernel::prober::{self, Probed};
 use crate::report::{percentile, sorted};
+use crate::task::Task;
 
 const T_KA_MS: u64 = 200;
 /// Tolerance of a sample against the link's round trip: serialisation, timers and the emulator.

@@ -4,13 +4,13 @@ use multipath::steering_rules::{Document, Mode, Rule};
 use serde::{Deserialize, Serialize};
 
 use super::traffic::{self, Application, Pair};
-use crate::all::Task;
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::plot::{Cell, Verdict};
 use crate::report::{RunReport, mean, percentile, sorted};
 use crate::scenario::{Controller, Scenario};
+use crate::seed::derive_seed;
 use crate::studies::versions::{self, Paths, Version};
-use crate::world::derive_seed;
+use crate::task::Task;
 
 /// Length of video and games.
 const SECONDS: (f64, f64) = (8.0, 60.0);

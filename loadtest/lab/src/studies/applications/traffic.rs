@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mix::{Background, Mix};
 use crate::scenario::{Buffers, Controller, Direction, Half, Interface, LossSpec, Scenario};
-use crate::world::derive_seed;
+use crate::seed::derive_seed;
 
 /// Parts of an application with several kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

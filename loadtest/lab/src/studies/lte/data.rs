@@ -1,15 +1,16 @@
 //! The drives themselves: figures 1 to 3, tables 2 and 3.
 
-use crate::all::Task;
-use crate::command::LabError;
+use super::drives::DRIVES;
 use crate::drive::{Drive, Environment};
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Table};
 use crate::lte as of_lte;
 use crate::plot::{Axis, Lines, Marker};
 use crate::references;
 use crate::report::mean;
+use crate::seed::derive_seed;
 use crate::studies::versions::two;
-use crate::world::derive_seed;
+use crate::task::Task;
 
 /// Seconds of a drive whose capacities figure 1 shows.
 const SHOWN_S: usize = 600;
@@ -19,7 +20,7 @@ const SECONDS: usize = 120_000;
 pub(super) fn run(task: &Task<'_>) -> Result<Exhibit, LabError> {
     let title = "Drives: cells, capacities and delay; tables 2 and 3, figures 1 to 3";
     let mut exhibit = Exhibit::new(title, &task.command("lte.dataset"))
-        .note(super::DRIVES)
+        .note(DRIVES)
         .note(
             "The rows with a target assert the generator: the largest deviation from the published \
          means and medians of table 3 (body), from its lower percentiles (tail), and from \

@@ -1,8 +1,7 @@
 //! Downloads on the drives: tables 4 and 5.
 
-use crate::all::Task;
-use crate::command::LabError;
 use crate::drive::Environment;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Table};
 use crate::lte::{self as of_lte, Links};
 use crate::plot::{Axis, Bar, Bars};
@@ -10,6 +9,14 @@ use crate::references;
 use crate::report::{deviation, mean};
 use crate::scenario::{Controller, Direction};
 use crate::studies::versions::{self, Paths, Ran, Version, two};
+use crate::task::Task;
+
+/// How drives come about, for the notes of each experiment on them.
+pub(super) const DRIVES: &str = "\
+     The paper's data set is not public: drives are drawn by its formulas for SINR and capacity, \
+     with path loss, shadowing that is correlated over the distance, and places of cells that were \
+     fitted to its published statistics. The propagation delay of a link follows its capacity by \
+     the power law through the two points of figure 3.";
 
 const CONTROLLERS: [Controller; 5] = [
     Controller::Bbr,
@@ -37,7 +44,7 @@ pub(super) fn run(task: &Task<'_>, environment: Environment) -> Result<Exhibit, 
     };
     let title = format!("40 MB downloads, {name}: {}", table.to_lowercase());
     let points = task.pick(3, 18);
-    let mut exhibit = Exhibit::new(&title, &task.command(&id)).note(super::DRIVES).note(
+    let mut exhibit = Exhibit::new(&title, &task.command(&id)).note(DRIVES).note(
         "sp: one link that always has the best cell's capacity. Case N: the N best cells of each \
          second are up, and the client's system tells of changes; case 1 breaks before it makes. \
          Rows give goodput by capacity as means of all starting points, as the paper's tables do.",

@@ -1,12 +1,12 @@
 //! The same downloads over recorded drives, from any set of Mahimahi files.
 
-use crate::all::Task;
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Table};
 use crate::lte as of_lte;
 use crate::plot::{Axis, Boxes};
 use crate::scenario::{Controller, Direction};
 use crate::studies::versions::two;
+use crate::task::Task;
 
 pub(super) fn run(task: &Task<'_>) -> Result<Exhibit, LabError> {
     let title = "Recorded drives";

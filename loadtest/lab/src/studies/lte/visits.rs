@@ -1,8 +1,8 @@
 //! Single runs over time: figures 6 and 7, and the link that all paths share (figure 4).
 
-use crate::all::Task;
-use crate::command::LabError;
+use super::drives::DRIVES;
 use crate::drive::Environment;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Table};
 use crate::figure6 as of_figure6;
 use crate::figures::Figure;
@@ -12,6 +12,7 @@ use crate::references;
 use crate::report::{BIN, RunReport, mean};
 use crate::scenario::{Controller, Direction, RateSpec, Scenario};
 use crate::studies::versions::{self, BBR, BRAID, CUBIC, two};
+use crate::task::Task;
 
 /// Points of a rate over time: Mbit/s in windows of so many bins.
 fn rates(bins: &[u64], window: usize) -> Vec<(f64, f64)> {
@@ -92,7 +93,7 @@ pub(super) fn figure7(task: &Task<'_>) -> Result<Exhibit, LabError> {
         .find(|scenario| changes_before(scenario, 15.0) >= 2);
     let scenario = changing.or(scenarios.first()).cloned();
     let title = "One run of case 2 on the road: figure 7";
-    let mut exhibit = Exhibit::new(title, &task.command("lte.figure7")).note(super::DRIVES).note(
+    let mut exhibit = Exhibit::new(title, &task.command("lte.figure7")).note(DRIVES).note(
         "The paper shows new paths that take seconds to rise after a handover. Here each link's \
          share and the capacity of the links that are up, in windows of 0.3 s.",
     );

@@ -1,7 +1,6 @@
 //! PALS by region: tables III and IV, figures 7 to 11.
 
-use crate::all::Task;
-use crate::command::LabError;
+use crate::error::LabError;
 use crate::exhibit::{Exhibit, Table};
 use crate::figures::Figure;
 use crate::pals as of_pals;
@@ -11,6 +10,7 @@ use crate::report::mean;
 use crate::studies::versions::{
     self, BBR, BRAID, BRAID_ONE, CUBIC, OLIA, QUIC_CUBIC, Ran, Version,
 };
+use crate::task::Task;
 
 const VERSIONS: [Version; 6] = [QUIC_CUBIC, BRAID_ONE, OLIA, CUBIC, BBR, BRAID];
 /// Charts of the paper by region.
