@@ -3,12 +3,11 @@
 mod errors;
 mod shape;
 
-use serde::Deserialize;
-
 use crate::mobility::{NODE_AHEAD_M_MAX, Segment, Track};
 use crate::network::{Capacity, Decay, Invalid, Network, Resource, Route, Source};
 use crate::solver::{Run, Settings, solve};
 pub use errors::{FileError, line_of};
+pub use shape::Show;
 use shape::{
     EXAMPLES, File, FileFigure, FileNode, FileResource, FileRoute, FileSegment, FileStation,
 };
@@ -46,21 +45,6 @@ pub struct Panel {
     pub show: Show,
     /// Name, and routes whose values are added.
     pub series: Vec<(String, Vec<usize>)>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Show {
-    Rates,
-    Capacities,
-    /// Rates as areas upon each other.
-    Stacked,
-    /// The way, its nodes and the stations.
-    Map,
-    /// The sum of the capacities at each place of the plane.
-    Field,
-    /// The factor of capacity by distance.
-    Decay,
 }
 
 impl Experiment {

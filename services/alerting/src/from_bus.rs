@@ -7,7 +7,7 @@
 mod profiles;
 mod refused;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bus::{Bus, Delivery, Topic, dead_letter};
@@ -21,13 +21,18 @@ use tokio::{sync::Mutex, time::timeout};
 use tracing::Instrument;
 
 use crate::{
-    GROUP, OFFSETS_WITHIN,
     canary::is_canary,
     heard::Heard,
     rule_engines::RuleEngines,
     rules_in_force,
     to_store::{Outcome, Writer},
 };
+
+/// Consumer group of the topic `vitals`.
+pub const GROUP: &str = duty::JUDGING.group;
+
+/// Limit for bus calls about offsets, which only feed metrics. No alert waits longer for them.
+const OFFSETS_WITHIN: Duration = Duration::from_millis(250);
 
 /// Records taken from the bus at once. The rest waits on the bus.
 const BATCH_RECORDS_MAX: usize = 512;

@@ -13,10 +13,10 @@ use tokio::{sync::Notify, time::MissedTickBehavior};
 use vitals::RuleSet;
 
 use crate::{
-    SILENCE_MAX,
     heard::Heard,
     signs::Signs,
     silence_watch::{Known, Worn, assess},
+    turns::SILENCE_MAX,
 };
 
 /// Interval between two rounds.

@@ -34,6 +34,7 @@ pub mod team;
 mod to_bus;
 pub mod to_people;
 mod to_store;
+mod turns;
 mod watermark;
 pub mod zone;
 
@@ -52,17 +53,10 @@ use tokio::sync::Notify;
 pub use service_kit::RunError;
 
 pub use config::Config;
+pub use from_bus::GROUP;
 
-/// Consumer group of the topic `vitals`.
-pub const GROUP: &str = consumer_health::duty::JUDGING.group;
 /// Consumer group of the topic `alerts` that notifies people.
 pub const PEOPLE_GROUP: &str = consumer_health::duty::TELLING.group;
-/// A background loop without a turn for this time counts as stalled. It exceeds the time of all
-/// queries in one turn.
-const SILENCE_MAX: Duration = Duration::from_secs(600);
-
-/// Limit for bus calls about offsets, which only feed metrics. No alert waits longer for them.
-const OFFSETS_WITHIN: Duration = Duration::from_millis(250);
 
 /// Runs until shutdown is requested. Returns when pending work is stored.
 pub async fn run(

@@ -5,15 +5,13 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use contracts::alerts::{Alert, Document};
 use service_kit::{Backoff, Context, Warning};
-use store::{Damaged, Otherwise, PUT_ANEW, QueryError, Said, Store, in_force};
+use store::{
+    Damaged, Otherwise, PUT_ANEW, QueryError, RULES, SILENCE, Said, Store, TEAM, in_force,
+};
 use tokio::sync::watch;
 use vitals::{RuleSet, rules::subjects};
 
-use crate::{
-    documents::{RULES, SILENCE, TEAM},
-    silence::InForce,
-    team::Team,
-};
+use crate::{silence::InForce, team::Team};
 
 /// Interval of the poll for new documents.
 const POLL: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use service_kit::{Backoff, Context};
 use store::Store;
 use tokio::sync::Notify;
 
-use crate::SILENCE_MAX;
+use crate::turns::SILENCE_MAX;
 
 /// Entries of one round. More wait in the store.
 const ROUND_ENTRIES_MAX: usize = 256;

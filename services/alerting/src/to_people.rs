@@ -45,13 +45,16 @@ use tokio::sync::Notify;
 use tracing::Instrument;
 
 use crate::{
-    SILENCE_MAX,
     canary::is_canary,
     routing::{Case, Channels, Router},
     rules_in_force,
+    turns::SILENCE_MAX,
 };
 use config::Options;
 use published::Published;
+
+/// Interval between two looks at the timers.
+const TICK: Duration = Duration::from_millis(500);
 
 /// Alerts taken from the bus at once. More wait there.
 const BATCH_MAX: usize = 64;
@@ -123,7 +126,7 @@ impl People {
         let setup = Setup {
             // The duty is watched from the start of the service.
             level: None,
-            tick: timers::TICK,
+            tick: TICK,
             silence_max: SILENCE_MAX,
             ..Setup::new(duty::TELLING, Level::Failing, "people", BATCH_MAX)
         };

@@ -4,7 +4,7 @@
 use service_kit::Secret;
 use store::{AuditEntry, Role, Scope, Store};
 
-use crate::alerts::Place;
+use crate::place::Place;
 use crate::process::{self, Failure};
 
 #[derive(Debug, clap::Subcommand)]

@@ -13,8 +13,9 @@ use vitals::RuleSet;
 
 use crate::audit::Asker;
 use crate::decisions::put;
-use crate::engines::StoreChoice;
+use crate::place::Place;
 use crate::process::{self, Failure};
+use crate::signed::Signed;
 
 const HOUR_US: f64 = 3_600e6;
 /// Alerts of one list; further ones are counted.
@@ -128,26 +129,6 @@ pub enum TeamCommand {
         #[command(flatten)]
         place: Place,
     },
-}
-
-/// Author and reason of a decision.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Signed {
-    /// Author of the decision.
-    #[arg(long, value_name = "NAME")]
-    pub by: String,
-    /// Reason, stored with the decision.
-    #[arg(long, value_name = "TEXT")]
-    pub reason: String,
-}
-
-#[derive(Debug, Clone, clap::Args)]
-pub struct Place {
-    /// Tenant.
-    #[arg(long, value_name = "ID", default_value = store::DEFAULT_TENANT)]
-    pub tenant: String,
-    #[command(flatten)]
-    pub store: StoreChoice,
 }
 
 impl AlertsCommand {

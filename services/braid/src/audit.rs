@@ -6,7 +6,7 @@ use store::{AuditEntry, AuditQuery, Scope, Store};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::alerts::Place;
+use crate::place::Place;
 use crate::process::{self, Failure};
 
 /// Largest number of entries that are printed.

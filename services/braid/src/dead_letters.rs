@@ -5,25 +5,20 @@
 //! processed the record ignores it. A record that fails again becomes a new dead letter.
 
 mod letter;
+mod reading;
 mod readmit;
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use bus::{Bus, Consumer, Event, Topic};
+use bus::{Bus, Topic};
 use ingest::readmission::Readmission;
 use store::{AuditEntry, Scope};
 
-use crate::alerts::Signed;
 use crate::engines::{BusChoice, Engines, EnginesChoice};
 use crate::process::{self, Failure, say};
+use crate::signed::Signed;
 use letter::{Letter, LetterId};
-
-/// Records taken from the bus at once; further records wait there.
-const BATCH_RECORDS_MAX: usize = 500;
-/// Letters that one command reads, the newest; older ones are counted and left. Many dead letters
-/// mean a fault.
-const LETTERS_MAX: usize = 10_000;
+use reading::{read, unknown};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum DeadLettersCommand {
@@ -235,52 +230,4 @@ async fn replay(
         replayed += 1;
     }
     say(&format!("{replayed} of {} replayed", chosen.len()))
-}
-
-/// All letters up to the topic's present end, and which of them were replayed.
-async fn read(bus: &dyn Bus) -> Result<BTreeMap<LetterId, Letter>, Failure> {
-    let mut reader = bus
-        .read_back(Topic::DeadLetters)
-        .await
-        .map_err(Failure::other)?;
-    let mut letters = BTreeMap::new();
-    let mut replayed = Vec::new();
-    let mut older = 0;
-    while left(&mut reader).await? > 0 {
-        let event = reader.next(BATCH_RECORDS_MAX).await;
-        let Event::Batch(batch) = event.map_err(Failure::other)? else {
-            continue;
-        };
-        for delivery in batch {
-            match letter::read(delivery) {
-                letter::Read::Letter(letter) => {
-                    letters.insert(letter.id, letter);
-                }
-                letter::Read::Note(id) => replayed.push(id),
-            }
-        }
-        while letters.len() > LETTERS_MAX {
-            letters.pop_first();
-            older += 1;
-        }
-    }
-    for id in replayed {
-        if let Some(letter) = letters.get_mut(&id) {
-            letter.replayed = true;
-        }
-    }
-    if older > 0 {
-        eprintln!("{older} older letters are left out");
-    }
-    Ok(letters)
-}
-
-async fn left(reader: &mut Box<dyn Consumer>) -> Result<u64, Failure> {
-    reader.lag().await.map_err(Failure::other)
-}
-
-fn unknown(id: LetterId) -> Failure {
-    Failure::other(format!(
-        "no dead letter {id}; `braid dead-letters list --all` shows them"
-    ))
 }

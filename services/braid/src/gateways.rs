@@ -7,9 +7,10 @@ use dashboard::gateways::{self, Decision, VALID_HOURS_DEFAULT};
 use service_kit::tls::authority::LocalAuthority;
 use store::Scope;
 
-use crate::alerts::{Place, Signed};
 use crate::identity::FOLDER;
+use crate::place::Place;
 use crate::process::{self, Failure};
+use crate::signed::Signed;
 
 const HOUR_US: i64 = 3_600_000_000;
 

@@ -9,10 +9,11 @@ use ingest::release::{Release, To};
 use serde_json::json;
 use store::{AuditEntry, CASES_LISTED_MAX, QuarantineEntry, QuarantineQuery, Scope, Store};
 
-use crate::alerts::{Place, Signed};
 use crate::engines::{Engines, EnginesChoice};
 use crate::moment::{Moment, shown};
+use crate::place::Place;
 use crate::process::{self, Failure, say};
+use crate::signed::Signed;
 
 /// Entries read at once.
 const PAGE: usize = 500;

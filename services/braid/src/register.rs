@@ -6,17 +6,17 @@
 mod enter;
 mod list;
 
-use alerting::rules_then::record_scale;
 use service_kit::ConfigError;
 use service_kit::tls::PeerId;
-use store::{Change, PatientEntry, Scope, Spo2Scale, Store};
+use store::{Change, Scope};
 use vitals::validate_identifier;
 
-use crate::alerts::{Place, Signed};
 use crate::engines::StoreChoice;
 use crate::moment::{Moment, shown};
+use crate::place::Place;
 use crate::process::{self, Failure};
-use enter::Entry;
+use crate::signed::Signed;
+use enter::{Entry, put_patient};
 
 /// Bytes of a patient's name.
 const NAME_BYTES_MAX: usize = 256;
@@ -333,41 +333,6 @@ impl Subcommand {
             }
         }
     }
-}
-
-/// Earlier decisions about the patient stay unless the command names new ones.
-async fn put_patient(
-    store: &dyn Store,
-    tenant: &str,
-    patient: &str,
-    (name, spo2_scale_two): (Option<String>, Option<bool>),
-    change: &Change,
-) -> Result<(), Failure> {
-    let scope = Scope::tenant(tenant);
-    let known = store.patient(&scope, patient).await;
-    let known = known.map_err(Failure::other)?;
-    let is_new = known.is_none();
-    let scale = known.as_ref().map_or(Spo2Scale::One, |it| it.spo2_scale);
-    let entry = PatientEntry {
-        id: patient.to_owned(),
-        tenant: tenant.to_owned(),
-        name: name
-            .or(known.map(|it| it.name))
-            .unwrap_or_else(|| patient.to_owned()),
-        spo2_scale: match spo2_scale_two {
-            Some(true) => Spo2Scale::Two,
-            Some(false) => Spo2Scale::One,
-            None => scale,
-        },
-    };
-    store.put_patient(&entry).await.map_err(Failure::other)?;
-    if is_new || entry.spo2_scale != scale {
-        let scales = (scale, entry.spo2_scale);
-        record_scale(store, tenant, patient, scales, change)
-            .await
-            .map_err(Failure::other)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

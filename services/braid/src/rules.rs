@@ -1,22 +1,24 @@
 //! `braid rules`: shows, checks and tries alert rules before they are in force.
 
 mod replay;
+mod rule_file;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use alerting::documents::RULES;
-use service_kit::ConfigError;
 use service_kit::config::parse_file;
 use store::{DOCUMENTS_MAX, Scope};
 use vitals::RuleSet;
 use vitals::cases::Cases;
 
-use crate::alerts::{Place, Signed};
 use crate::audit::Asker;
 use crate::decisions;
+use crate::place::Place;
 use crate::process::{self, Failure, say};
+use crate::signed::Signed;
+use rule_file::read_rules;
 
 /// Examples for the built-in rules.
 const BUILT_IN_CASES: &str = include_str!("../rules/default-cases.toml");
@@ -239,12 +241,4 @@ fn test(rules: Option<&Path>, cases: Option<&Path>) -> Result<ExitCode, Failure>
     } else {
         ExitCode::FAILURE
     })
-}
-
-fn read_rules(file: Option<&Path>) -> Result<RuleSet, ConfigError> {
-    let Some(file) = file else {
-        return Ok(RuleSet::default_set());
-    };
-    let example = "what `braid rules show` prints";
-    parse_file("rules", file, example, RuleSet::from_json)
 }

@@ -2,22 +2,24 @@
 //! documents of the store.
 
 mod freshness;
+mod newest;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use contracts::alerts::Document as Stored;
 use dashboard::explain::{Described, SUBJECT, explain};
 use store::{DOCUMENTS_MAX, STEERING, Scope};
 use tunnel::steering_rules::{AccessState, Document, Flow, Measurement, Measurements, decide};
 
-use crate::alerts::{Place, Signed};
 use crate::audit::Asker;
 use crate::decisions;
+use crate::place::Place;
 use crate::process::{self, Failure, say, when};
+use crate::signed::Signed;
 
 use freshness::FreshnessCommand;
+use newest::newest;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum SteeringCommand {
@@ -155,32 +157,12 @@ impl SteeringCommand {
     }
 }
 
-/// Conditions on a stored document of steering.
-pub fn check_body(document: &Stored) -> Result<(), Failure> {
-    if document.body.is_empty() {
-        return Ok(());
-    }
-    let checked = Document::from_json(&document.body, STEERING);
-    checked.map(drop).map_err(Failure::other)
-}
-
 /// The document of a file, checked.
 pub fn read(file: &Path) -> Result<Document, Failure> {
     let place = file.display().to_string();
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::other(format!("{place}: {error}")))?;
     Document::from_text(&text, &place).map_err(Failure::other)
-}
-
-/// The newest version, if one was ever put.
-async fn newest(asker: &Asker, place: &Place) -> Result<Option<Stored>, Failure> {
-    let store = place.store.open().await?;
-    asker.reads_steering(&*store, &place.tenant).await?;
-    let scope = Scope::Tenant(place.tenant.clone());
-    let history = store.stored_history(&scope, STEERING, SUBJECT, 1).await;
-    let newest = history.map_err(Failure::other)?.into_iter().next();
-    let newest = newest.map(|stored| stored.document.map_err(Failure::other));
-    newest.transpose()
 }
 
 async fn show(asker: &Asker, place: Place) -> Result<(), Failure> {

@@ -12,23 +12,12 @@ use contracts::identity::administration_service_server::{
     AdministrationServiceServer, SERVICE_NAME as ADMINISTRATION_NAME,
 };
 use contracts::query::query_service_server::{QueryServiceServer, SERVICE_NAME};
-use parking_lot::Mutex;
-use service_kit::{Shutdown, guesses::Guesses};
-use store::{AuditEntry, Store, WriteError};
 use tower::ServiceBuilder;
 
-use crate::Config;
-use crate::attempts::Attempts;
-use crate::from_gateway::{self, CertificateIssuer};
-use crate::live::Live;
-use crate::oidc::Oidc;
-use crate::sessions::{Key, Person, Sessions};
-use crate::to_alerting::Alerting;
-use crate::to_links::Links;
-use crate::tokens::{self, Tokens};
-use viewers::Viewers;
+use crate::from_gateway;
 
 mod administration;
+mod app;
 mod calls;
 mod federated;
 mod guesses;
@@ -37,8 +26,11 @@ mod page;
 mod query;
 mod reason;
 mod sign_in;
+mod sign_in_code;
 mod viewers;
 mod watch;
+
+pub(crate) use app::{App, Clients};
 
 /// Bodies of `/api/*`; a longer one is refused with 413.
 const API_BODY_BYTES_MAX: usize = 4 * 1024;
@@ -47,97 +39,6 @@ const API_BODY_BYTES_MAX: usize = 4 * 1024;
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// A removed account or a changed password ends its sessions within this time.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(15);
-
-/// Clients of the services that are called in the name of people.
-pub(crate) struct Clients {
-    pub alerting: Alerting,
-    /// `None`: no demonstration.
-    pub links: Option<Links>,
-}
-
-pub(crate) struct App {
-    store: Arc<dyn Store>,
-    live: Arc<Live>,
-    clients: Clients,
-    issuer: Option<Arc<CertificateIssuer>>,
-    oidc: Option<Arc<Oidc>>,
-    sessions: Mutex<Sessions>,
-    tokens: Tokens,
-    nobodys_key: Option<serde_json::Value>,
-    attempts: Arc<Mutex<Attempts>>,
-    guesses: Mutex<Guesses>,
-    code: Mutex<Option<sign_in::Code>>,
-    viewers: Viewers,
-    session_us: i64,
-    secure_cookies: bool,
-    trust_forwarded_for: bool,
-    shutdown: Shutdown,
-}
-
-impl App {
-    pub(crate) fn new(
-        config: &Config,
-        store: Arc<dyn Store>,
-        live: Arc<Live>,
-        clients: Clients,
-        issuer: Option<Arc<CertificateIssuer>>,
-        oidc: Option<Arc<Oidc>>,
-        shutdown: Shutdown,
-    ) -> Arc<App> {
-        let session_us = i64::from(config.session_hours) * 3_600_000_000;
-        Arc::new(App {
-            tokens: Tokens::new(Arc::clone(&store), session_us, config.trust_forwarded_for),
-            nobodys_key: tokens::nobodys_key(),
-            store,
-            live,
-            clients,
-            issuer,
-            oidc,
-            sessions: Mutex::default(),
-            attempts: Arc::default(),
-            guesses: Mutex::default(),
-            code: Mutex::new(
-                config
-                    .sign_in_code
-                    .clone()
-                    .map(|code| sign_in::Code::new(code, contracts::now_us())),
-            ),
-            viewers: Viewers::default(),
-            session_us,
-            secure_cookies: config.tls || config.secure_cookies,
-            trust_forwarded_for: config.trust_forwarded_for,
-            shutdown,
-        })
-    }
-
-    /// Writes a row of the audit log before the recorded action happens, so nothing happens
-    /// unrecorded.
-    async fn audit(
-        &self,
-        person: &Person,
-        action: &str,
-        patient: &str,
-        detail: String,
-    ) -> Result<(), WriteError> {
-        let entry = AuditEntry {
-            time_us: contracts::now_us(),
-            tenant: person.tenant.clone(),
-            who: person.name.clone(),
-            action: action.to_owned(),
-            patient: patient.to_owned(),
-            detail,
-        };
-        let entry = entry.because(&person.reason);
-        self.store.append_audit(vec![entry]).await
-    }
-
-    fn is_signed_in(&self, key: &Key) -> bool {
-        self.sessions
-            .lock()
-            .person(key, contracts::now_us())
-            .is_some()
-    }
-}
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     let query = ServiceBuilder::new()

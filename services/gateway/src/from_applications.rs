@@ -23,6 +23,7 @@ mod listeners;
 mod redirected;
 mod refusal;
 mod socks5;
+mod step;
 mod tun;
 
 use std::{
@@ -34,7 +35,7 @@ use std::{
 
 use association::Association;
 use bytes::Bytes;
-use conversation::{Conversation, Dialect, Step, Wanted};
+use conversation::{Conversation, Dialect};
 pub use dns::Dns;
 pub(crate) use dns::resolver;
 pub(crate) use listeners::bind;
@@ -42,6 +43,7 @@ use parking_lot::Mutex;
 pub use redirected::Redirected;
 use refusal::Refusal;
 use service_kit::{Context, DRAIN_LIMIT, Secret, guesses::Guesses};
+use step::{Step, Wanted};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},

@@ -7,10 +7,7 @@
 
 use std::{
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -24,6 +21,7 @@ use tonic::{Code, Status, transport::Channel};
 
 use crate::{
     alarms::Alarms,
+    following::Following,
     intake::Intake,
     journal::{Disk, DiskFile},
     rules_in_force::{Refused, RulesInForce},
@@ -38,20 +36,6 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 const FILE_BYTES_MAX: usize = 8 << 20;
 const FILE: &str = "rules";
 const FILE_NEW: &str = "rules.new";
-
-/// Whether the core reports changes at present. Clones are the same.
-#[derive(Clone, Debug, Default)]
-pub struct Following(Arc<AtomicBool>);
-
-impl Following {
-    pub fn is_on(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    pub fn set(&self, is_on: bool) {
-        self.0.store(is_on, Ordering::Relaxed);
-    }
-}
 
 /// Receives the core's answers from links. Clones are the same.
 #[derive(Clone)]

@@ -4,14 +4,15 @@
 //! An answer means that the samples are on disk in the journal.
 
 mod auth;
+mod caller;
 mod grpc;
 mod http;
 mod line;
 mod time;
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
-use ::http::{HeaderMap, StatusCode, header};
+use ::http::StatusCode;
 use axum::{
     Router,
     extract::{DefaultBodyLimit, Request},
@@ -20,7 +21,7 @@ use axum::{
     routing::post,
 };
 use contracts::vitals::gateway_service_server::GatewayServiceServer;
-use service_kit::{ConfigError, Context, Secret, grpc::Peer};
+use service_kit::{ConfigError, Context, Secret};
 use tokio::net::TcpListener;
 use tonic::service::Routes;
 
@@ -63,22 +64,11 @@ pub fn router<D: Disk>(intake: Arc<Intake<D>>, token: Option<Secret>, context: &
 async fn nothing_here(request: Request) -> Response {
     const THERE_IS: &str =
         "there is POST /v1/samples, POST /v1/falls/cancel and braid.vitals.v1.GatewayService";
-    if is_grpc(request.headers()) {
+    if caller::is_grpc(request.headers()) {
         tonic::Status::unimplemented(THERE_IS).into_http()
     } else {
         (StatusCode::NOT_FOUND, format!("{THERE_IS}\n")).into_response()
     }
-}
-
-/// Address of the sender.
-fn sender(peer: Option<&Peer>) -> Option<IpAddr> {
-    peer.map(|peer| service_kit::network(peer.address.ip()))
-}
-
-fn is_grpc(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 pub(crate) async fn bind(config: &Config) -> Result<TcpListener, ConfigError> {

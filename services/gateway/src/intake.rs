@@ -24,7 +24,7 @@ use crate::{
     alarms::Alarms,
     clock::{CoreClock, Moment},
     edge_rules::EdgeRules,
-    from_ingest::Following,
+    following::Following,
     held::{HELD_ALERTS_MAX, Held, HeldId},
     journal::{AppendError, Condition, Disk, Journal, StageError, Staged},
     rule_states::StateLog,

@@ -13,6 +13,7 @@ pub mod clock;
 pub mod config;
 mod drain;
 pub mod edge_rules;
+pub mod following;
 pub mod from_applications;
 pub mod from_ingest;
 pub mod from_sensors;
@@ -22,6 +23,7 @@ pub mod journal;
 mod parts;
 pub mod rule_states;
 pub mod rules_in_force;
+mod run_error;
 mod sensor_clocks;
 mod serve;
 pub mod steering;
@@ -30,46 +32,14 @@ pub mod to_ingest;
 pub mod to_path_telemetry;
 pub mod to_proxy;
 
-use std::io;
-
-use host_network::TunError;
-use service_kit::{
-    ConfigError, Context, ServiceConfig,
-    grpc::ServeError,
-    tls::{IdentityError, PeerId},
-};
-use tunnel::{Interface, StartError};
+use service_kit::{Context, ServiceConfig};
+use tunnel::Interface;
 
 pub use config::{Config, TunTcp};
+pub use run_error::RunError;
 pub use serve::serve;
 
-use crate::{journal::recovery, parts::Parts};
-
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error("the gateway's certificate: {0}")]
-    Identity(#[from] IdentityError),
-    #[error("{0}")]
-    Certificate(#[from] to_dashboard::CertificateError),
-    #[error("the certificate names {0}, which is no gateway")]
-    NotAGateway(PeerId),
-    #[error("{path}: {source}")]
-    Directory { path: String, source: io::Error },
-    #[error(transparent)]
-    Journal(#[from] recovery::OpenError),
-    #[error("the proxy {proxy}: {source}")]
-    Proxy { proxy: String, source: io::Error },
-    #[error(transparent)]
-    Tunnel(#[from] StartError),
-    #[error("{0}")]
-    Tun(#[from] TunError),
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-    #[error("a task failed: {0}")]
-    Task(#[from] tokio::task::JoinError),
-}
+use crate::parts::Parts;
 
 /// Runs a gateway until shutdown is requested and its work has drained. `interfaces` replace those
 /// of the configuration, for example by emulated links.

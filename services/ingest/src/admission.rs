@@ -264,6 +264,14 @@ fn agree(field: &str, given: &str, known: &str) -> Result<(), Refusal> {
     ))
 }
 
+/// Logs refused entries for which the protocol has no index.
+pub(crate) fn refuse(kind: &'static str, gateway: &GatewayId, refusal: Refusal) -> String {
+    metrics::counter!("braid_ingest_refused_entries_total", "kind" => kind, "reason" => refusal.kind)
+        .increment(1);
+    tracing::warn!(kind, gateway = gateway.id, %refusal, "refused");
+    refusal.reason
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

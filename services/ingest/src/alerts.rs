@@ -24,9 +24,8 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
 
 use crate::{
-    admission::GatewayId,
+    admission::{GatewayId, refuse},
     duplicates::Duplicates,
-    from_gateway::refuse,
     judging::{Alert, At, Judged, Judging, Run},
     newest::Newest,
     to_bus::{Lane, Lanes, NotPublished, Records},

@@ -6,6 +6,7 @@
 
 mod entries;
 pub(crate) mod newer;
+pub(crate) mod server;
 
 use std::{pin::Pin, sync::Arc, time::Instant};
 
@@ -19,7 +20,7 @@ use service_kit::{
     quota::{Quota, Quotas},
     telemetry::{continue_trace, traceparent},
 };
-use store::{CallGuard, Followed, QueryError};
+use store::{CallGuard, Followed};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
@@ -31,7 +32,7 @@ use tracing::Instrument;
 use newer::Upload;
 
 use crate::{
-    admission::{GatewayId, Refusal},
+    admission::GatewayId,
     alerts::{ALERTS_PER_UPLOAD_MAX, Alerts, Answers, Behind},
     answers::{Pending, acknowledge},
     apart::Apart,
@@ -39,7 +40,6 @@ use crate::{
     duplicates::Duplicates,
     gateway_clocks::GatewayClocks,
     judging::{At, Judging},
-    readmission::Readmitted,
     register::Register,
     to_bus::{Lane, Lanes, NotPublished, Records},
 };
@@ -392,16 +392,13 @@ fn continue_first_trace(span: &tracing::Span, samples: &mut [Sample]) {
     }
 }
 
-/// Logs refused entries for which the protocol has no index.
-pub(crate) fn refuse(kind: &'static str, gateway: &GatewayId, refusal: Refusal) -> String {
-    metrics::counter!("braid_ingest_refused_entries_total", "kind" => kind, "reason" => refusal.kind)
-        .increment(1);
-    tracing::warn!(kind, gateway = gateway.id, %refusal, "refused");
-    refusal.reason
-}
-
-/// A gateway may be in anybody's hands, so the details of the store are only logged.
-pub(crate) fn unknown(error: QueryError) -> Status {
-    tracing::warn!(%error, "the register does not answer, so an upload cannot be judged");
-    Status::unavailable("the register of devices does not answer; send again")
+/// Numbers of published entries, and the reasons for the others.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Readmitted {
+    pub samples: usize,
+    pub alerts: usize,
+    pub gaps: usize,
+    /// Entries of no patient, which are kept apart.
+    pub apart: usize,
+    pub refused: Vec<String>,
 }

@@ -20,8 +20,7 @@ use crate::{
     },
     apart::Apart,
     duplicates::Duplicates,
-    from_gateway::unknown,
-    register::{Device, Register},
+    register::{Device, Register, unknown},
 };
 
 /// Streams of one device in a day; samples of further streams are refused. A device has a stream

@@ -142,7 +142,8 @@ pub async fn run(
     };
     let gateways = from_gateway::Gateways::new(register, bus, lanes, revocations, bounds, &context);
     gateways.watch_clocks(&context);
-    let routes = tonic::service::Routes::new(from_gateway::newer::Server::new(gateways, followers));
+    let routes =
+        tonic::service::Routes::new(from_gateway::server::Server::new(gateways, followers));
     let tls = identity.server_config(true, &[b"h2"]);
     serve(
         listener,

@@ -25,7 +25,10 @@ use crate::{
     to_bus::Lanes,
 };
 
-pub use crate::from_gateway::newer::{GATEWAY, UPLOADS};
+pub use crate::from_gateway::{
+    Readmitted,
+    newer::{GATEWAY, UPLOADS},
+};
 
 /// An engine that does not answer for so long is away.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -41,17 +44,6 @@ pub struct Kept {
     pub gateway: String,
     pub whole: Bytes,
     pub arrived_us: i64,
-}
-
-/// Numbers of published entries, and the reasons for the others.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Readmitted {
-    pub samples: usize,
-    pub alerts: usize,
-    pub gaps: usize,
-    /// Entries of no patient, which are kept apart.
-    pub apart: usize,
-    pub refused: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]

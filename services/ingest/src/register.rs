@@ -17,6 +17,7 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use store::{Of, QueryError, Scope, Store};
 use tokio::sync::watch;
+use tonic::Status;
 use vitals::{attribution::Interval, validate_identifier};
 
 use crate::admission::GatewayId;
@@ -216,6 +217,12 @@ impl Register {
 struct Looked {
     newest_us: i64,
     found: Vec<(String, i64)>,
+}
+
+/// A gateway may be in anybody's hands, so the details of the store are only logged.
+pub(crate) fn unknown(error: QueryError) -> Status {
+    tracing::warn!(%error, "the register does not answer, so an upload cannot be judged");
+    Status::unavailable("the register of devices does not answer; send again")
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Settings of a proxy.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{io::Read, net::SocketAddr, path::PathBuf, time::Duration};
 
 use service_kit::{ConfigError, ServiceConfig, config::parse_address, tls::IdentityFiles};
 
@@ -8,8 +8,11 @@ use ip_packets::IpPrefix;
 use tunnel::{ResumeLimits, ServerId, ServerIdError};
 
 use crate::{
-    destinations::Destinations, ip_destinations::IpDestinations, leases::Leases, policy::Policy,
-    policy_file, to_upstream::ip::IpSettings,
+    destinations::Destinations,
+    ip_destinations::IpDestinations,
+    leases::Leases,
+    policy::{FILE_BYTES_MAX, Policy},
+    to_upstream::ip::IpSettings,
 };
 
 const POOL_EXAMPLE: &str = "--ip-pool 10.64.0.0/16 --ip-pool fd00:64::/112";
@@ -258,7 +261,7 @@ impl ServiceConfig for Config {
 
     fn validate(&self) -> Result<(), ConfigError> {
         self.identity.validate()?;
-        self.policy(&policy_file::read(self.policy.as_ref())?)?;
+        self.policy(&read_policy(self.policy.as_ref())?)?;
         self.server_id()?;
         self.ip()?;
         let url = &self.path_telemetry;
@@ -336,6 +339,25 @@ fn within(field: &str, value: u64, min: u64, max: u64) -> Result<(), ConfigError
         format!("{value} is not within {min} to {max}"),
         format!("--{} {min}", field.replace('_', "-")),
     ))
+}
+
+/// The text of the policy's file; the empty text without a file.
+pub(crate) fn read_policy(path: Option<&PathBuf>) -> Result<String, ConfigError> {
+    let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else {
+        return Ok(String::new());
+    };
+    let refuse = |reason: String| {
+        let reason = format!("{}: {reason}", path.display());
+        ConfigError::new("policy", reason, "--policy policy.toml")
+    };
+    let file = std::fs::File::open(path).map_err(|error| refuse(error.to_string()))?;
+    let mut text = String::new();
+    let mut bounded = file.take(FILE_BYTES_MAX + 1);
+    (bounded.read_to_string(&mut text)).map_err(|error| refuse(error.to_string()))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(refuse(format!("longer than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(text)
 }
 
 #[cfg(test)]

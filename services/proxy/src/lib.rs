@@ -74,7 +74,7 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
     let listening = context.health().check(service_kit::LISTENER);
     let identity = Identity::load(&config.identity)?;
     let tls = identity.server_config(true, &[tunnel::ALPN]);
-    let policy_text = policy_file::read(config.policy.as_ref())?;
+    let policy_text = config::read_policy(config.policy.as_ref())?;
     let policy = config.policy(&policy_text)?;
     if policy.is_empty() {
         tracing::warn!(

@@ -2,37 +2,18 @@
 //!
 //! A file that cannot be read or obeyed leaves the policy before it in force, with a warning.
 
-use std::{io::Read, path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use service_kit::{ConfigError, Shutdown, Warning, WarningHandle};
+use service_kit::{Shutdown, Warning, WarningHandle};
 use tokio::sync::watch;
 
 use crate::{
-    config::Config,
-    policy::{FILE_BYTES_MAX, Policy},
+    config::{Config, read_policy},
+    policy::Policy,
 };
 
 /// Interval of looks at the file.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// The file's text; the empty text without a file.
-pub(crate) fn read(path: Option<&PathBuf>) -> Result<String, ConfigError> {
-    let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else {
-        return Ok(String::new());
-    };
-    let refuse = |reason: String| {
-        let reason = format!("{}: {reason}", path.display());
-        ConfigError::new("policy", reason, "--policy policy.toml")
-    };
-    let file = std::fs::File::open(path).map_err(|error| refuse(error.to_string()))?;
-    let mut text = String::new();
-    let mut bounded = file.take(FILE_BYTES_MAX + 1);
-    (bounded.read_to_string(&mut text)).map_err(|error| refuse(error.to_string()))?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(refuse(format!("longer than {FILE_BYTES_MAX} bytes")));
-    }
-    Ok(text)
-}
 
 pub(crate) struct PolicyFile {
     pub(crate) config: Config,
@@ -50,7 +31,7 @@ impl PolicyFile {
                 () = shutdown.requested() => return,
             }
             let path = self.config.policy.clone();
-            let read = tokio::task::spawn_blocking(move || read(path.as_ref())).await;
+            let read = tokio::task::spawn_blocking(move || read_policy(path.as_ref())).await;
             let outcome = match read {
                 Ok(Ok(text)) if text == known => Ok(None),
                 Ok(Ok(text)) => self.config.policy(&text).map(|policy| Some((text, policy))),

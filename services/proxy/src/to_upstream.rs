@@ -1,6 +1,7 @@
 //! Connects a CONNECT request to the destination's TCP connection, or a CONNECT-UDP request to its
 //! own socket, and relays between the two. `ip` serves CONNECT-IP.
 
+mod counted;
 pub(crate) mod ip;
 mod udp;
 
@@ -22,6 +23,7 @@ use tokio::{
 use tunnel::{Authority, ConnectRequest, StatusCode, Traffic, splice};
 
 use crate::{destinations::Admitted, policy::Policy, special::innermost};
+use counted::{Open, count_connect};
 use ip::IpUpstream;
 
 /// Addresses of one name that are tried; further addresses are ignored.
@@ -256,27 +258,6 @@ async fn carry_datagrams(request: ConnectRequest, socket: UdpSocket) -> io::Resu
     let lanes = ["up", "down"].map(udp::Lane::new);
     let ended = udp::relay(&tunnel, &socket, &lanes).await;
     Ok(ended.to_string())
-}
-
-fn count_connect(result: &'static str) {
-    metrics::counter!("braid_proxy_connects_total", "result" => result).increment(1);
-}
-
-/// Counts the tunnels that are open.
-struct Open;
-
-impl Open {
-    fn enter() -> Self {
-        count_connect("ok");
-        metrics::gauge!("braid_proxy_tunnels_open").increment(1.0);
-        Self
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        metrics::gauge!("braid_proxy_tunnels_open").decrement(1.0);
-    }
 }
 
 /// The permitted addresses of the destination; at least one.

@@ -2,8 +2,6 @@
 
 use serde::Deserialize;
 
-use super::Show;
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
@@ -183,3 +181,18 @@ pub(super) const EXAMPLES: [(&str, &str); 20] = [
     ),
     ("routes", "routes = [\"r1\", \"r2\"]"),
 ];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Show {
+    Rates,
+    Capacities,
+    /// Rates as areas upon each other.
+    Stacked,
+    /// The way, its nodes and the stations.
+    Map,
+    /// The sum of the capacities at each place of the plane.
+    Field,
+    /// The factor of capacity by distance.
+    Decay,
+}

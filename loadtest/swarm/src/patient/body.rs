@@ -3,7 +3,7 @@
 use contracts::vitals::Metric;
 use rand::{Rng, RngExt};
 
-use super::{Profile, episode::Influence};
+use super::{episode::Influence, profile::Profile};
 
 /// Autocorrelated noise: an Ornstein-Uhlenbeck process stepped once a second.
 #[derive(Clone, Copy, Debug, Default)]

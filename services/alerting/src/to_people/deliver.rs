@@ -25,7 +25,7 @@ use super::{
     mqtt::Mqtt,
     webhook::Webhook,
 };
-use crate::SILENCE_MAX;
+use crate::turns::SILENCE_MAX;
 
 /// Notices in hand at once. More wait in the store.
 const TAKE_MAX: usize = 16;

@@ -8,8 +8,7 @@ use store::{NoticesBatch, QueryError, Scope, Watch, WatchChange, WriteError};
 use super::{DECIDED_AT_ONCE, DecideError, Decider};
 use crate::routing::{moved, set_anew};
 
-/// Interval between two looks at the timers, and timers per look.
-pub(super) const TICK: Duration = Duration::from_millis(500);
+/// Timers of one look.
 const TIMERS_MAX: usize = 64;
 /// Failures in one look. Then the store itself is likely at fault, and the rest waits for the next
 /// look.

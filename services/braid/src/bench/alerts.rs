@@ -20,7 +20,7 @@ use tokio::time::MissedTickBehavior;
 use super::core::{Core, Gateway, METRICS};
 use super::end_to_end::usual;
 use super::line::free_port;
-use super::{PATIENCE, POLL_INTERVAL};
+use super::readings::{PATIENCE, POLL_INTERVAL};
 use crate::process::{Failure, block_on};
 
 /// A built-in rule: 131 /min and more for ten seconds.

@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::line::{Process, Scratch, braid, free_port, with_identity};
-use super::{PATIENCE, POLL_INTERVAL, metric};
+use super::readings::{PATIENCE, POLL_INTERVAL, is_ready, metric};
 use crate::process::Failure;
 
 /// Unacknowledged uploads of one gateway; at the bound it waits.
@@ -102,7 +102,7 @@ impl Core {
         admin: SocketAddr,
     ) -> Result<(), Failure> {
         let asked = Instant::now();
-        while !super::is_ready(admin).await {
+        while !is_ready(admin).await {
             process.is_running()?;
             if asked.elapsed() > PATIENCE {
                 return Err(Failure::other(format!("{noun} did not become ready")));

@@ -10,7 +10,8 @@ use contracts::vitals::gateway_service_client::GatewayServiceClient;
 use contracts::vitals::{Metric, RecordRequest, Sample, sample::Reading};
 use tokio::sync::mpsc;
 
-use super::{Figure, PATIENCE, POLL_INTERVAL, memory_mib, metric, unusable};
+use super::figure::Figure;
+use super::readings::{PATIENCE, POLL_INTERVAL, memory_mib, metric, unusable};
 use crate::process::{Failure, block_on};
 use crate::up::Addresses;
 

@@ -16,10 +16,11 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::core::Core;
+use super::figure::{Figure, quantile_ms};
 use super::line::free_port;
-use super::{Figure, quantile_ms, unusable};
+use super::readings::unusable;
 use crate::process::{Failure, block_on};
-use home::{COMMUTE, HOME, Home, Life, WALK, live};
+use home::{COMMUTE, HOME, Home, Life, SAMPLES_PER_S, WALK, live};
 use plot::Panel;
 use used::Used;
 
@@ -33,7 +34,6 @@ pub(super) const IDS: [&str; 8] = [
     "fleet.gateways_per_core",
     "fleet.cores_for_1000",
 ];
-const SAMPLES_PER_S: u32 = 10;
 const STREAM: &str = "heart-rate";
 /// Samples of one patient that are read back for their times; at the bound the newest are left out
 /// of percentiles and diagram.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use service_kit::tls::authority::LocalAuthority;
 use service_kit::tls::{IdentityFiles, PeerId};
 
-use super::{PATIENCE, POLL_INTERVAL, memory_mib, scrape, unusable};
+use super::readings::{PATIENCE, POLL_INTERVAL, memory_mib, scrape, unusable};
 use crate::process::{Failure, block_on};
 
 /// The kernel's unit of processor time.

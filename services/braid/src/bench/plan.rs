@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::{
-    BenchCommand, Figure, alerts, embedded, end_to_end, fleet, publish, quantile_ms, sensor, sink,
-    speed, through_tun,
-};
+use super::command::BenchCommand;
+use super::figure::{Figure, quantile_ms};
+use super::{alerts, embedded, end_to_end, fleet, publish, sensor, sink, speed, through_tun};
 use crate::process::Failure;
 
 const SINK: &str = "ingest.sink_vs_copy";

@@ -57,8 +57,8 @@ pub(super) fn measure() -> Result<Measured, Failure> {
         }
         eprintln!("bench: ingest {ours:.0?}, Kafka's producer {theirs:.0?} records/s");
         Ok(Measured {
-            ingest_per_s: super::median(&mut ours),
-            producer_per_s: super::median(&mut theirs),
+            ingest_per_s: super::figure::median(&mut ours),
+            producer_per_s: super::figure::median(&mut theirs),
         })
     })?
 }

@@ -15,8 +15,8 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::figure::{Figure, median, quantile_ms};
 use super::line::{Bare, Joined, Line, Scratch};
-use super::{Figure, median, quantile_ms};
 use crate::process::Failure;
 
 const BULK_UP: &str = "speed.bulk_up_vs_noq";

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use service_kit::tls::PeerId;
 use testkit::netns::{UNSHAPED, World, proxy};
 
+use super::figure::{Figure, median};
 use super::line::{Process, Scratch, with_identity};
+use super::readings::{PATIENCE, POLL_INTERVAL};
 use super::speed::{serve_at, through};
-use super::{Figure, PATIENCE, POLL_INTERVAL, median};
 use crate::process::Failure;
 
 const UP: &str = "speed.tun_up_vs_socks5";

@@ -7,10 +7,11 @@ use ingest::readmission::{NotReadmitted, Readmission};
 use store::AuditEntry;
 
 use super::letter::{Letter, LetterId};
-use super::{read, say, unknown};
-use crate::alerts::Signed;
+use super::reading::{read, unknown};
+use super::say;
 use crate::engines::Engines;
 use crate::process::Failure;
+use crate::signed::Signed;
 
 /// Reasons printed for one upload; further ones are counted.
 const REASONS_MAX: usize = 20;

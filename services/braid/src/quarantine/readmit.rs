@@ -11,9 +11,9 @@ use ingest::readmission::{GatewayId, REFUSED_AT_ONCE_MAX, Readmission, Readmitte
 use serde::Deserialize;
 use store::AuditEntry;
 
-use crate::alerts::Signed;
 use crate::engines::{Engines, EnginesChoice};
 use crate::process::{Failure, say};
+use crate::signed::Signed;
 
 /// Reasons printed of what is refused again.
 const REASONS_MAX: usize = 20;

@@ -1,9 +1,11 @@
 //! Enters an assignment, and reports what the change leaves as it was.
 
+use alerting::rules_then::record_scale;
 use contracts::paths::End;
-use store::{ASSIGN_LEAD_US, Assigned, Assignment, Change, Of, Scope, Store};
+use store::{
+    ASSIGN_LEAD_US, Assigned, Assignment, Change, Of, PatientEntry, Scope, Spo2Scale, Store,
+};
 
-use super::put_patient;
 use crate::moment::shown;
 use crate::process::Failure;
 
@@ -200,4 +202,39 @@ pub async fn worn(
 ) -> Result<Vec<Assignment>, Failure> {
     let worn = store.assignments(scope, Of::Device(device)).await;
     worn.map_err(Failure::other)
+}
+
+/// Earlier decisions about the patient stay unless the command names new ones.
+pub async fn put_patient(
+    store: &dyn Store,
+    tenant: &str,
+    patient: &str,
+    (name, spo2_scale_two): (Option<String>, Option<bool>),
+    change: &Change,
+) -> Result<(), Failure> {
+    let scope = Scope::tenant(tenant);
+    let known = store.patient(&scope, patient).await;
+    let known = known.map_err(Failure::other)?;
+    let is_new = known.is_none();
+    let scale = known.as_ref().map_or(Spo2Scale::One, |it| it.spo2_scale);
+    let entry = PatientEntry {
+        id: patient.to_owned(),
+        tenant: tenant.to_owned(),
+        name: name
+            .or(known.map(|it| it.name))
+            .unwrap_or_else(|| patient.to_owned()),
+        spo2_scale: match spo2_scale_two {
+            Some(true) => Spo2Scale::Two,
+            Some(false) => Spo2Scale::One,
+            None => scale,
+        },
+    };
+    store.put_patient(&entry).await.map_err(Failure::other)?;
+    if is_new || entry.spo2_scale != scale {
+        let scales = (scale, entry.spo2_scale);
+        record_scale(store, tenant, patient, scales, change)
+            .await
+            .map_err(Failure::other)?;
+    }
+    Ok(())
 }

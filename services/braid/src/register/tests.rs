@@ -2,7 +2,7 @@
 use alerting::rules_then::RulesThen;
 use clap::Parser;
 use contracts::paths::{End, PathReport};
-use store::{SPO2_SCALE, SqliteStore};
+use store::{SPO2_SCALE, Spo2Scale, SqliteStore, Store};
 
 use super::*;
 

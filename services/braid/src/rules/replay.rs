@@ -13,6 +13,7 @@ use store::{Scope, Store};
 use vitals::rehearsal::{Raised, Rehearsal, missed};
 use vitals::{Profile, RuleSet};
 
+use super::rule_file::read_rules;
 use crate::audit::Asker;
 use crate::engines::StoreChoice;
 use crate::process::{self, Failure, when};
@@ -98,10 +99,10 @@ impl ReplayCommand {
                 self.days
             )));
         }
-        let read = |file: &PathBuf| super::read_rules(Some(file)).map(Arc::new);
+        let read = |file: &PathBuf| read_rules(Some(file)).map(Arc::new);
         let proposed = self.rules.as_ref().map(read).transpose()?;
         let against = self.against.as_ref().map(read).transpose()?;
-        let own = Arc::new(super::read_rules(self.own.as_deref())?);
+        let own = Arc::new(read_rules(self.own.as_deref())?);
         let report = process::block_on(async {
             let store = self.store.open().await?;
             self.log(&*store).await?;

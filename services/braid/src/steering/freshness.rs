@@ -2,14 +2,16 @@
 //! document in force.
 
 use contracts::alerts::Document as Stored;
+use dashboard::explain::SUBJECT;
 use store::{STEERING, StoredDocument};
 use tunnel::steering_rules::{Document, GatewayTerms};
 
-use super::{SUBJECT, newest};
-use crate::alerts::{Place, Signed};
+use super::newest::newest;
 use crate::audit::Asker;
 use crate::decisions;
+use crate::place::Place;
 use crate::process::{self, Failure, say};
+use crate::signed::Signed;
 
 #[derive(Debug, clap::Args)]
 pub struct FreshnessCommand {

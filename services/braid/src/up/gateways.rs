@@ -6,7 +6,7 @@ use service_kit::{ConfigError, Context};
 use swarm::Feed;
 use tokio::sync::mpsc;
 
-use super::UpConfig;
+use super::config::UpConfig;
 use super::episodes::Triggers;
 use super::first_start::Start;
 use super::links::Links;

@@ -17,7 +17,7 @@ use testkit::link::LinkConfig;
 use tonic::{Request, Response, Status};
 use tunnel::Interface;
 
-use super::UpConfig;
+use super::config::UpConfig;
 use super::first_start::Start;
 use super::services::{Services, Stage};
 use crate::process::Failure;

@@ -11,7 +11,7 @@ use service_kit::path_table::PathTable;
 use service_kit::{CheckHandle, Context, Secret};
 use tokio::sync::mpsc;
 
-use super::UpConfig;
+use super::config::UpConfig;
 use super::first_start::Start;
 use crate::engines::Engines;
 use crate::process::Failure;

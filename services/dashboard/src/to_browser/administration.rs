@@ -11,7 +11,7 @@ use contracts::identity::{
 use store::{AuditQuery, Scope};
 use tonic::{Request, Response, Status};
 
-use super::App;
+use super::app::App;
 use super::calls::{audited, identifier, person, store_status};
 use crate::gateways::{self, Decision, GatewayError};
 use crate::sessions::Person;

@@ -3,7 +3,7 @@
 use store::{QueryError, WriteError};
 use tonic::{Request, Status};
 
-use super::App;
+use super::app::App;
 use crate::sessions::Person;
 
 /// Bytes of an identifier that a browser sends.

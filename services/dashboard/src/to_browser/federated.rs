@@ -18,7 +18,7 @@ use service_kit::grpc::Peer;
 use store::Account;
 use tonic::Status;
 
-use super::App;
+use super::app::App;
 use super::sign_in;
 use crate::oidc::{OidcError, Vouched};
 use crate::tokens::key_of;

@@ -15,7 +15,7 @@ use contracts::identity::administration_service_server::SERVICE_NAME as ADMINIST
 use contracts::query::query_service_server::SERVICE_NAME;
 use service_kit::grpc::Peer;
 
-use super::{App, sign_in};
+use super::{app::App, sign_in};
 
 /// Verdict of an answer on the token of the request.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::calls::{self, identifier, person, store_status};
-use super::{App, watch};
+use super::{app::App, watch};
 use crate::explain::{self, Described, ExplainError};
 use crate::from_store::{self, SeriesError};
 use crate::sessions::{Key, Person};

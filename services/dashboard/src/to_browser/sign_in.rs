@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use service_kit::{Secret, grpc::Peer};
 use store::{Account, Role};
 
-use super::App;
+use super::app::App;
 use crate::accounts::{self, FIRST_ACCOUNT};
 use crate::sessions::{Key, Person};
 use crate::tokens::key_of;
@@ -22,7 +22,6 @@ use crate::tokens::key_of;
 const COOKIE: &str = "braid_session";
 /// With this prefix browsers insist on `Secure`, on this host alone, and on the path `/`.
 const COOKIE_SECURE: &str = "__Host-braid_session";
-const CODE_US: i64 = 900_000_000;
 
 pub(crate) fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -32,31 +31,6 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/api/session", get(session))
         .route("/api/token", post(token))
         .route("/api/keys", get(keys))
-}
-
-/// Valid for one sign-in.
-pub(crate) struct Code {
-    code: Secret,
-    expires_us: i64,
-}
-
-impl Code {
-    pub(crate) fn new(code: Secret, now_us: i64) -> Code {
-        Code {
-            code,
-            expires_us: now_us + CODE_US,
-        }
-    }
-
-    fn matches(&self, given: &str, now_us: i64) -> bool {
-        let (expected, given) = (self.code.expose().as_bytes(), given.as_bytes());
-        // Every byte is compared, whether or not an earlier one differed.
-        let differ = expected
-            .iter()
-            .zip(given)
-            .fold(0, |differ, (a, b)| differ | (a ^ b));
-        now_us < self.expires_us && expected.len() == given.len() && differ == 0
-    }
 }
 
 #[derive(Deserialize)]
@@ -375,19 +349,4 @@ pub(crate) fn shown_token<'a>(app: &App, headers: &'a HeaderMap) -> Option<&'a s
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     value.strip_prefix("Bearer ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_code_matches_itself_until_it_expires() {
-        let code = Code::new(Secret::new("0123456789abcdef01234567"), 0);
-        assert!(code.matches("0123456789abcdef01234567", CODE_US - 1));
-        assert!(!code.matches("0123456789abcdef01234567", CODE_US));
-        assert!(!code.matches("0123456789abcdef01234568", 0));
-        assert!(!code.matches("0123", 0));
-        assert!(!code.matches("", 0));
-    }
 }

@@ -21,7 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
 
-use super::App;
+use super::app::App;
 use super::calls::store_status;
 use crate::from_store;
 use crate::live::{Update, What};

@@ -25,7 +25,7 @@ use tokio::{
 use tunnel::{Tunnel, Urgency};
 
 use super::socks5::datagram::{self, Datagram};
-use flow::{Flow, Touched};
+use flow::{Flow, Touched, count_dropped};
 
 /// Flows of all associations together, a quarter of a gateway's tunnels at the proxy; at the bound
 /// an association gives up one of its own.
@@ -171,11 +171,6 @@ impl Flows {
             Some(self.flows.remove(&header)?.into_place())
         })
     }
-}
-
-fn count_dropped(reason: &'static str) {
-    metrics::counter!("braid_gateway_applications_datagrams_dropped_total", "reason" => reason)
-        .increment(1);
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! The negotiation of an application before bytes flow; sans-IO.
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use service_kit::Secret;
-use tunnel::{Authority, Urgency};
 
 use super::{
     http_connect,
     refusal::Refusal,
     socks5::{self, Negotiation},
+    step::Step,
 };
 
 /// First byte of SOCKS5 (RFC 1928); no HTTP method begins with it.
@@ -50,32 +50,6 @@ impl Dialect {
             Self::Unknown => Vec::new(),
         }
     }
-}
-
-/// The destination that an application asks for.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
-    pub(super) authority: Authority,
-    /// The urgency that it asks for; `None`: the listener's default.
-    pub(super) urgency: Option<Urgency>,
-    /// User of SOCKS5, for steering rules.
-    pub(super) user: Option<String>,
-    /// Bytes for the destination that were sent early.
-    pub(super) early: Bytes,
-}
-
-/// The next step.
-#[derive(Debug)]
-pub(super) enum Step {
-    /// Read more into [`Conversation::input`].
-    More,
-    Say(Vec<u8>),
-    Want(Wanted),
-    /// UDP, from that port of the application if it is not 0.
-    Associate {
-        port: u16,
-    },
-    Refuse(Refusal),
 }
 
 enum Phase {

@@ -7,8 +7,8 @@ use service_kit::Secret;
 use tunnel::{Authority, OpenError, Urgency};
 
 use super::{
-    conversation::{Step, Wanted},
     refusal::Refusal,
+    step::{Step, Wanted},
 };
 
 /// Bytes of a head; a longer head is refused with 431.

@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use tunnel::{Authority, OpenError, StatusCode};
 
 use super::{
-    conversation::{Step, Wanted},
     refusal::Refusal,
+    step::{Step, Wanted},
 };
 
 const VERSION: u8 = 5;

@@ -107,7 +107,7 @@ pub async fn check(State(token): State<Arc<Token>>, request: Request, next: Next
 
 /// The refusal in the caller's protocol.
 fn refuse(headers: &HeaderMap, status: tonic::Status, plain: impl Fn() -> Response) -> Response {
-    match super::is_grpc(headers) {
+    match super::caller::is_grpc(headers) {
         true => status.into_http(),
         false => plain(),
     }

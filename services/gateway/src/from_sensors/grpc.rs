@@ -43,7 +43,7 @@ impl<D: Disk> GatewayService for Recorder<D> {
             .get("traceparent")
             .and_then(|value| value.to_str().ok())
             .map(str::to_owned);
-        let from = super::sender(request.extensions().get());
+        let from = super::caller::sender(request.extensions().get());
         let requests = request.into_inner();
         let (answers, stream) = mpsc::channel(ANSWERS_MAX);
         let intake = Arc::clone(&self.intake);

@@ -112,7 +112,7 @@ pub async fn samples<D: Disk>(
         );
         rejections.push(rejection(1, &empty.into()));
     }
-    let from = super::sender(peer.as_deref());
+    let from = super::caller::sender(peer.as_deref());
     let parent = service_kit::telemetry::traceparent_of_headers(&headers);
     let recorded = match intake
         .record(samples, Moment::now(), Patience::Refuse, from, parent)

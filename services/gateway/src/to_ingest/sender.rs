@@ -23,6 +23,8 @@
 //! 8. A core that reads slowly because of a quota differs from a dead path by its answers. While
 //!    they come late, each may take the time from one late answer to the next. An answer in time
 //!    ends that, so a dead path is then found as quickly as ever.
+//!
+//! Circle: one state machine; `copies` holds a part of its state and adds its methods.
 
 mod copies;
 

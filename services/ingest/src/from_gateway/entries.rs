@@ -3,9 +3,9 @@
 use contracts::vitals::{Gap, Rejection, Sample};
 use tonic::Status;
 
-use super::{Shared, refuse};
+use super::Shared;
 use crate::{
-    admission::GatewayId,
+    admission::{GatewayId, refuse},
     answers::Pending,
     judging::{At, Judged, Run},
     to_bus::Records,

@@ -26,7 +26,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tunnel::{ConnectRequest, IpAddressEntry, IpCapsule, IpTunnel, StatusCode, TunnelEnded};
 
-use super::{Open, count_connect, udp::Lane};
+use super::{
+    counted::{Open, count_connect},
+    udp::Lane,
+};
 use crate::{ip_destinations::OWN_MAX, leases::Leases, policy::Policy};
 
 /// The settings of IP.

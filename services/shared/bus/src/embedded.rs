@@ -11,19 +11,20 @@ mod headers;
 mod heads;
 mod instance;
 mod membership;
+mod options;
 mod schema;
 mod seat;
+mod threads;
 mod writer;
 
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
         mpsc::{self, RecvTimeoutError},
     },
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -31,6 +32,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 
+pub use options::EmbeddedOptions;
 pub use schema::OpenError;
 
 use self::{
@@ -39,6 +41,7 @@ use self::{
     heads::Heads,
     instance::Instance,
     seat::Seat,
+    threads::{Inner, Threads},
     writer::{Job, Writer},
 };
 use crate::{
@@ -54,43 +57,8 @@ const WATCH_EVERY: Duration = Duration::from_millis(15);
 /// too.
 const UNIT: usize = 1 << 10;
 
-#[derive(Debug, Clone)]
-pub struct EmbeddedOptions {
-    /// Bytes kept of each partition; older records go first.
-    pub retention_bytes: u64,
-    /// Older records are removed.
-    pub retention_age: Duration,
-}
-
-impl Default for EmbeddedOptions {
-    /// 256 MiB a partition (2 GiB of vitals) and a week.
-    fn default() -> EmbeddedOptions {
-        EmbeddedOptions {
-            retention_bytes: 256 << 20,
-            retention_age: Duration::from_secs(7 * 24 * 3600),
-        }
-    }
-}
-
 pub struct EmbeddedBus {
     inner: Arc<Inner>,
-}
-
-/// Shared by the bus and its consumers; the threads end with the last of them.
-struct Inner {
-    dir: PathBuf,
-    heads: Arc<Heads>,
-    in_flight: Arc<Semaphore>,
-    next_id: AtomicU64,
-    threads: Mutex<Threads>,
-}
-
-struct Threads {
-    writer: Option<mpsc::Sender<writer::Command>>,
-    groups: Option<mpsc::Sender<groups::Command>>,
-    /// Nothing is sent: dropping it ends the thread.
-    watcher: Option<mpsc::Sender<()>>,
-    handles: Vec<JoinHandle<()>>,
 }
 
 impl EmbeddedBus {
@@ -168,50 +136,6 @@ impl EmbeddedBus {
         if self.inner.write(writer::Command::Retain(reply)) {
             let _ = done.await;
         }
-    }
-}
-
-impl Inner {
-    /// False when the bus has ended.
-    fn write(&self, command: writer::Command) -> bool {
-        let threads = self.threads.lock();
-        threads
-            .writer
-            .as_ref()
-            .is_some_and(|sender| sender.send(command).is_ok())
-    }
-
-    fn groups(&self, command: groups::Command) {
-        // An ended bus drops the command, and a caller that waits for the answer learns of the end
-        // by that.
-        if let Some(sender) = &self.threads.lock().groups {
-            let _ = sender.send(command);
-        }
-    }
-
-    fn end(&self, tidy: bool) {
-        let handles = {
-            let mut threads = self.threads.lock();
-            if let (Some(writer), false) = (&threads.writer, tidy) {
-                let _ = writer.send(writer::Command::Abandon);
-            }
-            if let Some(groups) = &threads.groups {
-                let _ = groups.send(groups::Command::Stop { tidy });
-            }
-            threads.watcher = None;
-            threads.writer = None;
-            threads.groups = None;
-            std::mem::take(&mut threads.handles)
-        };
-        for handle in handles {
-            let _ = handle.join();
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.end(true);
     }
 }
 

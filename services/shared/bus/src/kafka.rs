@@ -14,7 +14,9 @@
 
 mod connect;
 mod consumer;
+mod ended;
 mod offsets;
+mod open_error;
 mod options;
 mod publisher;
 mod seat;
@@ -40,12 +42,13 @@ use rdkafka::{
 };
 use tokio::sync::watch;
 
-pub use connect::OpenError;
+pub use open_error::OpenError;
 pub use options::{DEAD_LETTERS_KEPT, KafkaOptions, Password, Sasl, SaslMechanism, Tls};
 pub use topics::WrongSetting;
 
 use self::{
     consumer::{Group, KafkaConsumer},
+    ended::Ended,
     offsets::known_offsets,
     publisher::Publisher,
     seat::{Member, Seat, list},
@@ -276,22 +279,5 @@ impl Bus for KafkaBus {
         self.publish_to(&self.options.readiness_topic(), &[record])
             .await
             .map_err(|error| NotReady(error.to_string()))
-    }
-}
-
-/// Tells consumers that their bus was abandoned.
-pub(crate) struct Ended(watch::Receiver<bool>);
-
-impl Ended {
-    fn is_ended(&self) -> bool {
-        *self.0.borrow()
-    }
-
-    /// Never returns while the bus lives, and also not after it was dropped in order: its consumers
-    /// continue.
-    async fn ended(&mut self) {
-        if self.0.wait_for(|ended| *ended).await.is_err() {
-            std::future::pending().await
-        }
     }
 }

@@ -42,11 +42,8 @@ const TUN_MTU: u32 = PACKET_BYTES_MIN as u32;
 /// find no path wait in the tunnel's own queue.
 const WAITING_MAX: u32 = 1_000;
 
-/// The largest packet of IP.
-const PACKET_BYTES_MAX: usize = 65_535;
-
 /// Room for a read of a device: the largest packet of IPv6, and the header before it.
-pub const READ_BYTES_MAX: usize = 40 + PACKET_BYTES_MAX + vnet::HEADER_BYTES;
+pub const READ_BYTES_MAX: usize = 40 + vnet::PACKET_BYTES_MAX + vnet::HEADER_BYTES;
 
 /// Pause after an error of the device: it is most likely gone, and comes back only with a restart.
 const READ_PAUSE: Duration = Duration::from_secs(1);

@@ -19,7 +19,7 @@
 
 use std::time::Duration;
 
-use crate::liveness::Keepalive;
+use crate::keepalive::Keepalive;
 
 /// Rest of a connection that carries little: its paths are asked rarely
 /// ([`Steering`](crate::Steering)).

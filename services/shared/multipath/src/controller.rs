@@ -49,15 +49,13 @@ use crate::filter::{MaxFilter, MinRtt};
 use crate::path_scheduler::{Admission, Membership, PathModel, PathScheduler};
 use crate::sampler::Sampler;
 use acked_rate::AckedRate;
-use base_rtt::{BaseRtt, ProbeVerdict};
+use base_rtt::{BaseRtt, ProbeVerdict, UNQUEUED_SLACK};
 use losses::{LOSS_COMPENSATED_MAX, Losses, RoundLosses};
 use rate_drop::RateDrop;
 use rtt_probe::RttProbe;
 use small_window::SmallWindow;
 use startup::Startup;
 
-/// Jitter up to this does not count as a queue.
-const UNQUEUED_SLACK: Duration = Duration::from_millis(1);
 /// Round trips after an RTT probe until the queue is as before.
 const REFILL_ROUND_TRIPS: u32 = 3;
 /// Minimum pause between two probes that a queue requested.

@@ -41,6 +41,7 @@ mod controller_tests;
 mod coupling;
 mod cubic;
 mod filter;
+mod keepalive;
 mod liveness;
 mod path_scheduler;
 mod sampler;
@@ -51,7 +52,8 @@ pub use agreement::{KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms, Rest};
 pub use answers::Answers;
 pub use controller::{ControllerConfig, Controllers, PathController};
 pub use coupling::Coupling;
-pub use liveness::{Keepalive, PathState};
+pub use keepalive::Keepalive;
+pub use liveness::PathState;
 pub use path_scheduler::{PathModel, PathScheduler};
 pub use steering::{
     Command, Event, InterfaceId, OpenFailure, PathSnapshot, Side, Steering, SteeringConfig,

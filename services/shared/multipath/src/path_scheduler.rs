@@ -9,6 +9,8 @@
 //!
 //! Invariants: at least one path is always admitted; a deferred path still sends a packet whenever
 //! a ping is due.
+//!
+//! Circle: one state behind one lock; `backlog` and `ranks` add their methods to its types.
 
 mod admission;
 mod backlog;

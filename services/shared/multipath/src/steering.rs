@@ -11,6 +11,8 @@
 //! - While this end has little to send, only the fastest path with room is Available, for streams
 //!   of little data and acknowledgements. With a backlog every living path is.
 //!
+//! Circle: one state machine; its parts hold their state in it and add their methods to it.
+//!
 //! Bounds: `INTERFACES_MAX` interfaces and `PATHS_MAX` open paths; events about more are ignored.
 
 mod detour;

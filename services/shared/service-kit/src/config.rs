@@ -7,6 +7,7 @@
 //! before any port is bound.
 
 mod address;
+mod error;
 mod file;
 mod print;
 
@@ -18,6 +19,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
 pub use address::parse_address;
+pub use error::ConfigError;
 pub use file::ConfigFile;
 pub use print::render;
 
@@ -33,28 +35,6 @@ pub trait ServiceConfig: clap::Args + serde::Serialize + Clone + Send {
     fn validate(&self) -> Result<(), ConfigError>;
 }
 
-/// A refused setting, with the reason and an example of a valid value.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct ConfigError {
-    pub field: String,
-    pub reason: String,
-    pub example: String,
-}
-
-impl ConfigError {
-    pub fn new(
-        field: impl Into<String>,
-        reason: impl Into<String>,
-        example: impl Into<String>,
-    ) -> ConfigError {
-        ConfigError {
-            field: field.into(),
-            reason: reason.into(),
-            example: example.into(),
-        }
-    }
-}
-
 /// Parses the file that a setting names; the error names setting, file and reason.
 pub fn parse_file<T, E: fmt::Display>(
     field: &str,
@@ -67,16 +47,6 @@ pub fn parse_file<T, E: fmt::Display>(
     };
     let text = std::fs::read_to_string(file).map_err(|error| refuse(&error))?;
     parse(&text).map_err(|error| refuse(&error))
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: {}\n  example: {}",
-            self.field, self.reason, self.example
-        )
-    }
 }
 
 /// Origin of an effective value.

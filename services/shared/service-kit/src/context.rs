@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::Health;
 use crate::path_table::{PathTable, ServicePaths};
 use crate::qlog::Recorder;
+use crate::shutdown::Shutdown;
 
 /// Time for a service to finish after shutdown was requested; remaining tasks are then dropped.
 /// Nothing acknowledged lives in memory only, so no data is lost.
@@ -22,32 +23,6 @@ pub const DRAIN_LIMIT: Duration = Duration::from_secs(4);
 
 /// Readiness check that fails until the service has announced a listener.
 pub const LISTENER: &str = "listener";
-
-/// Requests the end of a service; clones act on the same service.
-#[derive(Clone, Debug, Default)]
-pub struct Shutdown {
-    token: CancellationToken,
-}
-
-impl Shutdown {
-    pub fn new() -> Shutdown {
-        Shutdown::default()
-    }
-
-    /// Ends once shutdown was requested; cancel-safe.
-    pub async fn requested(&self) {
-        self.token.cancelled().await;
-    }
-
-    pub fn is_requested(&self) -> bool {
-        self.token.is_cancelled()
-    }
-
-    /// Idempotent.
-    pub fn request(&self) {
-        self.token.cancel();
-    }
-}
 
 /// One per running service; clones belong to the same service.
 #[derive(Clone)]

@@ -24,15 +24,17 @@ pub mod path_table;
 pub mod qlog;
 pub mod quota;
 mod secret;
+mod shutdown;
 pub mod telemetry;
 pub mod tls;
 
 pub use backoff::Backoff;
 pub use config::{ConfigError, ServiceConfig};
-pub use context::{Context, DRAIN_LIMIT, LISTENER, Shutdown};
+pub use context::{Context, DRAIN_LIMIT, LISTENER};
 pub use health::{CheckHandle, Health, ProgressHandle, Warning, WarningHandle};
 pub use network::network;
 pub use secret::Secret;
+pub use shutdown::Shutdown;
 
 /// Why a gRPC service could not run.
 #[derive(Debug, thiserror::Error)]

@@ -10,6 +10,7 @@ pub mod identity;
 mod peer_id;
 pub mod renewal;
 mod revocations;
+mod source;
 mod verifier;
 
 pub use files::{IdentityError, IdentityFiles};

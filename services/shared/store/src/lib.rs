@@ -33,6 +33,7 @@ mod paths;
 mod progress;
 mod quarantine;
 mod register;
+mod scope;
 pub mod sqlite;
 mod thinning;
 pub mod timescale;
@@ -68,6 +69,7 @@ pub use register::{
     Change, DeviceEntry, GatewayEntry, Of, PatientEntry, REGISTER_PAGE, REGISTER_TEXT_BYTES_MAX,
     Register, Spo2Scale, each_assignment_at,
 };
+pub use scope::Scope;
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use thinning::Thinner;
 pub use timescale::{TimescaleOptions, TimescaleStore};
@@ -103,29 +105,6 @@ impl<T> Store for T where
         + ProgressStore
         + Maintenance
 {
-}
-
-/// The data that a query may see.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
-    /// A service asks for itself, not for a person.
-    Service,
-    /// A person or device of this tenant asks.
-    Tenant(String),
-}
-
-impl Scope {
-    pub fn tenant(name: impl Into<String>) -> Scope {
-        Scope::Tenant(name.into())
-    }
-
-    /// `None`: all tenants.
-    pub fn as_tenant(&self) -> Option<&str> {
-        match self {
-            Scope::Service => None,
-            Scope::Tenant(name) => Some(name),
-        }
-    }
 }
 
 /// Tenant of the embedded shape and of everything that names none.

@@ -16,6 +16,7 @@ mod register;
 mod retention;
 mod schema;
 mod series;
+mod transaction;
 mod vitals;
 mod writer;
 

@@ -1,6 +1,7 @@
 //! The record of the paths of one connection: the transport's counters, the steering's judgement,
 //! and the names of the access networks. Both ends keep it, and all reports on paths read it.
 
+pub(crate) mod agreement_headers;
 pub(crate) mod name;
 pub(crate) mod names;
 pub(crate) mod routes;

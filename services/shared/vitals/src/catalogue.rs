@@ -194,6 +194,24 @@ pub fn by_name(name: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name == name)
 }
 
+/// Serialises a metric as its kebab-case name.
+pub mod metric_name {
+    use serde::Deserialize;
+
+    use super::*;
+
+    pub fn serialize<S: serde::Serializer>(metric: &Metric, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(name(*metric))
+    }
+
+    pub fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Metric, D::Error> {
+        let text = String::deserialize(from)?;
+        by_name(&text).map(|entry| entry.metric).ok_or_else(|| {
+            serde::de::Error::custom(format!("{text:?} is no metric, for example \"heart-rate\""))
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

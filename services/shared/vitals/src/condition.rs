@@ -3,10 +3,10 @@
 use contracts::vitals::Metric;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    catalogue::{Entry, Reading, entry},
-    rules::{DELAY_MS_MAX, metric_name},
-};
+use crate::catalogue::{Entry, Reading, entry, metric_name};
+
+/// Longest delay of a rule: one day. A longer one is refused.
+pub const DELAY_MS_MAX: u64 = 86_400_000;
 
 /// Shortest window of a change. A shorter one would hold a single reading of most sensors.
 const WINDOW_MS_MIN: u64 = 1_000;

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use contracts::vitals::{Metric, Priority};
 use serde::{Deserialize, Serialize};
 
+pub use crate::{catalogue::metric_name, condition::DELAY_MS_MAX};
 use crate::{
     catalogue::{by_name, name},
     condition::Condition,
@@ -18,8 +19,6 @@ use crate::{
 
 /// Rules in one set. A larger set is refused.
 pub const RULES_MAX: usize = 256;
-/// Longest delay of a rule: one day. A longer one is refused.
-pub const DELAY_MS_MAX: u64 = 86_400_000;
 /// Age from which a reading is stale, for metrics that a set does not list.
 const STALE_AFTER_S_DEFAULT: u32 = 600;
 
@@ -142,22 +141,6 @@ impl Rule {
             Ok(()) => Ok(()),
             Err(flaw) => wrong(flaw.field, flaw.reason, &flaw.example),
         }
-    }
-}
-
-/// Serialises a metric as its kebab-case name.
-pub mod metric_name {
-    use super::*;
-
-    pub fn serialize<S: serde::Serializer>(metric: &Metric, out: S) -> Result<S::Ok, S::Error> {
-        out.serialize_str(name(*metric))
-    }
-
-    pub fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Metric, D::Error> {
-        let text = String::deserialize(from)?;
-        by_name(&text).map(|entry| entry.metric).ok_or_else(|| {
-            serde::de::Error::custom(format!("{text:?} is no metric, for example \"heart-rate\""))
-        })
     }
 }
 

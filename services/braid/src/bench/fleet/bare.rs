@@ -15,7 +15,7 @@ use tokio::time::{MissedTickBehavior, interval_at, sleep};
 use tunnel::ALPN;
 
 use super::super::line::Scratch;
-use super::SAMPLES_PER_S;
+use super::home::SAMPLES_PER_S;
 use super::used::Used;
 use crate::process::{Failure, block_on};
 

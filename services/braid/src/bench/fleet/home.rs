@@ -14,11 +14,13 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval_at, sleep, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::super::PATIENCE;
 use super::super::core::Core;
 use super::super::lossy_gateway::LossyGateway;
-use super::SAMPLES_PER_S;
+use super::super::readings::PATIENCE;
 use crate::process::Failure;
+
+/// Samples of one patient.
+pub(super) const SAMPLES_PER_S: u32 = 10;
 
 const LOSS: f64 = 0.01;
 const SEED: u64 = 1;

@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 use tunnel::{Authority, Tunnel, TunnelEnded, UdpTunnel, Urgency};
 
-use super::{super::socks5::datagram, count_dropped};
+use super::super::socks5::datagram;
 
 /// Datagrams that wait for the proxy's answer; further ones are dropped. Later the tunnel's own
 /// queue is the bound.
@@ -193,4 +193,9 @@ fn passed(direction: &'static str, bytes: usize) {
 
 fn count(result: &'static str) {
     metrics::counter!("braid_gateway_applications_flows_total", "result" => result).increment(1);
+}
+
+pub(super) fn count_dropped(reason: &'static str) {
+    metrics::counter!("braid_gateway_applications_datagrams_dropped_total", "reason" => reason)
+        .increment(1);
 }

@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::harness::ASK_AGAIN_AFTER;
 use super::{
-    ASK_AGAIN_AFTER, Harness, PATIENCE, follow, join, next, number, numbered, publish, read,
-    wait_for_partitions,
+    Harness, PATIENCE, follow, join, next, number, numbered, publish, read, wait_for_partitions,
 };
 use crate::{CommitError, Event, Extent, Topic};
 

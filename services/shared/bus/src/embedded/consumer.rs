@@ -6,12 +6,17 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use parking_lot::Mutex;
-use rusqlite::{Connection, Row};
+use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
 
-use super::{Inner, damage, groups::Command, headers, schema, seat::Seat};
+use super::{
+    damage,
+    groups::Command,
+    schema::{self, delivery},
+    seat::Seat,
+    threads::Inner,
+};
 use crate::{
     CommitError, ConsumeError, Consumer, Delivery, Event, Start, Topic, beginning::Beginning,
 };
@@ -327,21 +332,4 @@ fn read_partition(
         }
     }
     Ok(true)
-}
-
-/// The columns are `offset, published_us, key, headers, value`.
-pub fn delivery(row: &Row<'_>, topic: Topic, partition: u32) -> rusqlite::Result<Delivery> {
-    let headers = match row.get_ref(3)?.as_blob_or_null()? {
-        None => Vec::new(),
-        Some(blob) => headers::decode(blob).unwrap_or_default(),
-    };
-    Ok(Delivery {
-        topic,
-        partition,
-        offset: row.get(0)?,
-        published_us: row.get(1)?,
-        key: row.get(2)?,
-        value: Bytes::copy_from_slice(row.get_ref(4)?.as_blob()?),
-        headers,
-    })
 }

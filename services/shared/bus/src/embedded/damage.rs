@@ -6,7 +6,7 @@
 
 use rusqlite::{Connection, Error, ErrorCode};
 
-use super::{consumer::delivery, schema};
+use super::schema::{self, delivery};
 use crate::Topic;
 
 /// Whether the same bytes would be unreadable the next time as well.

@@ -7,10 +7,12 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
+use bytes::Bytes;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior};
 use thiserror::Error;
 
-use crate::{Extent, Topic};
+use super::headers;
+use crate::{Delivery, Extent, Topic};
 
 pub const RECORDS_FILE: &str = "bus.db";
 pub const GROUPS_FILE: &str = "bus-groups.db";
@@ -243,6 +245,23 @@ pub fn committed(
         )?
         .query_row((group, topic.name(), partition), |row| row.get(0))
         .optional()
+}
+
+/// The columns are `offset, published_us, key, headers, value`.
+pub fn delivery(row: &Row<'_>, topic: Topic, partition: u32) -> rusqlite::Result<Delivery> {
+    let headers = match row.get_ref(3)?.as_blob_or_null()? {
+        None => Vec::new(),
+        Some(blob) => headers::decode(blob).unwrap_or_default(),
+    };
+    Ok(Delivery {
+        topic,
+        partition,
+        offset: row.get(0)?,
+        published_us: row.get(1)?,
+        key: row.get(2)?,
+        value: Bytes::copy_from_slice(row.get_ref(4)?.as_blob()?),
+        headers,
+    })
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use std::{
 use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::{EmbeddedOptions, headers, heads::Heads, schema};
+use super::{headers, heads::Heads, options::EmbeddedOptions, schema};
 use crate::{
     NotReady, PublishError, Record, Topic,
     keys::{bytes_of, partition_of},

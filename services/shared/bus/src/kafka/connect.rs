@@ -8,12 +8,12 @@ use rdkafka::{
     error::KafkaError,
     types::RDKafkaErrorCode,
 };
-use thiserror::Error;
 
 use super::{
+    open_error::OpenError,
     options::KafkaOptions,
     publisher::Publisher,
-    topics::{Found, Wanted, WrongSetting},
+    topics::{Found, Wanted},
     trouble::{Complaint, Listener, Trouble},
 };
 
@@ -25,42 +25,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 const TLS_FAILURES_MAX: u32 = 3;
 /// Questions until a created topic must exist with all its leaders.
 const CREATED_WITHIN_ROUNDS: u32 = 20;
-
-#[derive(Debug, Error)]
-pub enum OpenError {
-    #[error("{0}")]
-    Options(String),
-    /// The brokers know another password, or no such user.
-    #[error("Kafka at {brokers} refuses the credentials of {user}: {reason}")]
-    Credentials {
-        brokers: String,
-        user: String,
-        reason: String,
-    },
-    #[error("no TLS with Kafka at {brokers}: {reason}")]
-    Tls { brokers: String, reason: String },
-    #[error("Kafka at {brokers} forbids {user} to {what}: {reason}")]
-    Forbidden {
-        brokers: String,
-        user: String,
-        what: String,
-        reason: String,
-    },
-    #[error("topic {topic} is missing\n  to fix: {fix}")]
-    Missing { topic: String, fix: String },
-    #[error(
-        "topic {topic} cannot have {wanted} copies on {brokers} broker(s)\n  to fix: start more brokers, or accept fewer copies with --bus-replication {brokers} --bus-in-sync-min {brokers}"
-    )]
-    Replication {
-        topic: String,
-        wanted: u16,
-        brokers: usize,
-    },
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-    Settings(Vec<WrongSetting>),
-    #[error("topic {topic}: {reason}")]
-    Topic { topic: String, reason: String },
-}
 
 /// A cluster as its brokers describe it.
 struct Described {

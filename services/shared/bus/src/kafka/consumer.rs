@@ -22,7 +22,7 @@ use rdkafka::{
 use tokio::sync::oneshot;
 
 use super::{
-    Ended,
+    ended::Ended,
     offsets::{complete, known_offsets},
     seat::{Member, Seat, list},
     trouble::Trouble,

@@ -35,7 +35,7 @@ use rdkafka::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{
-    connect::OpenError,
+    open_error::OpenError,
     options::KafkaOptions,
     trouble::{self, Trouble},
 };

@@ -11,9 +11,8 @@ use std::io::IoSlice;
 use bytes::Bytes;
 
 use super::{
-    PACKET_BYTES_MAX,
     received::{V4_BYTES, V6_BYTES, set},
-    vnet::{HEADER_BYTES, Protocol, Segmented, VnetHeader},
+    vnet::{HEADER_BYTES, PACKET_BYTES_MAX, Protocol, Segmented, VnetHeader},
 };
 use ip_packets::{IpPacket, checksum, checksum_between, sum_between};
 

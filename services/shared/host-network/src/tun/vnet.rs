@@ -1,6 +1,9 @@
 //! The header that stands before each packet of a device with offloads (virtio 1.2, 5.1.6). It says
 //! what the sender of the packet left to the device: a checksum, and the cut into segments.
 
+/// The largest packet of IP.
+pub(crate) const PACKET_BYTES_MAX: usize = 65_535;
+
 pub(super) const HEADER_BYTES: usize = 10;
 
 /// The checksum is the sum of the pseudo-header so far.

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use super::UNQUEUED_SLACK;
+/// Jitter up to this does not count as a queue.
+pub(super) const UNQUEUED_SLACK: Duration = Duration::from_millis(1);
 
 /// Bound on deep probes for one base RTT.
 const DEEP_PROBES_MAX: u32 = 8;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use noq_proto::{PathEvent, PathId, PathStatus};
 
 use crate::agreement::{KeepaliveTerms, Rest};
-use crate::liveness::{Keepalive, PathState};
+use crate::keepalive::Keepalive;
+use crate::liveness::PathState;
 use crate::steering_rules::PathSchedule;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

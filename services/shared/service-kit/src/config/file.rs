@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::ConfigError;
+use super::error::ConfigError;
 
 /// Bytes of the file; a larger file is refused.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -2,18 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use parking_lot::Mutex;
+use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::UnixTime;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, SignatureScheme};
 
-use super::files::Material;
+use super::source::Source;
 use super::verifier::{ClientVerifier, ServerVerifier};
 use super::{IdentityError, IdentityFiles, PeerId};
 
@@ -34,19 +32,6 @@ impl fmt::Debug for Identity {
     }
 }
 
-pub(super) struct Source {
-    pub(super) provider: Arc<CryptoProvider>,
-    files: IdentityFiles,
-    reload_interval: Duration,
-    state: Mutex<State>,
-}
-
-struct State {
-    looked: Instant,
-    stamp: [SystemTime; 3],
-    material: Material,
-}
-
 impl Identity {
     /// Reads the files, and follows their later changes.
     pub fn load(files: &IdentityFiles) -> Result<Identity, IdentityError> {
@@ -58,20 +43,8 @@ impl Identity {
         files: &IdentityFiles,
         reload_interval: Duration,
     ) -> Result<Identity, IdentityError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let stamp = files.stamp()?;
-        let material = files.load(&provider)?;
         let identity = Identity {
-            source: Arc::new(Source {
-                provider,
-                files: files.clone(),
-                reload_interval,
-                state: Mutex::new(State {
-                    looked: Instant::now(),
-                    stamp,
-                    material,
-                }),
-            }),
+            source: Arc::new(Source::load(files, reload_interval)?),
         };
         let who = identity.peer_id()?;
         if let Some(error) = identity.refused_by_peers(SystemTime::now())? {
@@ -176,57 +149,6 @@ impl Identity {
         rustls::ClientConfig::builder_with_provider(self.source.provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .expect("ring has cipher suites of TLS 1.3")
-    }
-}
-
-impl Source {
-    pub(super) fn certified(&self) -> Arc<CertifiedKey> {
-        self.refreshed().certified
-    }
-
-    pub(super) fn roots(&self) -> Arc<RootCertStore> {
-        self.refreshed().roots
-    }
-
-    pub(super) fn roots_of_clients(&self) -> Arc<RootCertStore> {
-        self.refreshed().roots_of_clients
-    }
-
-    /// Files that cannot be loaded (for example half of a renewal) leave the last good set in
-    /// force.
-    fn refreshed(&self) -> Material {
-        let mut state = self.state.lock();
-        let now = Instant::now();
-        if now.saturating_duration_since(state.looked) >= self.reload_interval {
-            state.looked = now;
-            match self.reload(state.stamp) {
-                Ok(None) => {}
-                Ok(Some((stamp, material))) => {
-                    tracing::info!(cert = %self.files.cert.display(), "certificates reloaded");
-                    metrics::counter!("braid_identity_reloads_total", "outcome" => "ok")
-                        .increment(1);
-                    state.stamp = stamp;
-                    state.material = material;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "certificates not reloaded, the previous ones stay in force");
-                    metrics::counter!("braid_identity_reloads_total", "outcome" => "failed")
-                        .increment(1);
-                }
-            }
-        }
-        state.material.clone()
-    }
-
-    fn reload(
-        &self,
-        known: [SystemTime; 3],
-    ) -> Result<Option<([SystemTime; 3], Material)>, IdentityError> {
-        let stamp = self.files.stamp()?;
-        if stamp == known {
-            return Ok(None);
-        }
-        Ok(Some((stamp, self.files.load(&self.provider)?)))
     }
 }
 

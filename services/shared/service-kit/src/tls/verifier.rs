@@ -12,7 +12,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, Sig
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::PeerId;
-use super::identity::Source;
+use super::source::Source;
 
 /// The verifier for one set of roots; built again when the roots differ.
 struct Cache<V: ?Sized> {

@@ -6,7 +6,7 @@ use contracts::{
     canary::NAME as CANARY,
 };
 use prost::Message;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::OptionalExtension;
 
 use super::{SqliteStore, progress, writer::Writing};
 use crate::{
@@ -25,23 +25,6 @@ const PENDING: i32 = AlertState::Pending as i32;
 const ACTIVE: i32 = AlertState::Active as i32;
 const LATCHED: i32 = AlertState::Latched as i32;
 const RESOLVED: i32 = AlertState::Resolved as i32;
-
-/// Fills in the priority of alerts that are older than its column. Resolved ones are never ordered
-/// by it.
-pub(super) fn fill_in_priorities(connection: &Connection) -> rusqlite::Result<()> {
-    let mut open = connection.prepare(&format!(
-        "SELECT id, payload FROM alerts WHERE state <> {RESOLVED}"
-    ))?;
-    let mut update = connection.prepare("UPDATE alerts SET priority = ?2 WHERE id = ?1")?;
-    let mut rows = open.query([])?;
-    while let Some(row) = rows.next()? {
-        let (id, payload): (String, Vec<u8>) = (row.get(0)?, row.get(1)?);
-        if let Ok(alert) = Alert::decode(payload.as_slice()) {
-            update.execute((id, alert.priority))?;
-        }
-    }
-    Ok(())
-}
 
 fn write(writing: &Writing<'_>, batch: &AlertsBatch) -> Result<Written, WriteError> {
     let connection = writing.connection;

@@ -9,7 +9,7 @@ use bus::slow_clock::follow;
 use contracts::alerts::AlertState;
 use rusqlite::Connection;
 
-use super::writer::in_transaction;
+use super::transaction::in_transaction;
 use crate::Expire;
 
 /// Rows of one kind removed in one transaction.

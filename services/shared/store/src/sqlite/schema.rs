@@ -13,6 +13,8 @@ use std::{
     time::Duration,
 };
 
+use contracts::alerts::{Alert, AlertState};
+use prost::Message;
 use rusqlite::{Connection, TransactionBehavior};
 use thiserror::Error;
 
@@ -190,7 +192,7 @@ pub fn open_writer(dir: &Path) -> Result<Connection, OpenError> {
         transaction.execute_batch(migration)?;
     }
     if found < ALERTS_WITH_PRIORITY {
-        super::alerts::fill_in_priorities(&transaction)?;
+        fill_in_priorities(&transaction)?;
     }
     transaction.pragma_update(None, "user_version", known)?;
     transaction.commit()?;
@@ -228,6 +230,24 @@ fn switch_to_wal(connection: &Connection) -> rusqlite::Result<()> {
             mode => return mode.map(drop),
         }
     }
+}
+
+/// Fills in the priority of alerts that are older than its column. Resolved ones are never ordered
+/// by it.
+fn fill_in_priorities(connection: &Connection) -> rusqlite::Result<()> {
+    let mut open = connection.prepare(&format!(
+        "SELECT id, payload FROM alerts WHERE state <> {}",
+        AlertState::Resolved as i32
+    ))?;
+    let mut update = connection.prepare("UPDATE alerts SET priority = ?2 WHERE id = ?1")?;
+    let mut rows = open.query([])?;
+    while let Some(row) = rows.next()? {
+        let (id, payload): (String, Vec<u8>) = (row.get(0)?, row.get(1)?);
+        if let Ok(alert) = Alert::decode(payload.as_slice()) {
+            update.execute((id, alert.priority))?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

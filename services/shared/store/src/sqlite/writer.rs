@@ -12,7 +12,7 @@ use std::{
 use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::{keys::Keys, retention::Retention};
+use super::{keys::Keys, retention::Retention, transaction::in_transaction};
 use crate::WriteError;
 
 /// Writes in one transaction; what is beyond waits for the next.
@@ -129,19 +129,4 @@ fn write(connection: &Connection, keys: &mut Keys, mut group: Vec<Box<dyn Job>>)
     for job in group {
         job.answer(outcome.as_ref().err());
     }
-}
-
-pub fn in_transaction<T>(
-    connection: &Connection,
-    work: impl FnOnce() -> rusqlite::Result<T>,
-) -> rusqlite::Result<T> {
-    connection.execute_batch("BEGIN IMMEDIATE")?;
-    let result = work().and_then(|value| {
-        connection.execute_batch("COMMIT")?;
-        Ok(value)
-    });
-    if result.is_err() && !connection.is_autocommit() {
-        let _ = connection.execute_batch("ROLLBACK");
-    }
-    result
 }

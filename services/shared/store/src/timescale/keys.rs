@@ -15,15 +15,13 @@ use foldhash::fast::RandomState;
 use prost::Message;
 use tokio_postgres::types::ToSql;
 
-use super::{TimescaleStore, fault::Fault, ledger::Head};
+use super::{fault::Fault, ledger::Head};
 
 /// Entries of each cache; beyond it is emptied and filled anew from the tables.
 const CACHE_MAX: usize = 100_000;
 /// Path sessions of one gateway besides the newest in its head; beyond it the oldest are removed.
 /// A gateway with three paths that reconnects every minute makes as many in two days.
 pub const SESSIONS_PER_GATEWAY_MAX: i64 = 10_000;
-/// Rounds of queries for unknown keys: one for each kind of key, and one to spare.
-const ROUNDS_MAX: usize = 5;
 
 /// Several look-ups for each sample: the standard library's hash took 7 % of ingest's time. Hashed
 /// texts were admitted before, and the seed is of this process.
@@ -82,7 +80,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.patients.is_empty()
             && self.gateways.is_empty()
             && self.devices.is_empty()
@@ -188,7 +186,7 @@ impl Keys {
         }
     }
 
-    fn trim(&mut self) {
+    pub fn trim(&mut self) {
         if self.patients.len() > CACHE_MAX {
             self.patients.clear();
         }
@@ -204,33 +202,7 @@ impl Keys {
     }
 }
 
-/// Looks everything up with `look`, making what is missing, until `look` misses nothing.
-pub async fn resolve<T>(
-    store: &TimescaleStore,
-    mut look: impl FnMut(&Keys, &mut Missing) -> Option<T>,
-) -> Result<T, Fault> {
-    for round in 0..=ROUNDS_MAX {
-        let mut missing = Missing::default();
-        {
-            let mut keys = store.keys.lock();
-            if round == 0 {
-                keys.trim();
-            }
-            if let Some(found) = look(&keys, &mut missing)
-                && missing.is_empty()
-            {
-                return Ok(found);
-            }
-        }
-        let connection = store.writer().await?;
-        make(&store.keys, &connection, &missing).await?;
-    }
-    Err(Fault::Unavailable(
-        "keys vanish as they are made".to_owned(),
-    ))
-}
-
-async fn make(
+pub async fn make(
     keys: &parking_lot::Mutex<Keys>,
     connection: &Object,
     missing: &Missing,
@@ -459,7 +431,7 @@ mod tests {
     use testkit::timescale_server::{PASSWORD, TimescaleServer};
 
     use super::*;
-    use crate::{PathsQuery, PathsStore, Scope, TimescaleOptions};
+    use crate::{PathsQuery, PathsStore, Scope, TimescaleOptions, TimescaleStore};
 
     const START_US: i64 = 1_780_000_000_000_000;
 

@@ -5,7 +5,7 @@
 use contracts::vitals::Metric;
 use tokio_postgres::Client;
 
-use super::{OpenError, fault::explain, open::Edition};
+use super::{edition::Edition, fault::explain, open_error::OpenError};
 
 /// Version n is after the n-th.
 const MIGRATIONS: &[(&str, &str)] = &[

@@ -10,9 +10,8 @@ use super::{
     TimescaleStore,
     copy::Rows,
     fault::Fault,
-    keys,
     ledger::{GATEWAYS, Head, Locked, Wanted},
-    path_steering, progress,
+    lookup, path_steering, progress,
     time::Micros,
     transaction,
 };
@@ -183,7 +182,7 @@ impl PathsStore for TimescaleStore {
         advance: Vec<Progress>,
     ) -> Result<Written, WriteError> {
         reports.iter().try_for_each(check)?;
-        let keys = keys::resolve(self, |keys, missing| {
+        let keys = lookup::resolve(self, |keys, missing| {
             let found: Vec<Option<(i32, i32)>> = reports
                 .iter()
                 .map(|r| keys.session(&r.gateway, &r.path, r.end, r.session, missing))

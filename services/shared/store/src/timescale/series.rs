@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, pin::pin};
 
+use contracts::vitals::Metric;
 use deadpool_postgres::Object;
 use futures::TryStreamExt;
 use prost::Message;
@@ -10,7 +11,6 @@ use tokio_postgres::types::ToSql;
 use super::{
     ledger::Head,
     time::{HOUR_US, MINUTE_US, Micros},
-    vitals::metric,
 };
 use crate::{LatestVital, QueryError, Scope, SeriesPoints, SeriesQuery, thinning::Thinner};
 
@@ -336,4 +336,8 @@ async fn each(
         take(&row)?;
     }
     Ok(())
+}
+
+pub fn metric(key: i32) -> Metric {
+    Metric::try_from(key).unwrap_or_default()
 }

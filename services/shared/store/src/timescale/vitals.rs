@@ -1,7 +1,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
-use contracts::vitals::{Gap, Metric, Sample, Waveform, sample::Reading};
+use contracts::vitals::{Gap, Sample, Waveform, sample::Reading};
 use deadpool_postgres::Transaction;
 use prost::Message;
 use tokio_postgres::Row;
@@ -10,9 +10,9 @@ use super::{
     TimescaleStore,
     copy::{Copying, Rows},
     fault::Fault,
-    keys::{self, Place},
+    keys::Place,
     ledger::{DEVICES, Head, Latest, Locked, Wanted},
-    progress, quarantine,
+    lookup, progress, quarantine,
     series::{self, Which},
     time::Micros,
     transaction,
@@ -329,7 +329,7 @@ async fn write_gaps(
 
 impl TimescaleStore {
     async fn plan(&self, batch: &VitalsBatch) -> Result<Plan, Fault> {
-        let (places, gaps) = keys::resolve(self, |keys, missing| {
+        let (places, gaps) = lookup::resolve(self, |keys, missing| {
             let places: Vec<Option<Place>> = batch
                 .samples
                 .iter()
@@ -567,8 +567,4 @@ fn sample(row: &Row, reading: Reading) -> Sample {
         // The bus tells; rows keep the time that is right beside the gateway's own.
         device_offset_us: None,
     }
-}
-
-pub fn metric(key: i32) -> Metric {
-    Metric::try_from(key).unwrap_or_default()
 }

@@ -35,7 +35,7 @@ use crate::{
         stream::{ConnectStream, H2Wire, H3Wire, OpenStream, OpenStreams, wire_error::WireError},
         transport::Transport,
     },
-    paths::{Paths, names},
+    paths::{Paths, agreement_headers, names},
     resume::header::{Attached, Offer},
 };
 
@@ -257,10 +257,10 @@ impl Session {
                 paths,
                 keepalive,
                 terms,
-                proxy_answers: names::answers(&headers),
+                proxy_answers: agreement_headers::answers(&headers),
                 schedule,
-                takes_schedules: names::takes_schedules(&headers),
-                rest: names::rest(&headers),
+                takes_schedules: agreement_headers::takes_schedules(&headers),
+                rest: agreement_headers::rest(&headers),
             };
             tokio::select! {
                 sent = telling.run(stream) => if let Err(error) = sent {

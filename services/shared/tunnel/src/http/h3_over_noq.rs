@@ -1,18 +1,15 @@
 //! `h3`'s transport traits on a `noq` connection.
 //!
-//! Receiving takes data in batches of up to `CHUNKS_MAX` chunks, each batch in one access to the
-//! connection and without a copy. Sending is in `sending`. `protocol` handles requests with a
-//! protocol that `h3` does not know.
+//! Receiving (`receiving`) takes data in batches of up to `CHUNKS_MAX` chunks, each batch in one
+//! access to the connection and without a copy. Sending is in `sending`. `protocol` handles
+//! requests with a protocol that `h3` does not know.
 
+mod conversions;
 pub(crate) mod protocol;
+mod receiving;
 mod sending;
 
-use std::{
-    future::Future,
-    pin::pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures::{
@@ -24,12 +21,10 @@ use h3::{
     quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf},
 };
 
+use conversions::{connection_error, on_stream, varint};
 use protocol::Arriving;
+pub use receiving::RecvStream;
 pub use sending::{SendHandle, SendHandles, SendStream};
-
-/// Chunks taken from a stream at once, each at most one packet's payload; further chunks wait in
-/// the transport.
-const CHUNKS_MAX: usize = 32;
 
 type Bidi = (noq::SendStream, noq::RecvStream);
 type Incoming<T> = BoxStream<'static, Result<T, noq::ConnectionError>>;
@@ -83,7 +78,7 @@ impl quic::Connection<Bytes> for Connection {
     ) -> Poll<Result<Self::BidiStream, ConnectionErrorIncoming>> {
         Poll::Ready(match ready!(self.incoming_bidi.poll_next_unpin(cx)) {
             Some(Ok(bidi)) => {
-                let mut bidi = self.opener.handles.bidi(bidi);
+                let mut bidi = BidiStream::new(&self.opener.handles, bidi);
                 bidi.recv.request = Some(Arriving::new());
                 Ok(bidi)
             }
@@ -161,7 +156,7 @@ impl quic::OpenStreams<Bytes> for Opener {
             .boxed()
         });
         Poll::Ready(match ready!(opening.poll_next_unpin(cx)) {
-            Some(Ok(bidi)) => Ok(self.handles.bidi(bidi)),
+            Some(Ok(bidi)) => Ok(BidiStream::new(&self.handles, bidi)),
             Some(Err(error)) => Err(on_stream(connection_error(error))),
             None => Err(on_stream(ended())),
         })
@@ -190,72 +185,18 @@ impl quic::OpenStreams<Bytes> for Opener {
     }
 }
 
-pub struct RecvStream {
-    stream: noq::RecvStream,
-    /// Chunks taken from the stream and not returned yet: those from `next` to `end`.
-    chunks: [Bytes; CHUNKS_MAX],
-    next: usize,
-    end: usize,
-    /// Replaces the protocol of a request; `None` on streams of answers.
-    request: Option<Arriving>,
-}
-
-impl RecvStream {
-    fn new(stream: noq::RecvStream) -> Self {
-        Self {
-            stream,
-            chunks: Default::default(),
-            next: 0,
-            end: 0,
-            request: None,
-        }
-    }
-}
-
-impl quic::RecvStream for RecvStream {
-    type Buf = Bytes;
-
-    fn poll_data(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Self::Buf>, StreamErrorIncoming>> {
-        loop {
-            if self.next == self.end {
-                // The connection keeps the waker, so the future may be dropped after one poll.
-                let taking = pin!(self.stream.read_many_chunks(&mut self.chunks));
-                match ready!(taking.poll(cx)).map_err(read_error)? {
-                    Some(count) => (self.next, self.end) = (0, count),
-                    None => {
-                        let rest = self.request.as_mut().and_then(Arriving::rest);
-                        return Poll::Ready(Ok(rest));
-                    }
-                }
-            }
-            let chunk = std::mem::take(&mut self.chunks[self.next]);
-            self.next += 1;
-            let chunk = match &mut self.request {
-                Some(request) => request.take(chunk),
-                None => chunk,
-            };
-            if !chunk.is_empty() {
-                return Poll::Ready(Ok(Some(chunk)));
-            }
-        }
-    }
-
-    fn stop_sending(&mut self, error_code: u64) {
-        // Fails only for a stream that has ended.
-        let _ = self.stream.stop(varint(error_code));
-    }
-
-    fn recv_id(&self) -> StreamId {
-        stream_id(self.stream.id())
-    }
-}
-
 pub struct BidiStream {
     send: SendStream,
     recv: RecvStream,
+}
+
+impl BidiStream {
+    fn new(handles: &SendHandles, (send, recv): Bidi) -> Self {
+        Self {
+            send: handles.send(send),
+            recv: RecvStream::new(recv),
+        }
+    }
 }
 
 impl quic::BidiStream<Bytes> for BidiStream {
@@ -308,55 +249,6 @@ impl quic::RecvStream for BidiStream {
     }
 }
 
-/// Error codes of HTTP/3 are small constants; a larger code is cut to the largest that a frame can
-/// hold.
-fn varint(code: u64) -> noq::VarInt {
-    noq::VarInt::from_u64(code).unwrap_or(noq::VarInt::MAX)
-}
-
-fn stream_id(id: noq::StreamId) -> StreamId {
-    match StreamId::try_from(u64::from(id)) {
-        Ok(id) => id,
-        Err(_) => unreachable!("both types hold 62 bits"),
-    }
-}
-
 fn ended() -> ConnectionErrorIncoming {
     ConnectionErrorIncoming::InternalError("the connection yields no more streams".into())
-}
-
-fn on_stream(connection_error: ConnectionErrorIncoming) -> StreamErrorIncoming {
-    StreamErrorIncoming::ConnectionErrorIncoming { connection_error }
-}
-
-fn connection_error(error: noq::ConnectionError) -> ConnectionErrorIncoming {
-    match error {
-        noq::ConnectionError::ApplicationClosed(close) => {
-            ConnectionErrorIncoming::ApplicationClose {
-                error_code: close.error_code.into_inner(),
-            }
-        }
-        noq::ConnectionError::TimedOut => ConnectionErrorIncoming::Timeout,
-        other => ConnectionErrorIncoming::Undefined(Arc::new(other)),
-    }
-}
-
-fn read_error(error: noq::ReadError) -> StreamErrorIncoming {
-    match error {
-        noq::ReadError::Reset(code) => StreamErrorIncoming::StreamTerminated {
-            error_code: code.into_inner(),
-        },
-        noq::ReadError::ConnectionLost(error) => on_stream(connection_error(error)),
-        other => StreamErrorIncoming::Unknown(Box::new(other)),
-    }
-}
-
-fn write_error(error: noq::WriteError) -> StreamErrorIncoming {
-    match error {
-        noq::WriteError::Stopped(code) => StreamErrorIncoming::StreamTerminated {
-            error_code: code.into_inner(),
-        },
-        noq::WriteError::ConnectionLost(error) => on_stream(connection_error(error)),
-        other => StreamErrorIncoming::Unknown(Box::new(other)),
-    }
 }

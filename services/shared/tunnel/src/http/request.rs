@@ -154,7 +154,7 @@ pub(crate) fn names(server_name: &str) -> Result<Request<()>, http::Error> {
         .uri(format!("https://{server_name}{NAMES_PATH}"))
         .header(PRIORITY, Urgency::Urgent.header())
         .body(())?;
-    crate::paths::names::says_that_it_rests(request.headers_mut());
+    crate::paths::agreement_headers::says_that_it_rests(request.headers_mut());
     Ok(request)
 }
 

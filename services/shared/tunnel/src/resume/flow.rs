@@ -19,6 +19,7 @@
 //! - The reader gets bytes in order and once, and an end only at the sender's offset.
 
 mod outgoing;
+mod violation;
 
 use std::{
     collections::VecDeque,
@@ -27,19 +28,17 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use outgoing::Outgoing;
+use outgoing::{CHUNK_BYTES_MAX, Outgoing};
+pub(crate) use violation::Violation;
 
 use super::{
-    capsule::{self, Capsule, Decoder, Malformed},
+    capsule::{self, Capsule, Decoder},
     header::{Attach, Attached},
 };
 
 /// Bytes of one direction that the peer's reader has not taken; at the bound the writer waits. It
 /// exceeds the stream's window (2.3 MB) because confirmations arrive late.
 pub(crate) const WINDOW_BYTES: u64 = 4_000_000;
-
-/// Payload of one DATA capsule.
-const CHUNK_BYTES_MAX: usize = 64 * 1024;
 
 /// Read and unconfirmed bytes that are confirmed at once; a confirmation costs 18 bytes on the
 /// wire.
@@ -49,23 +48,6 @@ const CONFIRM_BYTES: u64 = 128 * 1024;
 /// `CONFIRM_DELAY`. So the peer's writer goes on and the peer sees progress.
 const CONFIRM_SOON_BYTES: u64 = 32 * 1024;
 const CONFIRM_DELAY: Duration = Duration::from_millis(200);
-
-/// Violations of the protocol by a peer; the tunnel is reset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Violation {
-    #[error("{0}")]
-    Malformed(#[from] Malformed),
-    #[error("more was sent than the window allows")]
-    Window,
-    #[error("data after the end")]
-    BehindEnd,
-    #[error("the end is at {declared}, but {received} bytes arrived")]
-    End { declared: u64, received: u64 },
-    #[error("the peer continues at {offset}, but only {received} bytes arrived")]
-    Gap { offset: u64, received: u64 },
-    #[error("{offset} bytes are reported as received; {kept} to {sent} are possible")]
-    Offset { offset: u64, kept: u64, sent: u64 },
-}
 
 /// Why an attachment is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

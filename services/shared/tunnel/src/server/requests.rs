@@ -28,7 +28,7 @@ use crate::{
         },
         stream::{ConnectStream, OpenStreams},
     },
-    paths::names,
+    paths::{agreement_headers, names},
     resume::{
         header::{Attach, Attached, Offer, Token},
         server::{Kept, NotFound, Peer},
@@ -174,7 +174,7 @@ impl Dispatcher {
                 let _ = self.ready.send(request).await;
             }
             Ok(Wanted::Names) => {
-                let rest = names::rest(request.headers());
+                let rest = agreement_headers::rest(request.headers());
                 self.learn_names(exchange, rest).await;
             }
             Err(status) => exchange.refuse(status).await,
@@ -187,7 +187,7 @@ impl Dispatcher {
         terms.send_modify(|terms| *terms = terms.with_rest(rest));
         // Not a tunnel, so not counted among the session's.
         let entered = OpenStreams::default().enter();
-        let stream = match exchange.accept(names::welcome(), entered).await {
+        let stream = match exchange.accept(agreement_headers::welcome(), entered).await {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::debug!(%error, "names not welcomed");

@@ -29,7 +29,10 @@ use h3::{
 };
 use parking_lot::Mutex;
 
-use super::{Bidi, BidiStream, RecvStream, on_stream, protocol, stream_id, varint, write_error};
+use super::{
+    conversions::{on_stream, stream_id, varint, write_error},
+    protocol,
+};
 use crate::http::{
     request::Urgency,
     transport::{SEND_BEYOND_BYTES, SEND_WINDOW_BYTES},
@@ -130,13 +133,6 @@ impl SendHandles {
             handle,
             id,
             handles: self.clone(),
-        }
-    }
-
-    pub(super) fn bidi(&self, (send, recv): Bidi) -> BidiStream {
-        BidiStream {
-            send: self.send(send),
-            recv: RecvStream::new(recv),
         }
     }
 }

@@ -7,9 +7,12 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use super::{
     super::capsule::{self, DATA_HEADER_BYTES_MAX},
-    CHUNK_BYTES_MAX, Violation,
+    violation::Violation,
 };
 use crate::carried::pieces::HEADROOM_BYTES;
+
+/// Payload of one DATA capsule.
+pub(crate) const CHUNK_BYTES_MAX: usize = 64 * 1024;
 
 const _: () = assert!(DATA_HEADER_BYTES_MAX <= HEADROOM_BYTES);
 

@@ -1,0 +1,41 @@
+//! Headers by which both ends say what they agree on; see `names`.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use multipath::Rest;
+const ANSWERS: HeaderName = HeaderName::from_static("braid-keepalive");
+const ANSWERS_VALUE: HeaderValue = HeaderValue::from_static("v=1");
+const SCHEDULES: HeaderName = HeaderName::from_static("braid-schedule");
+const RESTS: HeaderName = HeaderName::from_static("braid-rest");
+
+/// The header of the proxy's answer.
+pub(crate) fn welcome() -> HeaderMap {
+    HeaderMap::from_iter([
+        (ANSWERS, ANSWERS_VALUE),
+        (SCHEDULES, ANSWERS_VALUE),
+        (RESTS, ANSWERS_VALUE),
+    ])
+}
+
+/// The header of the client's request.
+pub(crate) fn says_that_it_rests(headers: &mut HeaderMap) {
+    headers.insert(RESTS, ANSWERS_VALUE);
+}
+
+/// The agreement about rest, once this end has read the other's headers.
+pub(crate) fn rest(headers: &HeaderMap) -> Rest {
+    if headers.get(RESTS) == Some(&ANSWERS_VALUE) {
+        Rest::AGREED
+    } else {
+        Rest::default()
+    }
+}
+
+/// Whether the proxy answers proposals of a keepalive.
+pub(crate) fn answers(headers: &HeaderMap) -> bool {
+    headers.get(ANSWERS) == Some(&ANSWERS_VALUE)
+}
+
+/// Whether the proxy obeys schedules.
+pub(crate) fn takes_schedules(headers: &HeaderMap) -> bool {
+    headers.get(SCHEDULES) == Some(&ANSWERS_VALUE)
+}
