@@ -4,6 +4,7 @@
 //! waits behind vitals. `sender` decides, and `courier` acts on one `link` or several. Alerts that
 //! the journal cannot take are sent by `from_memory`.
 
+mod batches;
 mod courier;
 mod dead_letters;
 mod from_memory;

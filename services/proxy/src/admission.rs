@@ -1,9 +1,9 @@
 //! Watches whether the certificate of an admitted session is still admitted: it is not revoked, and
 //! the policy maps it to the same gateway.
 //!
-//! Session and tunnels are watched together, since a resumable tunnel outlives its session. It would
-//! keep its upstream connection for a revoked gateway. The certificate's next session could resume
-//! it as another gateway.
+//! Session and tunnels are watched together: a resumable tunnel outlives its session. It would keep
+//! its upstream connection for a revoked gateway. The certificate's next session could resume it as
+//! another gateway.
 
 use std::sync::Arc;
 

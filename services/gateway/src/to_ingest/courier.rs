@@ -1,13 +1,12 @@
 //! The IO shell of `sender`: one task per class of data, beside those of its links to ingest.
 
 use std::{
-    collections::VecDeque,
     io::ErrorKind,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use contracts::vitals::{Sample, UploadRequest, UploadResponse};
+use contracts::vitals::{Sample, UploadResponse};
 use prost::Message;
 use service_kit::{CheckHandle, Shutdown};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
@@ -15,6 +14,7 @@ use tracing::Instrument;
 use tunnel::{TunnelEvent, Urgency};
 
 use super::{
+    batches::{Cuts, read, upload_request},
     dead_letters::DeadLetters,
     link::{Link, LinkEvent},
     race::Race,
@@ -24,16 +24,12 @@ use super::{
 use crate::{
     clock::{Clock, CoreClock},
     from_ingest::Follower,
-    journal::{Chunk, Disk, Entry, Journal, Reader},
+    journal::{Chunk, Disk, Entry, Journal},
     to_proxy::Uplink,
 };
 
-/// Batches whose bounds are remembered: more than three links have in flight.
-const CUTS_MAX: usize = 64;
 /// Events of links that the courier has not read. Beyond it their tasks wait.
 const EVENTS_MAX: usize = 64;
-/// An upload stops growing at this size; with the largest entry on top it stays below gRPC's 4 MiB.
-const BATCH_BYTES_MAX: usize = 256 << 10;
 /// Damaged segments that are skipped at once. More follow with the next entry.
 const DAMAGES_MAX: usize = 4;
 /// Time that a drain waits for acknowledgements. The rest stays in the journal.
@@ -100,12 +96,12 @@ pub struct Courier<D> {
     pub urgent: Arc<Notify>,
 }
 
-/// What a courier has under way: the sender, its links and their batches.
+/// A courier at work: the sender, its links and their batches.
 struct UnderWay<'a, D> {
     courier: &'a Courier<D>,
     sender: Sender,
     links: Vec<Link>,
-    /// Of the links, to the courier.
+    /// The links report by it to the courier.
     events: mpsc::Sender<LinkEvent>,
     cuts: Cuts,
     race: Race,
@@ -459,58 +455,6 @@ impl<D: Disk> Courier<D> {
         tokio::task::spawn_blocking(move || dead_letters.put(&refused, contracts::now_us()))
             .await
             .map_err(std::io::Error::other)?
-    }
-}
-
-async fn read<D: Disk>(
-    reader: &Reader<D>,
-    from: u64,
-    entries_max: usize,
-) -> std::io::Result<Chunk> {
-    if let Some(chunk) = reader.recent(from, entries_max, BATCH_BYTES_MAX) {
-        return Ok(chunk);
-    }
-    let reader = reader.clone();
-    tokio::task::spawn_blocking(move || reader.read(from, entries_max, BATCH_BYTES_MAX))
-        .await
-        .map_err(std::io::Error::other)?
-}
-
-fn upload_request(chunk: Chunk) -> UploadRequest {
-    let mut request = UploadRequest {
-        position: chunk.next,
-        ..UploadRequest::default()
-    };
-    for (_, entry) in chunk.entries {
-        match entry {
-            Entry::Sample(sample) => request.samples.push(sample),
-            Entry::Alert(alert) => request.alerts.push(alert),
-            // A damaged segment of the alerts' own journal has no device. It was logged when it was
-            // found.
-            Entry::Gaps(gaps) => request
-                .gaps
-                .extend(gaps.into_iter().filter(|gap| !gap.device.is_empty())),
-        }
-    }
-    request
-}
-
-/// Beginning and end of the latest batches.
-#[derive(Default)]
-struct Cuts(VecDeque<(Generation, u64, u64)>);
-
-impl Cuts {
-    fn note(&mut self, generation: Generation, from: u64, end: u64) {
-        if self.0.len() >= CUTS_MAX {
-            self.0.pop_front();
-        }
-        self.0.push_back((generation, from, end));
-    }
-
-    fn start_of(&self, generation: Generation, end: u64) -> Option<u64> {
-        let wanted =
-            |cut: &&(Generation, u64, u64)| cut.0 == generation && cut.2 == end && cut.1 < end;
-        self.0.iter().rev().find(wanted).map(|cut| cut.1)
     }
 }
 
