@@ -112,11 +112,13 @@ impl Modules {
                     module.items.insert(token(at + 2).to_owned());
                     at += 2;
                 }
-                word if depth == level && DEFINING.contains(&word) => {
-                    if is_word(token(at + 1)) && !DEFINING.contains(&token(at + 1)) {
-                        module.items.insert(token(at + 1).to_owned());
-                        at += 1;
-                    }
+                word if depth == level
+                    && DEFINING.contains(&word)
+                    && is_word(token(at + 1))
+                    && !DEFINING.contains(&token(at + 1)) =>
+                {
+                    module.items.insert(token(at + 1).to_owned());
+                    at += 1;
                 }
                 word if is_word(word) => {
                     let is_field = previous(1) == "." && previous(2) != "."
