@@ -55,33 +55,41 @@ pub async fn put_changed(
             until_us,
             body,
         };
-        if kind == STEERING {
-            documents::check_signed(&document).map_err(Failure::other)?;
-            check_steering(&document)?;
-        } else {
-            documents::check(&document).map_err(Failure::other)?;
-        }
-        // As for decisions on the page, and before the action.
-        let ends = kind == SILENCE && until_us <= document.at_us;
-        let decided = AuditEntry {
-            time_us: document.at_us,
-            tenant: place.tenant.clone(),
-            who: signed.by.clone(),
-            action: if ends { "end silence" } else { "put document" }.to_owned(),
-            patient: store::patient_of(kind, subject, &document.body),
-            detail: format!("by command line, {kind} {subject} {version}"),
-        };
-        let decided = store
-            .append_audit(vec![decided.because(&signed.reason)])
-            .await;
-        decided.map_err(Failure::other)?;
-        match store.put_document(&document).await {
-            Ok(()) => return Ok(document),
-            Err(WriteError::Conflict(_)) => {}
-            Err(error) => return Err(Failure::other(error)),
+        if put_version(&*store, &document).await? {
+            return Ok(document);
         }
     }
     Err(Failure::other("other people keep changing it; try again"))
+}
+
+/// Puts one version, checked, and in the audit log before. False: others took its number.
+pub async fn put_version(store: &dyn Store, document: &Document) -> Result<bool, Failure> {
+    let (kind, subject) = (&document.kind, &document.subject);
+    if kind == STEERING {
+        documents::check_signed(document).map_err(Failure::other)?;
+        check_steering(document)?;
+    } else {
+        documents::check(document).map_err(Failure::other)?;
+    }
+    // As for decisions on the page, and before the action.
+    let ends = kind == SILENCE && document.until_us <= document.at_us;
+    let decided = AuditEntry {
+        time_us: document.at_us,
+        tenant: document.tenant.clone(),
+        who: document.author.clone(),
+        action: if ends { "end silence" } else { "put document" }.to_owned(),
+        patient: store::patient_of(kind, subject, &document.body),
+        detail: format!("by command line, {kind} {subject} {}", document.version),
+    };
+    let decided = store
+        .append_audit(vec![decided.because(&document.reason)])
+        .await;
+    decided.map_err(Failure::other)?;
+    match store.put_document(document).await {
+        Ok(()) => Ok(true),
+        Err(WriteError::Conflict(_)) => Ok(false),
+        Err(error) => Err(Failure::other(error)),
+    }
 }
 
 async fn newest(

@@ -7,9 +7,10 @@ use contracts::alerts::Document as Stored;
 use dashboard::explain::SUBJECT;
 use serde::Serialize;
 use service_kit::{ConfigError, Secret};
-use store::{AuditEntry, DEFAULT_TENANT, Role, STEERING, Scope, Store, TimescaleStore, WriteError};
+use store::{DEFAULT_TENANT, Role, STEERING, Scope, Store, TimescaleStore};
 use tunnel::steering_rules::Document;
 
+use crate::decisions;
 use crate::demonstration_ward::DemonstrationWard;
 use crate::engines::{StoreConfig, StoreUrl};
 use crate::process::{self, Failure};
@@ -97,21 +98,9 @@ async fn put_first_steering(store: &dyn Store, document: &Document) -> Result<()
         until_us: 0,
         body: document.to_json(),
     };
-    let entry = AuditEntry {
-        time_us: first.at_us,
-        tenant: first.tenant.clone(),
-        who: first.author.clone(),
-        action: "put document".to_owned(),
-        patient: String::new(),
-        detail: format!("by command line, {STEERING} {SUBJECT} 1"),
-    };
-    let entry = vec![entry.because(&first.reason)];
-    store.append_audit(entry).await.map_err(Failure::other)?;
-    match store.put_document(&first).await {
-        Ok(()) => println!("steering: version 1 is put"),
-        // Somebody was faster.
-        Err(WriteError::Conflict(_)) => println!("steering: a version was put meanwhile"),
-        Err(error) => return Err(Failure::other(error)),
+    match decisions::put_version(store, &first).await? {
+        true => println!("steering: version 1 is put"),
+        false => println!("steering: a version was put meanwhile"),
     }
     Ok(())
 }

@@ -132,17 +132,16 @@ pub async fn explain(
         Some(stored) => (stored.version, read(stored.version, &stored.document)?),
         None => (0, Document::default()),
     };
-    let groups = match &flow.group {
-        Some(group) => format!("as of group {group}\n"),
-        None => match document.groups_of(gateway).as_slice() {
-            [] => String::new(),
-            groups => format!("of groups: {}\n", groups.join(", ")),
-        },
-    };
     // The gateway obeys the rules of its own groups; a question may name another one instead.
-    let document = match &flow.group {
-        Some(_) => document,
-        None => document.for_gateway(gateway),
+    let (groups, document) = match &flow.group {
+        Some(group) => (format!("as of group {group}\n"), document),
+        None => {
+            let groups = match document.groups_of(gateway).as_slice() {
+                [] => String::new(),
+                groups => format!("of groups: {}\n", groups.join(", ")),
+            };
+            (groups, document.for_gateway(gateway))
+        }
     };
     let decision = decide(&document, flow, &states, &measurements);
     let head = match (version, gateway_version) {

@@ -64,7 +64,7 @@ pub(super) fn measure() -> Result<Vec<Figure>, Failure> {
     let _proxy = Process::spawn("braid proxy", &mut command)?;
 
     let mut figures = Vec::new();
-    let gateway = gateway(&world, &scratch, "streams")?;
+    let gateway = start_gateway(&world, &scratch, "streams")?;
     for (direction, id) in [("up", UP), ("down", DOWN)] {
         let [by_tun, by_socks] = rates(&world, [Way::Tun, Way::Socks], direction)?;
         eprintln!("bench: TCP {direction}: {by_tun:.0} MB/s by TUN, {by_socks:.0} MB/s by SOCKS5");
@@ -73,7 +73,7 @@ pub(super) fn measure() -> Result<Vec<Figure>, Failure> {
     }
     // A killed gateway would leave its redirection of TCP in the kernel.
     gateway.end()?;
-    let _gateway = self::gateway(&world, &scratch, "packets")?;
+    let _gateway = start_gateway(&world, &scratch, "packets")?;
     for (direction, id) in [("up", PACKETS_UP), ("down", PACKETS_DOWN)] {
         let [mb_per_s] = rates(&world, [Way::Tun], direction)?;
         let gbit_per_s = mb_per_s * 8.0 / 1e3;
@@ -96,7 +96,7 @@ fn braid_in(world: &World, side: &str) -> Result<Command, Failure> {
 }
 
 /// Returns once each way reaches the destination.
-fn gateway(world: &World, scratch: &Scratch, tcp: &str) -> Result<Process, Failure> {
+fn start_gateway(world: &World, scratch: &Scratch, tcp: &str) -> Result<Process, Failure> {
     let mut command = braid_in(world, "gw")?;
     command
         .args(["gateway", "--path-telemetry", "", "--ingest", ""])

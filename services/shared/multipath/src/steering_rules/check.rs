@@ -66,6 +66,7 @@ struct Wrong {
 type Checked = Result<(), Wrong>;
 
 const WHOLE: &str = r#"[[rule]] name = "updates" mode = "active-standby" accesses = ["wifi"]"#;
+const GROUP: &str = "[[group]] name = \"ambulances\" gateways = [\"gw-7\", \"amb-*\"]";
 
 impl Document {
     /// Reads the form for people. `source` names the file in errors.
@@ -182,13 +183,12 @@ impl Document {
 
 impl Document {
     fn check_groups(&self) -> Checked {
-        const EXAMPLE: &str = "[[group]] name = \"ambulances\" gateways = [\"gw-7\", \"amb-*\"]";
         bounded("group", self.groups.len(), GROUPS_MAX)?;
         let members: usize = self.groups.iter().map(|it| it.gateways.len()).sum();
         bounded("group.gateways", members, GATEWAYS_MAX)?;
         for (index, group) in self.groups.iter().enumerate() {
             let within = |wrong: Wrong| wrong.inside("group", index, Some(&group.name));
-            word("name", &group.name, EXAMPLE).map_err(within)?;
+            word("name", &group.name, GROUP).map_err(within)?;
             if self
                 .groups
                 .iter()
@@ -196,17 +196,17 @@ impl Document {
                 .any(|it| it.name == group.name)
             {
                 let reason = "a group before it has the same name".to_owned();
-                return wrong("name", reason, EXAMPLE).map_err(within);
+                return wrong("name", reason, GROUP).map_err(within);
             }
             if group.gateways.is_empty() {
                 let reason = "names no gateway".to_owned();
-                return wrong("gateways", reason, EXAMPLE).map_err(within);
+                return wrong("gateways", reason, GROUP).map_err(within);
             }
             for gateway in &group.gateways {
                 // A star alone stands for all gateways.
                 let beginning = gateway.strip_suffix('*').unwrap_or(gateway);
                 if gateway != "*" {
-                    word("gateways", beginning, EXAMPLE).map_err(within)?;
+                    word("gateways", beginning, GROUP).map_err(within)?;
                 }
             }
         }
@@ -221,7 +221,7 @@ impl Document {
             Some(name) => wrong(
                 "match.group",
                 format!("the document has no [[group]] {name:?}"),
-                "[[group]] name = \"ambulances\" gateways = [\"gw-7\", \"amb-*\"]",
+                GROUP,
             ),
         }
     }
