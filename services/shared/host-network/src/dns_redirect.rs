@@ -22,7 +22,7 @@ use noq::udp::{RecvMeta, Transmit, UdpSocketState};
 use tokio::{io::Interest, net::TcpListener};
 
 use crate::{
-    nftables::{self, FAMILY_V4, FAMILY_V6, NatChain},
+    nftables::{self, FAMILY_V4, FAMILY_V6, NatChain, OwnTable},
     tcp_redirect::{HOOK_OUTPUT, HOOK_PREROUTING, PRIORITY_OF_DESTINATIONS, TCP, listen},
 };
 
@@ -35,7 +35,7 @@ const DESTINATION_V6: u32 = 24;
 /// Addresses of the TUN device that are redirected; further ones are not.
 const OWN_MAX: usize = 4;
 
-/// Rules in force; dropping them removes their tables.
+/// Rules in force; dropping them removes their tables, and so does the end of the process.
 #[derive(Debug)]
 pub struct DnsRedirect {
     device: String,
@@ -43,15 +43,16 @@ pub struct DnsRedirect {
     families: Vec<Family>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Family {
     number: u8,
+    table: OwnTable,
     udp_port: u16,
     tcp_port: u16,
 }
 
 impl Family {
-    fn is_of(self, address: IpAddr) -> bool {
+    fn is_of(&self, address: IpAddr) -> bool {
         (self.number == FAMILY_V4) == address.is_ipv4()
     }
 
@@ -64,6 +65,7 @@ impl Family {
         let (socket, listener) = (QuerySocket::bind(any)?, listen((any, 0).into())?);
         let family = Self {
             number,
+            table: OwnTable::open(number, TABLE)?,
             udp_port: socket.io.local_addr()?.port(),
             tcp_port: listener.local_addr()?.port(),
         };
@@ -98,7 +100,6 @@ impl DnsRedirect {
 
     /// Redirects queries to these addresses of the device as well, instead of those before.
     pub fn set_own(&self, own: &[IpAddr]) -> io::Result<()> {
-        let socket = nftables::open()?;
         for family in &self.families {
             let addresses = own.iter().take(OWN_MAX).chain([&self.resolver]);
             let addresses: Vec<Vec<u8>> = addresses
@@ -133,7 +134,7 @@ impl DnsRedirect {
                     nftables::routed_to(&self.device),
                 ),
             ];
-            nftables::replace_table(&socket, family.number, TABLE, &chains)?;
+            family.table.replace(&chains)?;
         }
         Ok(())
     }
@@ -147,19 +148,6 @@ fn is_to(address: IpAddr) -> Vec<u8> {
         }
         IpAddr::V6(address) => {
             nftables::header_matches(DESTINATION_V6, &[0xff; 16], &address.octets())
-        }
-    }
-}
-
-impl Drop for DnsRedirect {
-    fn drop(&mut self) {
-        let removed = nftables::open().and_then(|socket| {
-            let mut families = self.families.iter();
-            families
-                .try_for_each(|family| nftables::replace_table(&socket, family.number, TABLE, &[]))
-        });
-        if let Err(error) = removed {
-            tracing::warn!(%error, "the table braid_dns of nftables was not removed");
         }
     }
 }

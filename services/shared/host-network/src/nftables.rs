@@ -27,6 +27,10 @@ const APPEND: u16 = 0x800;
 pub(crate) const FAMILY_V4: u8 = 2;
 pub(crate) const FAMILY_V6: u8 = 10;
 
+const TABLE_FLAGS: u16 = 2;
+/// Nobody else may change the table, and it ends with the socket that made it.
+const TABLE_OWNED: u32 = 2;
+
 const REGISTER: u32 = 1;
 const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
@@ -49,6 +53,55 @@ pub(crate) struct NatChain {
     pub(crate) rules: Vec<Vec<u8>>,
 }
 
+/// A table of this process. The kernel removes it when the process ends, however that ends; before
+/// Linux 5.12 only dropping removes it.
+#[derive(Debug)]
+pub(crate) struct OwnTable {
+    /// The kernel knows the owner by this socket.
+    socket: Socket,
+    family: u8,
+    /// With its final zero.
+    name: &'static [u8],
+}
+
+impl OwnTable {
+    /// Puts these chains in the place of those before, in one transaction.
+    pub(crate) fn replace(&self, chains: &[NatChain]) -> io::Result<()> {
+        let owned = number(TABLE_FLAGS, TABLE_OWNED);
+        let replaced = transact(&self.socket, self.family, self.name, &owned, chains);
+        match replaced {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::InvalidInput | ErrorKind::Unsupported
+                ) =>
+            {
+                transact(&self.socket, self.family, self.name, &[], chains)
+            }
+            replaced => replaced,
+        }
+    }
+
+    /// A table without chains yet, in the network namespace of the calling thread.
+    pub(crate) fn open(family: u8, name: &'static [u8]) -> io::Result<Self> {
+        let socket = open()?;
+        Ok(Self {
+            socket,
+            family,
+            name,
+        })
+    }
+}
+
+impl Drop for OwnTable {
+    fn drop(&mut self) {
+        if let Err(error) = transact(&self.socket, self.family, self.name, &[], &[]) {
+            let table = String::from_utf8_lossy(&self.name[..self.name.len() - 1]);
+            tracing::warn!(%error, "the table {table} of nftables was not removed");
+        }
+    }
+}
+
 /// A netlink socket for transactions, in the network namespace of the calling thread.
 pub(crate) fn open() -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_NETFILTER)?;
@@ -58,12 +111,22 @@ pub(crate) fn open() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Replaces the table of this name (with its final zero) in one transaction. Without chains the
-/// table is removed.
+/// Replaces the table of this name (with its final zero). The table outlives the process.
 pub(crate) fn replace_table(
     socket: &Socket,
     family: u8,
     table: &[u8],
+    chains: &[NatChain],
+) -> io::Result<()> {
+    transact(socket, family, table, &[], chains)
+}
+
+/// Replaces the table in one transaction. Without chains the table is removed.
+fn transact(
+    socket: &Socket,
+    family: u8,
+    table: &[u8],
+    table_attributes: &[u8],
     chains: &[NatChain],
 ) -> io::Result<()> {
     let named = attribute(1, table);
@@ -73,7 +136,7 @@ pub(crate) fn replace_table(
         (DELETE_TABLE, 0, named.clone()),
     ];
     if !chains.is_empty() {
-        messages.push((NEW_TABLE, CREATE, named.clone()));
+        messages.push((NEW_TABLE, CREATE, [&named, table_attributes].concat()));
     }
     for chain in chains {
         let hook = [
@@ -110,6 +173,8 @@ pub(crate) fn replace_table(
 
 /// The kernel answers before the sending call returns.
 fn ask(socket: &Socket, batch: &[u8], last: u32) -> io::Result<()> {
+    // Answers that were left unread when the transaction before was refused.
+    while socket.recv_from_full().is_ok() {}
     socket.send(batch, 0)?;
     for _ in 0..ANSWERS_MAX {
         let (datagram, _) = socket.recv_from_full()?;

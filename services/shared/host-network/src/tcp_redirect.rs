@@ -21,7 +21,7 @@ use std::{
 use socket2::{Domain, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::nftables::{self, FAMILY_V4, FAMILY_V6, NatChain};
+use crate::nftables::{self, FAMILY_V4, FAMILY_V6, NatChain, OwnTable};
 
 const TABLE: &[u8] = b"braid_tcp\0";
 pub(crate) const HOOK_PREROUTING: u32 = 0;
@@ -31,10 +31,10 @@ pub(crate) const TCP: u8 = 6;
 /// Bound on connections that wait in the kernel; further ones are refused there.
 const BACKLOG: i32 = 1_024;
 
-/// Rules in force; dropping them removes their tables.
+/// Rules in force; dropping them removes their tables, and so does the end of the process.
 #[derive(Debug)]
 pub struct TcpRedirect {
-    families: Vec<u8>,
+    _tables: Vec<OwnTable>,
 }
 
 impl TcpRedirect {
@@ -47,8 +47,7 @@ impl TcpRedirect {
         if let Ok(listener) = listen((Ipv6Addr::UNSPECIFIED, 0).into()) {
             listeners.push((FAMILY_V6, listener));
         }
-        let socket = nftables::open()?;
-        let mut redirect = Self { families: vec![] };
+        let mut tables = Vec::new();
         for (family, listener) in &listeners {
             let (family, port) = (*family, listener.local_addr()?.port());
             let chain = |name, hook, leads_to_device: Vec<u8>| NatChain {
@@ -68,11 +67,12 @@ impl TcpRedirect {
                 chain(b"local\0", HOOK_OUTPUT, nftables::leaves_by(device)),
                 chain(b"forwarded\0", HOOK_PREROUTING, nftables::routed_to(device)),
             ];
-            nftables::replace_table(&socket, family, TABLE, &chains)?;
-            redirect.families.push(family);
+            let table = OwnTable::open(family, TABLE)?;
+            table.replace(&chains)?;
+            tables.push(table);
         }
         let listeners = listeners.into_iter().map(|(_, listener)| listener);
-        Ok((redirect, listeners.collect()))
+        Ok((Self { _tables: tables }, listeners.collect()))
     }
 }
 
@@ -91,18 +91,6 @@ pub(crate) fn listen(any: SocketAddr) -> io::Result<TcpListener> {
 pub fn reset(stream: TcpStream) {
     if let Err(error) = SockRef::from(&stream).set_linger(Some(Duration::ZERO)) {
         tracing::debug!(%error, "a connection is closed without a reset");
-    }
-}
-
-impl Drop for TcpRedirect {
-    fn drop(&mut self) {
-        let removed = nftables::open().and_then(|socket| {
-            let mut families = self.families.iter();
-            families.try_for_each(|family| nftables::replace_table(&socket, *family, TABLE, &[]))
-        });
-        if let Err(error) = removed {
-            tracing::warn!(%error, "the table braid_tcp of nftables was not removed");
-        }
     }
 }
 
