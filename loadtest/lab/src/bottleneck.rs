@@ -32,7 +32,7 @@ const SHARED_FROM: f64 = 1.0 / 6.0;
 /// The library's BBR draws its random numbers from the system, so a run against it does not repeat:
 /// the mean of some does, nearly.
 const BBR_REPETITIONS: usize = 5;
-/// Length of a transfer without company.
+/// Length of a transfer without cross-traffic.
 const ALONE_S: f64 = 30.0;
 const RIVALS: [Controller; 2] = [Controller::Cubic, Controller::Bbr];
 
@@ -184,13 +184,13 @@ fn queueing_rtts(report: &RunReport, rtt_ms: f64) -> f64 {
         .map_or(f64::INFINITY, |link| link.queueing_ms_p95 / rtt_ms)
 }
 
-/// The run without company, unless it was left out by name.
+/// The run without cross-traffic, unless it was left out by name.
 fn alone<'a>(prefix: &str, reports: &'a [RunReport]) -> Option<&'a RunReport> {
     let name = format!("{prefix}.alone");
     reports.iter().find(|report| report.name == name)
 }
 
-/// The runs over these links with and without company, each so long, of which figures are asked
+/// The runs over these links with and without cross-traffic, each so long, whose figures are asked
 /// for.
 fn beside_and_alone(
     runner: &Runner,
@@ -206,7 +206,7 @@ fn beside_and_alone(
     runner.run(prefix, &scenarios, Mechanisms::default())
 }
 
-/// One link with and without company.
+/// One link with and without cross-traffic.
 fn at(runner: &Runner, prefix: &str, setting: Setting, rate_mbit: f64, rtt_ms: f64) -> Outcome {
     let link = || vec![Interface::symmetric("shared", rate_mbit, rtt_ms, 0.0)];
     let length = length_s(rate_mbit, rtt_ms);

@@ -15,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 
 /// Round trips of the second path by the first one's.
 const SECOND_RTT: [(&str, f64); 2] = [("same_rtt", 1.0), ("other_rtt", 2.0)];
-/// Pairs of links of their own, each with strangers on it.
+/// Pairs of separate links, each with cross-traffic of its own.
 const DISJOINT: u64 = 6;
 /// Price of coupling where nothing is shared.
 const KEPT_MIN: f64 = 98.0;

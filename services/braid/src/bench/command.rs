@@ -15,7 +15,7 @@ pub struct BenchCommand {
     /// Seconds of each throughput measurement; the target of `end_to_end` holds for 300.
     #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(super) seconds: u64,
-    /// Gateways of `fleet`, each with two paths and 10 samples/s.
+    /// Gateways of `fleet`, each with two paths and 6 samples/s.
     #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=5000))]
     pub(super) gateways: u32,
     /// File of the diagram of `fleet`'s samples, second by second.

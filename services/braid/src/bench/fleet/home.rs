@@ -20,7 +20,7 @@ use super::super::readings::PATIENCE;
 use crate::process::Failure;
 
 /// Samples of one patient.
-pub(super) const SAMPLES_PER_S: u32 = 10;
+pub(super) const SAMPLES_PER_S: u32 = 6;
 
 const LOSS: f64 = 0.01;
 const SEED: u64 = 1;
@@ -136,8 +136,8 @@ impl Drop for End {
     }
 }
 
-/// One sample every tenth of a second, whatever the gateway's disk does; samples taken during a
-/// request go with the next one. Meanwhile networks come and go.
+/// Samples at their rate, whatever the gateway's disk does; samples taken during a request go with
+/// the next one. Meanwhile networks come and go.
 pub(super) async fn live(home: Home, began: Instant, length: Duration) -> Result<Life, Failure> {
     let mobility = Mobility::of(home.number);
     let end = End(home.context);
