@@ -28,7 +28,7 @@ pub(crate) const FAMILY_V4: u8 = 2;
 pub(crate) const FAMILY_V6: u8 = 10;
 
 const TABLE_FLAGS: u16 = 2;
-/// Nobody else may change the table, and it ends with the socket that made it.
+/// No other socket may change the table, and the table ends with the socket that made it.
 const TABLE_OWNED: u32 = 2;
 
 const REGISTER: u32 = 1;

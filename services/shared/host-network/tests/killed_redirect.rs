@@ -74,7 +74,7 @@ fn a_killed_process_leaves_no_redirection() {
             child.kill().unwrap();
             child.wait().unwrap();
             for port in [80, 53] {
-                // Nobody reads the device's packets; a redirection without listener refuses.
+                // The device's packets are not read; a redirection without listener refuses.
                 let after = connect(port, SILENCE).unwrap_err();
                 assert_eq!(after.kind(), ErrorKind::TimedOut, "port {port}: {after}");
             }
