@@ -17,6 +17,7 @@ mod backlog;
 mod ranks;
 
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -113,6 +114,9 @@ struct State {
     sent_last: Option<usize>,
     turn_at: Option<Instant>,
     backlog: Backlog,
+    /// A path with nothing in flight has sent since the last [`PathScheduler::poll_first_sent`].
+    first_sent: bool,
+    awaits_first_sent: Option<Waker>,
 }
 
 /// The scheduler's answer for the next packet of a path.
@@ -335,10 +339,28 @@ impl PathScheduler {
         if let Some(slot) = state.slots.get_mut(slot) {
             slot.ranked.sent(bytes);
             slot.sent_at = now;
+            let waited = slot.waits_since.is_some();
             slot.waits_since = slot.waits_since.or(now);
             slot.model.in_flight_bytes = in_flight_bytes;
             slot.permit = false;
+            if !waited {
+                state.first_sent = true;
+                if let Some(waker) = state.awaits_first_sent.take() {
+                    waker.wake();
+                }
+            }
         }
+    }
+
+    /// Ready when a path with nothing in flight has sent a packet, also before this call. Only the
+    /// last caller is woken.
+    pub(crate) fn poll_first_sent(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state.lock();
+        if std::mem::take(&mut state.first_sent) {
+            return Poll::Ready(());
+        }
+        state.awaits_first_sent = Some(cx.waker().clone());
+        Poll::Pending
     }
 
     /// The slot of the controller built last.
@@ -435,5 +457,31 @@ impl PathScheduler {
         let state = self.state.lock();
         let others = state.now.map(|now| state.others(slot, now).0);
         others.is_some_and(|rate| rate >= promised_bytes_per_s * NEW_PATH_SLOWER_BY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_packet_after_rest_is_reported_once() {
+        let scheduler = PathScheduler::new();
+        let slot = scheduler.enter();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut reported = || scheduler.poll_first_sent(&mut cx).is_ready();
+        assert!(!reported());
+        scheduler.tick(Instant::now());
+        scheduler.sent(slot, 1_200, 1_200);
+        assert!(reported() && !reported());
+        scheduler.sent(slot, 1_200, 2_400);
+        assert!(!reported(), "more data behind the first");
+        let empty = PathModel {
+            in_flight_bytes: 0,
+            ..scheduler.models()[0]
+        };
+        scheduler.report(Instant::now(), empty, false, Coupling::Off);
+        scheduler.sent(slot, 1_200, 1_200);
+        assert!(reported());
     }
 }

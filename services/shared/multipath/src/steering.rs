@@ -27,6 +27,7 @@ mod rest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 pub use dialogue::{Command, Event, InterfaceId, OpenFailure, PathSnapshot, Side, SteeringConfig};
@@ -327,6 +328,11 @@ impl Steering {
                 path.liveness.acked(sent);
             }
         }
+    }
+
+    /// Ready when a path with nothing in flight has sent a packet: `next_deadline` is then earlier.
+    pub fn poll_first_sent(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.scheduler.poll_first_sent(cx)
     }
 
     /// The next time at which `poll` has work without an event.

@@ -120,6 +120,8 @@ struct State {
     /// Largest skew of the last `SKEW_LASTS`, and its time.
     skew: Option<(Duration, Instant)>,
     heard_at: Instant,
+    /// Silence means nothing: no answer is awaited.
+    calm: bool,
     /// Time at which a path was last silent or closed.
     troubled_at: Option<Instant>,
 }
@@ -162,7 +164,7 @@ pub(crate) struct Paths {
     skew_us: AtomicU64,
     names: watch::Sender<Names>,
     /// At the proxy: the client's, for what the proxy sends.
-    schedule: Mutex<Arc<Schedule>>,
+    schedule: watch::Sender<Arc<Schedule>>,
     /// Counts events of a path becoming silent or closed.
     troubles: watch::Sender<u64>,
 }
@@ -177,21 +179,26 @@ impl Paths {
                 received_datagrams: 0,
                 skew: None,
                 heard_at: now,
+                calm: false,
                 troubled_at: None,
             }),
             skew_us: AtomicU64::new(NO_SKEW),
             names: watch::Sender::default(),
-            schedule: Mutex::default(),
+            schedule: watch::Sender::default(),
             troubles: watch::Sender::default(),
         })
     }
 
     pub(crate) fn set_schedule(&self, schedule: Arc<Schedule>) {
-        *self.schedule.lock() = schedule;
+        self.schedule.send_replace(schedule);
     }
 
     pub(crate) fn schedule(&self) -> Arc<Schedule> {
-        self.schedule.lock().clone()
+        self.schedule.borrow().clone()
+    }
+
+    pub(crate) fn watch_schedule(&self) -> watch::Receiver<Arc<Schedule>> {
+        self.schedule.subscribe()
     }
 
     pub(crate) fn session(&self) -> u64 {
@@ -402,14 +409,20 @@ impl Paths {
         (us != NO_SKEW).then(|| Duration::from_micros(us))
     }
 
-    /// Silence until now means nothing: nobody was asked.
-    pub(crate) fn excuse_silence(&self, now: Instant) {
-        self.state.lock().heard_at = now;
+    /// Silence until now means nothing if the connection is calm or was so until now.
+    pub(crate) fn set_calm(&self, calm: bool, now: Instant) {
+        let state = &mut *self.state.lock();
+        if std::mem::replace(&mut state.calm, calm) || calm {
+            state.heard_at = now;
+        }
     }
 
-    /// Time since the last packet on any path, or since the connection last rested.
+    /// Time since the last packet on any path, or since the connection was last calm.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
         let state = self.state.lock();
+        if state.calm {
+            return Duration::ZERO;
+        }
         let sources = state.records.values().map(|record| &record.source);
         let heard_at = sources.fold(state.heard_at, |heard_at, source| match source {
             Source::Tcp(counts) => heard_at.max(counts.heard_at()),

@@ -34,6 +34,10 @@ const TURN_MAX: Duration = Duration::from_millis(50);
 /// The same while data flows, so that the rhythm of arrivals is visible.
 const TURN_BUSY_MAX: Duration = Duration::from_millis(10);
 
+/// The same while no answer is awaited. The pause doubles up to it, and ends when a packet is
+/// sent.
+const TURN_CALM_MAX: Duration = Duration::from_millis(500);
+
 /// Datagrams received in one turn from which on data counts as flowing; pings alone stay far below.
 const BUSY_DATAGRAMS: u64 = 8;
 
@@ -109,15 +113,13 @@ impl Steered {
         let mut events = self.connection.path_events();
         let closed = self.connection.on_closed();
         tokio::pin!(closed);
+        let mut schedule_of_peer = self.paths.watch_schedule();
         self.start(&mut changed);
+        let mut pause = TURN_MAX;
         loop {
             let received = self.turn(&mut changed);
             let now = Instant::now();
-            let pause = if received >= BUSY_DATAGRAMS {
-                TURN_BUSY_MAX
-            } else {
-                TURN_MAX
-            };
+            pause = pause_after(pause, received, self.steering.is_calm(now));
             let wake = self
                 .steering
                 .next_deadline()
@@ -133,6 +135,9 @@ impl Steered {
                 },
                 () = terms_changed(&mut self.terms) => {}
                 () = ways_changed(&mut self.ways) => self.look_at_ways(),
+                // Never an error: `paths` has the sender.
+                _ = schedule_of_peer.changed() => {}
+                () = first_sent(&self.steering), if pause > TURN_MAX => pause = Duration::ZERO,
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
         }
@@ -232,9 +237,7 @@ impl Steered {
         for path in self.steering.snapshot(now) {
             self.set_state(path.path, path.state, changed);
         }
-        if self.steering.is_calm(now) {
-            self.paths.excuse_silence(now);
-        }
+        self.paths.set_calm(self.steering.is_calm(now), now);
         self.set_routes();
         let before = std::mem::replace(&mut self.received_datagrams, sum);
         sum.saturating_sub(before)
@@ -379,6 +382,20 @@ impl Steered {
     }
 }
 
+/// The longest pause after a turn that read this number of new datagrams.
+fn pause_after(before: Duration, received: u64, calm: bool) -> Duration {
+    match received {
+        0 if calm => (2 * before).clamp(TURN_MAX, TURN_CALM_MAX),
+        BUSY_DATAGRAMS.. => TURN_BUSY_MAX,
+        _ => TURN_MAX,
+    }
+}
+
+/// Ready when a path with nothing in flight has sent a packet, whose answer is now awaited.
+async fn first_sent(steering: &Steering) {
+    std::future::poll_fn(|cx| steering.poll_first_sent(cx)).await;
+}
+
 /// Pending at the server.
 async fn ways_changed(ways: &mut Option<Ways>) {
     if let Some(ways) = ways {
@@ -411,4 +428,25 @@ fn is_up(state: PathState) -> bool {
 
 pub(crate) fn interface_id(index: usize) -> Option<InterfaceId> {
     u16::try_from(index).ok().map(InterfaceId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_calm_connection_pauses_long() {
+        let mut pause = TURN_MAX;
+        let mut turns = 0;
+        while pause < TURN_CALM_MAX {
+            pause = pause_after(pause, 0, true);
+            turns += 1;
+        }
+        assert_eq!(turns, 4);
+        assert_eq!(pause_after(pause, 0, true), TURN_CALM_MAX);
+        assert_eq!(pause_after(pause, 0, false), TURN_MAX);
+        assert_eq!(pause_after(pause, 1, true), TURN_MAX);
+        assert_eq!(pause_after(pause, BUSY_DATAGRAMS, true), TURN_BUSY_MAX);
+        assert_eq!(pause_after(Duration::ZERO, 0, true), TURN_MAX);
+    }
 }
