@@ -1,5 +1,5 @@
-//! Rules for comments: columns, words of a sentence, and openings. Each measure prints its worst
-//! places, and fails above a bound that only falls.
+//! Rules for comments and documents: columns, words of a sentence, and openings. Each measure
+//! prints its worst places, and fails above a bound that only falls.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 
 /// Columns of a comment line. Tables, code blocks and lines with a link may be wider.
 const COLUMNS_MAX: usize = 100;
-/// Words of a sentence in a comment.
+/// Words of a sentence in a comment or document.
 const WORDS_MAX: usize = 25;
 /// Lines of a function, from its signature to its closing brace.
 const FUNCTION_LINES_MAX: usize = 100;
@@ -27,6 +27,8 @@ const WIDE_LINES: usize = 0;
 const LONG_SENTENCES: usize = 0;
 /// Sentences that begin with one of `OPENINGS`; falls only, as above.
 const OPENED_BY_PRONOUN: usize = 0;
+/// Sentences of documents longer than `WORDS_MAX`; falls only, as above.
+const LONG_SENTENCES_OF_DOCUMENTS: usize = 40;
 /// Functions longer than `FUNCTION_LINES_MAX`; falls only, as above.
 const LONG_FUNCTIONS: usize = 0;
 
@@ -53,23 +55,35 @@ fn root() -> PathBuf {
 
 /// Sources with comments that people write, as paths from the root.
 fn sources() -> Vec<String> {
+    let endings = [".rs", ".py", ".sh", ".ts", ".mjs"];
+    let is_source = |file: &String| {
+        endings.iter().any(|ending| file.ends_with(ending)) && !file.contains("/gen/")
+    };
+    let files: Vec<String> = files().into_iter().filter(is_source).collect();
+    assert!(files.len() > 200, "only {} sources found", files.len());
+    files
+}
+
+/// Documents that people write, but for the notes of trials (`docs/lab`).
+fn documents() -> Vec<String> {
+    let others = ["docs/lab/", "docs/reference/"];
+    let is_document = |file: &String| {
+        file.ends_with(".md") && !others.iter().any(|other| file.starts_with(other))
+    };
+    let files: Vec<String> = files().into_iter().filter(is_document).collect();
+    assert!(files.len() > 100, "only {} documents found", files.len());
+    files
+}
+
+fn files() -> Vec<String> {
     let out = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
         .current_dir(root())
         .output()
         .expect("git lists the files of the tree");
     let listed = String::from_utf8(out.stdout).expect("paths are UTF-8");
-    let is_source = |file: &&str| {
-        let endings = [".rs", ".py", ".sh", ".ts", ".mjs"];
-        endings.iter().any(|ending| file.ends_with(ending)) && !file.contains("/gen/")
-    };
-    let files = listed.lines().filter(is_source);
-    let files: Vec<String> = files
-        .filter(|file| root().join(file).is_file())
-        .map(str::to_owned)
-        .collect();
-    assert!(files.len() > 200, "only {} sources found", files.len());
-    files
+    let files = listed.lines().map(str::to_owned);
+    files.filter(|file| root().join(file).is_file()).collect()
 }
 
 /// Marker and text of a line that is a comment alone.
@@ -117,10 +131,14 @@ fn blocks(file: &str, text: &str) -> Vec<Block> {
 fn paragraphs(block: &Block) -> Vec<String> {
     let (mut all, mut current, mut in_code) = (Vec::new(), String::new(), false);
     for line in &block.lines {
-        if line.starts_with("```") {
+        let is_fence = line.trim_start().starts_with("```");
+        if is_fence {
             in_code = !in_code;
         }
-        let is_prose = !in_code && !line.starts_with("```") && !line.starts_with('|');
+        let is_apart = ['|', '#']
+            .iter()
+            .any(|it| line.trim_start().starts_with(*it));
+        let is_prose = !in_code && !is_fence && !is_apart;
         let item = line.trim_start().split(' ').next().unwrap_or_default();
         let is_item = item == "-"
             || item
@@ -162,6 +180,15 @@ fn sentences(paragraph: &str) -> Vec<&str> {
     found.push(paragraph[begin..].trim());
     found.retain(|sentence| !sentence.is_empty());
     found
+}
+
+/// The paragraph without marks of emphasis, and with one word for each code span.
+fn without_marks(paragraph: &str) -> String {
+    let parts = paragraph.split('`').enumerate();
+    let text: String = parts
+        .map(|(index, part)| if index % 2 == 0 { part } else { "Code" })
+        .collect();
+    text.replace("**", "")
 }
 
 fn words(sentence: &str) -> usize {
@@ -308,6 +335,42 @@ fn sentences_of_comments_are_short() {
     let measured = measure();
     println!("{} sentences of comments", measured.sentences);
     check("sentences above 25 words", measured.long, LONG_SENTENCES);
+}
+
+#[test]
+fn sentences_of_documents_are_short() {
+    let (mut long, mut count) = (Vec::new(), 0);
+    for file in documents() {
+        let text = fs::read_to_string(root().join(&file)).expect("a document is text");
+        let whole = Block {
+            first_line: 1,
+            lines: text.lines().map(str::to_owned).collect(),
+        };
+        for paragraph in paragraphs(&whole) {
+            let paragraph = without_marks(&paragraph);
+            for sentence in sentences(&paragraph) {
+                count += 1;
+                let value = words(sentence);
+                if value > WORDS_MAX {
+                    let begin: String = sentence.chars().take(50).collect();
+                    let first = begin.split("Code").next().unwrap_or_default();
+                    let line = text.lines().position(|line| line.contains(first.trim()));
+                    long.push(Place {
+                        file: file.clone(),
+                        line: line.map_or(1, |index| index + 1),
+                        value,
+                        text: sentence.chars().take(90).collect(),
+                    });
+                }
+            }
+        }
+    }
+    println!("{count} sentences of documents");
+    check(
+        "sentences of documents above 25 words",
+        long,
+        LONG_SENTENCES_OF_DOCUMENTS,
+    );
 }
 
 #[test]

@@ -53,20 +53,6 @@ impl Process {
         memory_mib(&self.child)
     }
 
-    /// Requests an orderly end and waits for it.
-    pub(super) fn end(mut self) -> Result<(), Failure> {
-        let told = Command::new("kill")
-            .arg(self.child.id().to_string())
-            .status();
-        if !told.map_err(Failure::other)?.success() {
-            return Err(Failure::other(format!(
-                "{} is not there any more",
-                self.name
-            )));
-        }
-        self.child.wait().map(drop).map_err(Failure::other)
-    }
-
     pub(super) fn is_running(&mut self) -> Result<(), Failure> {
         match self.child.try_wait().map_err(Failure::other)? {
             None => Ok(()),
