@@ -120,7 +120,7 @@ struct State {
     /// Largest skew of the last `SKEW_LASTS`, and its time.
     skew: Option<(Duration, Instant)>,
     heard_at: Instant,
-    /// Silence means nothing: no answer is awaited.
+    /// No answer is awaited, so silence means nothing.
     calm: bool,
     /// Time at which a path was last silent or closed.
     troubled_at: Option<Instant>,
@@ -409,10 +409,10 @@ impl Paths {
         (us != NO_SKEW).then(|| Duration::from_micros(us))
     }
 
-    /// Silence until now means nothing if the connection is calm or was so until now.
+    /// A calm connection is never silent. Silence counts from the end of the calm.
     pub(crate) fn set_calm(&self, calm: bool, now: Instant) {
         let state = &mut *self.state.lock();
-        if std::mem::replace(&mut state.calm, calm) || calm {
+        if std::mem::replace(&mut state.calm, calm) {
             state.heard_at = now;
         }
     }
@@ -464,5 +464,23 @@ impl Paths {
                 }
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_counts_from_the_end_of_the_calm() {
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let paths = Paths::new(1, None, start);
+        assert_eq!(paths.silence(at(2)), Duration::from_secs(2));
+        paths.set_calm(true, at(2));
+        assert_eq!(paths.silence(at(60)), Duration::ZERO);
+        paths.set_calm(false, at(60));
+        paths.set_calm(false, at(61));
+        assert_eq!(paths.silence(at(63)), Duration::from_secs(3));
     }
 }

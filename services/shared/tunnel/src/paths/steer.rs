@@ -117,9 +117,9 @@ impl Steered {
         self.start(&mut changed);
         let mut pause = TURN_MAX;
         loop {
-            let received = self.turn(&mut changed);
+            let (received, calm) = self.turn(&mut changed);
             let now = Instant::now();
-            pause = pause_after(pause, received, self.steering.is_calm(now));
+            pause = pause_after(pause, received, calm);
             let wake = self
                 .steering
                 .next_deadline()
@@ -141,6 +141,8 @@ impl Steered {
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
         }
+        // A connection that ended while it was calm is silent from now on.
+        self.paths.set_calm(false, Instant::now());
         for id in self.paths.open_ids() {
             self.set_state(id, PathState::Closed, &mut changed);
         }
@@ -192,8 +194,8 @@ impl Steered {
         }
     }
 
-    /// Returns the number of datagrams since the last turn.
-    fn turn(&mut self, changed: &mut impl FnMut(Change)) -> u64 {
+    /// Returns the number of datagrams since the last turn, and whether the connection is calm.
+    fn turn(&mut self, changed: &mut impl FnMut(Change)) -> (u64, bool) {
         let now = Instant::now();
         // Before any verdict: the agreed terms hold, however late this task runs.
         let terms = *self.terms.borrow_and_update();
@@ -237,10 +239,11 @@ impl Steered {
         for path in self.steering.snapshot(now) {
             self.set_state(path.path, path.state, changed);
         }
-        self.paths.set_calm(self.steering.is_calm(now), now);
+        let calm = self.steering.is_calm(now);
+        self.paths.set_calm(calm, now);
         self.set_routes();
         let before = std::mem::replace(&mut self.received_datagrams, sum);
-        sum.saturating_sub(before)
+        (sum.saturating_sub(before), calm)
     }
 
     fn obey_schedule(&mut self, now: Instant) {
