@@ -1,6 +1,6 @@
-// A gateway without its paths: uploads straight to Envoy as one gRPC stream, with a gateway's
-// certificate, for as long as the scenario lasts; then every reading that ingest acknowledged is
-// read back from the page.
+// A gateway without its paths. It uploads straight to Envoy as one gRPC stream, with a gateway's
+// certificate, for as long as the scenario lasts. Then it reads back from the page every reading
+// that ingest acknowledged.
 
 import { Client, Stream } from 'k6/net/grpc';
 import { Page } from './page.js';

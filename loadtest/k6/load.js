@@ -30,7 +30,7 @@ if (__ENV.LOAD_SECONDS) plan.seconds = Number(__ENV.LOAD_SECONDS);
 if (!(plan.seconds > 0)) throw new Error(`LOAD_SECONDS is ${__ENV.LOAD_SECONDS}; for example LOAD_SECONDS=600`);
 
 const label = __ENV.LABEL || 'load';
-// Of whom `braid setup` enters into the register.
+// Names of devices and patients that `braid setup` enters into the register.
 const names = (number) => ({ device: `${label}-wearable-${number}`, patient: `${label}-patient-${number}` });
 
 // Sensors go on until they have read back what they sent; people leave with the last of them.

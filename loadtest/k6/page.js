@@ -151,7 +151,7 @@ export class Page {
     return count;
   }
 
-  // True when the ward was told, or nothing.
+  // True when the page listed the patients, or null.
   ward() {
     return this.ask('ListPatients', []) === null ? null : true;
   }
@@ -161,8 +161,8 @@ export class Page {
   }
 
   // Times of a patient's readings of a metric that came through a live stream within so many
-  // seconds; nothing when it ended before. k6 shows what came of a stream only when it is over, so
-  // this side ends it: by a time-out, which is what a stream that lives looks like.
+  // seconds, or null if the stream ended before. In k6 the data of a stream come after its end. So
+  // this side ends the stream by a time-out. A stream that still lives ends in no other way.
   watch(patient, metric, seconds) {
     const answer = this.post('Watch', bytes(1, textOf(patient)), { timeout: `${seconds}s`, responseCallback: null });
     if (answer.error_code !== TIMED_OUT || !answer.body) return null;

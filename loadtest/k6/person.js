@@ -9,8 +9,8 @@ const PAUSE_S = 1;
 // A live stream is looked at after so long, and opened again, as by somebody who turns to another
 // patient and back.
 const WATCH_S = 15;
-// What the page promises for a reading, see `reading_on_page_ms`: what is older when the stream
-// ends must have been in it.
+// The page's promise for a reading, see `reading_on_page_ms`. A reading that is older at the end of
+// the stream must have been in the stream.
 const LIVE_MS = 5000;
 
 function ask(question) {
@@ -37,8 +37,8 @@ export function beVisitor(plan, number, names, session) {
   }
 }
 
-// What was stored while somebody watched, and long enough before the end, must have come through
-// the stream.
+// A reading that was stored while a person watched, and long enough before the end, must have come
+// through the stream.
 export function beViewer(plan, number, names, session) {
   const person = new Page(session);
   const { patient } = names(number);

@@ -1,4 +1,4 @@
-// What the service promises, measured.
+// Metrics and thresholds of the promises to people.
 
 import { Counter, Trend } from 'k6/metrics';
 
@@ -18,7 +18,7 @@ export const visible = new Trend('reading_on_page_ms', true);
 export const alarmed = new Trend('alert_on_page_ms', true);
 export const answered = new Trend('page_answers_ms', true);
 
-// Of a scenario: what it feeds. The limits of `surge` are wider, which asks for more than a small
+// Thresholds of a scenario. The limits of `surge` are wider, because it asks for more than a small
 // machine has.
 export function promises(scenario, plan) {
   const wide = scenario === 'surge' ? 2 : 1;

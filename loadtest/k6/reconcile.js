@@ -5,7 +5,7 @@ import { sleep } from 'k6';
 import { HEART_RATE } from './page.js';
 import { doubled, lost, stored } from './promises.js';
 
-// Whoever heard no answer asks again, for this long.
+// A request without an answer is repeated for this long.
 export const PATIENCE_S = 120;
 const MINUTE_US = 60e6;
 // Clocks of sensor and page may differ by so much.

@@ -1,5 +1,5 @@
-// A sensor: sends batches to a gateway for as long as the scenario lasts, follows some of them to
-// the page, then reads back what it sent.
+// A sensor sends batches to a gateway for as long as the scenario lasts. It follows some of them to
+// the page, and reads back all of them at the end.
 
 import http from 'k6/http';
 import { sleep } from 'k6';

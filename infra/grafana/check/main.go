@@ -1,6 +1,8 @@
-// check reads dashboards by Grafana's own schema: a field that Grafana does not know, one of a wrong type or one that is missing is
-// an error, down to the options of each kind of panel and the queries of each data source.
+// check validates dashboards against Grafana's own schema. A field that is unknown, missing or of a
+// wrong type is an error. The schema covers the options of each kind of panel and the queries of
+// each data source.
 //
+// 	go run . FILE...
 //	go run . FILE...
 package main
 

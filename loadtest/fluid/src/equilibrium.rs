@@ -1,8 +1,9 @@
-//! Stationary rates of constant capacities: what (12)-(15) are for one route, for any network.
+//! Stationary rates of a network with constant capacities. Equations (12)-(15) give them for one
+//! route.
 //!
-//! Each rate is multiplied by the exponential of its growth in (1) until none grows. The step is a
-//! share of 1 / (1 + beta), with which the penalty changes by less than e in one step. So the
-//! iteration does not overshoot.
+//! Each iteration multiplies a rate by the exponential of its growth in (1), until the rates stay
+//! constant. The exponent is at most 0.5 / (1 + beta), so a penalty changes by a factor below e and
+//! the iteration does not overshoot.
 
 use crate::network::{Invalid, Network};
 

@@ -198,7 +198,7 @@ impl<'a> Supply<'a> {
         for ((slot, scale), resource) in resources {
             let factor = match &resource.capacity {
                 Capacity::Constant => 1.0,
-                // Between two knots it is constant; `jumps` tells when it changes.
+                // Constant between two knots; `jumps` has the steps at which the capacity changes.
                 Capacity::Steps(_) => {
                     self.next[*slot] = self.now[*slot];
                     continue;

@@ -1,7 +1,8 @@
-//! Addresses of the simulated network. The client's own address names its interface and never
-//! changes here: a socket belongs to an interface, whatever the address of it. The address that the
-//! server sees counts the changes, so that an answer to one that is gone is told from one that
-//! arrives.
+//! Addresses of the simulated network.
+//!
+//! The client's local address identifies an interface and never changes, because a socket stays
+//! bound to its interface. The address that the server sees contains the number of changes
+//! ([`Generation`]), so packets to an earlier address are recognised and dropped.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

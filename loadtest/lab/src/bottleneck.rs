@@ -72,7 +72,7 @@ impl Setting {
 }
 
 impl Setting {
-    /// The same transfer beside each rival, as often as it takes to tell.
+    /// The same transfer beside each rival, with enough repetitions for a verdict.
     fn with_rivals(&self, prefix: &str, length_s: f64, links: &[Interface]) -> Vec<Scenario> {
         let each = RIVALS.iter().flat_map(|&rival| {
             let repetitions = if rival == Controller::Bbr {

@@ -51,7 +51,7 @@ impl Section {
     }
 }
 
-/// A table of text; numbers are formatted by whoever fills it.
+/// A table of text; the experiment formats the numbers.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Table {
     pub title: String,

@@ -185,7 +185,7 @@ impl Host {
         sends.then(|| now + WAKE_EVERY)
     }
 
-    /// Tells the client's steering about an interface.
+    /// Reports a change of an interface to the client's steering.
     pub fn link_changed(&mut self, now: Duration, interface: usize, up: bool) {
         let at = self.start + now;
         let id = InterfaceId(interface as u16);

@@ -7,9 +7,9 @@
 //!                      -- TUN wan1 -->                      --> TUN wan1 --
 //! ```
 //!
-//! For what only a kernel has (TCP, MPTCP, socket buffers, real timers), and to see that virtual
-//! time tells the truth. A run is believed only when the machine kept up. The emulator keeps how
-//! late it wrote each packet, the endpoints how late their timers fired.
+//! Kernel time covers TCP, MPTCP, socket buffers and real timers, which only a kernel has. Its runs
+//! also verify the results of virtual time. A run is believed only when the machine kept up. The
+//! emulator keeps how late it wrote each packet, the endpoints how late their timers fired.
 
 mod baseline;
 mod bed;

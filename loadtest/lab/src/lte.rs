@@ -3,7 +3,7 @@
 //!
 //! - `sp`: one link that always has the best cell's capacity.
 //! - case N: the N best cells of each second are up. A change of the ranking takes a link down,
-//!   with what it holds, and brings another up; the client's system tells it so. Case 1 is break
+//!   with what it holds, and brings another up; the client's system reports both. Case 1 is break
 //!   before make.
 //!
 //! In the report a link's propagation delay follows its capacity, second by second, by the paper's

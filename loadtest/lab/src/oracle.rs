@@ -7,7 +7,7 @@
 //! gap to a full link is then the handshake, headers, random loss, waiting in order, and the price
 //! of scheduler and steering.
 //!
-//! The world tells the room of each link before each turn of a host and wakes the host every
+//! The world passes the room of each link before each turn of a host and wakes the host every
 //! [`WAKE_EVERY`]. Packets sent within a turn are counted here.
 
 use std::any::Any;

@@ -15,7 +15,7 @@ const CHARTS: &str = "charts";
 /// Folder of the tables' files.
 const TABLES: &str = "tables";
 
-/// Writes everything; what to tell the user.
+/// Writes all files of the report; returns the summary for the user.
 pub(crate) fn report(options: &ReportOptions, finished: &[Finished]) -> Result<String, LabError> {
     let out = &options.out;
     check_references(finished)?;

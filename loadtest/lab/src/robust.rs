@@ -259,7 +259,7 @@ pub fn figures(
     ])
 }
 
-/// The most memory that this process ever held, where the system tells.
+/// The most memory that this process ever held, where the system reports it.
 fn memory_peak_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;

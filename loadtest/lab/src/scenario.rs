@@ -236,8 +236,8 @@ pub struct Interface {
     pub name: String,
     pub to_server: Half,
     pub to_client: Half,
-    /// Whether the client's operating system tells of changes of state; otherwise they are found
-    /// out by silence.
+    /// Whether the client's operating system reports changes of state; otherwise silence reveals
+    /// them.
     #[serde(default)]
     pub announced: bool,
     /// Number of an earlier interface whose bottleneck (rate, queue, loss, cuts) this one goes
@@ -253,11 +253,11 @@ pub struct Interface {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AddressChange {
-    /// An address translator on the way forgets the client and gives it another port. The client is
-    /// not told.
+    /// An address translator on the way forgets the client and gives it another port. The client's
+    /// operating system does not report the change.
     Translated,
-    /// The client's own address; its operating system tells of the loss, and of the new one a
-    /// little later.
+    /// The client's own address. Its operating system reports the loss, and a little later the new
+    /// address.
     Own,
 }
 

@@ -81,7 +81,7 @@ struct World {
     address_changes: Vec<(Duration, usize, AddressChange)>,
     /// Client and server of each connection in turn; the first pair is the measured one.
     hosts: Vec<Host>,
-    /// Changes that the client is told: time, interface, up.
+    /// Changes that are reported to the client: time, interface, up.
     announcements: Vec<(Duration, usize, bool)>,
     packets: u64,
     under_way_max: usize,
@@ -317,7 +317,7 @@ impl World {
         }
     }
 
-    /// Tells the clients which links have come or gone.
+    /// Reports to the clients which links have come or gone.
     fn announce(&mut self, touched: &mut [bool]) {
         while let Some(&(at, interface, up)) = self.announcements.last()
             && at <= self.now
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    /// Tells a host that foresees its links what they have room for.
+    /// Passes the room of its links to a host that foresees them.
     fn foretell(&mut self, host: usize) {
         let Some(oracle) = self.hosts[host].oracle() else {
             return;

@@ -25,7 +25,7 @@ fn two_links(controller: Controller, direction: Direction, seed: u64) -> Scenari
     )
 }
 
-/// All that a run tells, link counters and bins included.
+/// All results of a run, link counters and bins included.
 fn fingerprint(report: &RunReport) -> String {
     let bins: Vec<&Vec<u64>> = report.links.iter().map(|link| &link.bins).collect();
     format!(

@@ -1,11 +1,11 @@
-// peers asks a proxy for UDP (RFC 9298) and for IP (RFC 9484) with another implementation of QUIC
-// and HTTP/3 than Braid's, and compares every answer with its question.
+// peers asks a proxy for UDP (RFC 9298) and for IP (RFC 9484). It uses another implementation of
+// QUIC and HTTP/3 than Braid, and compares every answer with its question.
 //
 //	peers udp --proxy HOST:PORT --cert FILE --key FILE --ca FILE --to HOST:PORT
 //	peers ip  --proxy HOST:PORT --cert FILE --key FILE --ca FILE --to HOST:PORT
 //
-// Exit code 0: every answer was equal. 1: an error, or a wrong answer. 2: the proxy refused the
-// request; the last line names its status.
+// Exit code 0 means that every answer was equal, and 1 an error or a wrong answer. With 2 the proxy
+// refused the request, and the last line names its status.
 package main
 
 import (

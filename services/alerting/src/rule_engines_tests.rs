@@ -372,7 +372,7 @@ fn what_waits_for_time_to_pass_is_raised_by_whoever_takes_over() {
     }
 }
 
-/// A stretch ends behind an outage that hides its end from whoever takes over. Time does not pass
+/// An outage hides the end of a stretch from the member that takes over. Time does not pass
 /// beyond the next reading of its stream, also when readings of other streams come first.
 #[test]
 fn a_takeover_in_an_outage_raises_nothing_that_the_next_reading_contradicts() {

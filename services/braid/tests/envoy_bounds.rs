@@ -1,5 +1,5 @@
-//! Strangers fill the bounds of the real Envoy: it stays within its container's memory, devices
-//! upload, and people see the page.
+//! Unauthenticated clients fill the bounds of the real Envoy. Envoy stays within its container's
+//! memory, devices upload, and people see the page.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/envoy.rs"]
@@ -154,7 +154,7 @@ async fn strangers_at_their_bounds_stop_neither_envoy_nor_uploads_nor_live_pages
     let mut strangers = Vec::new();
     for _ in 0..STRANGERS {
         let mut stream = envoy.connect_as_person(Arc::clone(&tls)).await.unwrap();
-        // A stranger whose connection is closed for its requests has done its worst.
+        // A client whose connection is closed for its requests can do no more.
         let _ = stream.write_all(&unread).await;
         strangers.push(stream);
     }

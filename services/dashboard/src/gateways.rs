@@ -1,5 +1,6 @@
-//! Gateways and their certificates: a token for the first one, the next one by the one in force,
-//! and revoking them all. The API, `braid gateways` and the gateways themselves use it.
+//! Issues, renews and revokes the certificates of gateways. A token authorises the first
+//! certificate of a gateway, and the certificate in force authorises its successor. Callers are the
+//! API, `braid gateways` and the gateways themselves.
 //!
 //! A token is `<id>.<secret>.<authority>`. The store has only the SHA-256 of the secret. The last
 //! part is the fingerprint of the authority, by which a new gateway recognises it.

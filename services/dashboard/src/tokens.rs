@@ -1,5 +1,5 @@
-//! The tokens of sessions: signed (JWT, ES256), so that a proxy in front can refuse strangers by
-//! itself.
+//! The tokens of sessions: signed (JWT, ES256), so that a proxy in front can refuse
+//! unauthenticated clients by itself.
 //!
 //! Each replica signs with its own key, which never leaves its memory. The public half is a
 //! document of the store until its last token has ended, so every replica shows the keys of all
@@ -33,7 +33,7 @@ const CLOCK_TOLERANCE_US: i64 = 600_000_000;
 /// Keys shown, the newest first: two of each of a hundred replicas. Tokens of further keys are
 /// refused in front.
 const KEYS_MAX: usize = 200;
-/// Strangers may request the keys, so the store is asked once in this time.
+/// Unauthenticated clients may request the keys, so the store is asked once in this time.
 const SHOWN_FRESH_US: i64 = 1_000_000;
 /// Envoy reads the keys each second and does not ask for missing ones. So the first token of a new
 /// key waits until the key was read.

@@ -358,7 +358,7 @@ async fn no_way_leads_to_another_tenants_data() {
     );
     let methods = methods.concat();
     let mut answers = BTreeMap::new();
-    // The stranger calls first, because calls of the owner change the visible data.
+    // The other tenant calls first, because calls of the owner change the visible data.
     for (who, cookie) in [("other", &other), ("own", &own)] {
         for method in &methods {
             let heard = within(method, call(&ward, cookie, method)).await;

@@ -1,13 +1,19 @@
-//! High alerts of this gateway's patients that nobody has dealt with.
+//! Open alerts of high priority of this gateway's patients.
 //!
-//! While one is open, uploads go redundantly: each over two links at once, on different paths. An
-//! alert of the edge rules is open until its rule ends it, the wearer cancels it, or somebody has
-//! acknowledged it. Without news from the core it counts for [`NEWS_WITHIN`] at most. An alert that
-//! the core reports is open until it is acknowledged, for [`UNATTENDED_MAX`] at most.
+//! While an alert is open, each upload is sent over two links to ingest at once, on different
+//! paths.
 //!
-//! The core's list is state and not news. So it may come before the alert that it speaks of, and
-//! again after a reconnect. No clock is compared: an acknowledgement covers one episode because
-//! the end of the episode at the gateway uses it up.
+//! - An alert of the edge rules is open until its rule ends it, the wearer cancels it, or a person
+//!   acknowledges it. The alert expires [`NEWS_WITHIN`] after the edge rules last raised it.
+//! - An alert that the core reports is open until a person acknowledges it, for [`UNATTENDED_MAX`]
+//!   at most.
+//!
+//! Each list from the core is complete and replaces the list before it. A list may arrive before
+//! the edge alert of the same episode, and again after a reconnect.
+//!
+//! An acknowledgement covers the edge alert of the same patient and rule, for one episode. The end
+//! of the episode at the gateway uses the acknowledgement up. So the clocks of gateway and core are
+//! never compared.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,13 +25,13 @@ use contracts::vitals::{EdgeAlert, HighAlert, HighAlerts, Priority};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// Alerts that are remembered, of the edge and of the core each. A gateway with so many open ones
-/// is redundant already, so further ones change nothing.
+/// Alerts that are remembered, of the edge and of the core each. A gateway with so many open alerts
+/// sends redundantly already, so further alerts change nothing.
 const ALARMS_MAX: usize = 1_024;
-/// An alert counts as open for this time after its last news.
+/// An alert of the edge rules counts as open for this time after the rules last raised it.
 pub const NEWS_WITHIN: Duration = Duration::from_secs(600);
-/// An alert that nobody acknowledges counts as open for this time after the core reported it. It
-/// bounds what copies cost where nobody attends.
+/// An alert that nobody acknowledges counts as open for this time after the core reported it. The
+/// limit bounds the cost of copies where no person is on duty.
 pub const UNATTENDED_MAX: Duration = Duration::from_secs(3_600);
 
 /// Patient, device and rule.

@@ -34,7 +34,7 @@ pub struct EdgeRules {
     /// Gateway time of the newest sample.
     newest: Moment,
     /// Number of times that the clock was set back. Readings have no sequence yet, so this number
-    /// tells the rules that an earlier time is new.
+    /// marks an earlier time as new to the rules.
     clock: u64,
     /// The same for sensors with a clock of their own, by stream.
     sensors: SensorClocks,

@@ -14,7 +14,7 @@ use crate::{
 
 /// The reason for a sample that no broker will ever take. The details are only logged, because a
 /// gateway may be in anybody's hands.
-const REFUSED_BY_BUS: &str = "the bus refuses the upload; the log of ingest tells why";
+const REFUSED_BY_BUS: &str = "the bus refuses the upload; the log of ingest has the reason";
 
 /// An upload on its way to the bus.
 #[derive(Default)]

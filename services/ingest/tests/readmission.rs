@@ -80,7 +80,7 @@ async fn it_is_no_way_in_for_anybody_else() {
     let running = world.start().await;
     let readmission = readmission(&world, &running);
     let whole = upload(1, vec![sample("belt-1", 1)]);
-    // Only the owner's upload counts, whoever wrote the letter.
+    // Only the owner's upload counts, not the author of the dead letter.
     for other in ["default/other", "another-tenant/gw"] {
         let done = readmission.readmit(kept(other, &whole, contracts::now_us()));
         let done = done.await.unwrap();

@@ -81,7 +81,7 @@ impl Documents {
                 () = context.shutdown().requested() => return,
                 _ = tick.tick() => {}
             }
-            // One number tells whether anything was put.
+            // One number shows whether a document was put.
             match store.newest_document().await {
                 Ok(number) if newest == Some(number) => {}
                 Ok(number) => {

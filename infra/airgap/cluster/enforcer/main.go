@@ -1,6 +1,7 @@
-// enforcer keeps NetworkPolicies on the node that it runs on: the kernel asks it about the first packet of every connection of a pod.
-// up.sh leads packets to the queue; the library's own rules by nftables need a module that not every kernel has, and where they are
-// refused it says so and goes on.
+// enforcer enforces NetworkPolicies on its node. The kernel asks it about the first packet of every
+// connection of a pod.
+// up.sh directs packets to the queue. The library's own nftables rules need a module that some
+// kernels lack. If the kernel refuses the rules, the library reports that and continues.
 package main
 
 import (

@@ -15,8 +15,7 @@ const DROP_TO_MBIT: f64 = 2.0;
 const END_S: f64 = 15.0;
 /// Round trips after the drop in which anything goes.
 const GRACE_RTTS: f64 = 3.0;
-/// In one bin of 100 ms the drop's three round trips and a bin's edge are told apart only so
-/// finely.
+/// Width of a bin. The end of the three round trips after the drop is known to this precision.
 const BIN_S: f64 = 0.1;
 /// More than any sender fills in this time.
 const BOTTOMLESS_BYTES: u64 = 1 << 30;

@@ -1,4 +1,4 @@
-//! The sizes of a gateway's messages, by the encoder that ships.
+//! Sizes of a gateway's messages, measured with the encoder of the product.
 
 use contracts::compact::Encoder;
 use contracts::paths::{AccessUse, PathReport, ReportRequest, RuleUse};
@@ -6,8 +6,10 @@ use contracts::vitals::{Sample, UploadRequest, UploadResponse, Waveform, sample:
 use prost::Message;
 
 const START_US: i64 = 1_790_000_000_000_000;
-/// Uploads of which the size is the mean; the ones before bring what the link does not know yet.
+/// Uploads that are measured; the result is their mean size.
 const UPLOADS: u64 = 100;
+/// Uploads at the start that are not measured, because the first sample of each stream on a link
+/// carries all fields.
 const UPLOADS_BEFORE: u64 = 5;
 
 /// The streams of a patient at home.

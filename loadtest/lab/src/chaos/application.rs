@@ -2,7 +2,7 @@
 //! pieces of any length with pauses between them. Some streams are reset by their sender or stopped
 //! by their receiver midway.
 //!
-//! The first four bytes of the opener's flow tell the stream's number in the plan, since the peer
+//! The first four bytes of the opener's flow are the stream's number in the plan, since the peer
 //! may see streams in any order. Every byte of every flow is checked, up to its end or to the place
 //! where the plan lets it break off. A flow that breaks off elsewhere is an error.
 
@@ -407,7 +407,7 @@ impl ChaosApplication {
                     }
                 }
                 Read::Reset => {
-                    // It will never tell which stream it was, so nothing can be answered.
+                    // The stream's number will never arrive, so nothing can be answered.
                     if id.dir() == Dir::Bi {
                         let _ = conn.send_stream(id).reset(RESET);
                     }

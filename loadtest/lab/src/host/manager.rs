@@ -51,7 +51,7 @@ impl Manager {
         Self::Ours(Box::new(Steering::new(config, path_scheduler.clone())))
     }
 
-    /// Tells the steering what happened.
+    /// Passes an event to the steering.
     pub(super) fn feed(&mut self, at: Instant, event: Event) {
         if let Self::Ours(steering) = self {
             steering.on_event(at, event);
@@ -138,7 +138,7 @@ impl Manager {
     }
 }
 
-/// Tells a server's steering which controller the path has.
+/// Passes the slot of the path's controller to a server's steering.
 fn name_controller(conn: &Connection, steering: &mut Steering, at: Instant, path: PathId) {
     let controller = conn.congestion_state(path).map(|state| state.clone_box());
     let controller = controller.and_then(|it| it.into_any().downcast::<PathController>().ok());

@@ -208,7 +208,7 @@ impl Receipt {
         let own = self.clone();
         let deadline = self.origin + limit;
         runtime.block_on(async move {
-            // Running into the limit is an outcome like others: the report tells.
+            // Running into the limit is an outcome like others, and the report shows it.
             let _ = tokio::time::timeout_at(deadline.into(), own.ended.notified()).await;
         });
     }

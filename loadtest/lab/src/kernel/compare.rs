@@ -24,7 +24,7 @@ const PATIENCE: f64 = 3.0;
 
 /// Virtual runs of a scenario with random loss, the one with its own seed included. Which packets a
 /// seed loses depends on their order. So the run in real time is a draw of its own. The spread
-/// of the draws tells how far apart two of them may be.
+/// of the draws shows how far apart two of them may be.
 const DRAWS: u64 = 8;
 
 /// One scenario in both times.

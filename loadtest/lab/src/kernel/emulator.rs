@@ -193,7 +193,7 @@ impl Emulation {
                     line.offer(now, &mut buffer[..bytes]);
                 }
                 Ok(_) => {}
-                // Empty, or gone, which `poll` tells.
+                // Empty, or gone, which `poll` reports.
                 Err(_) => return false,
             }
         }

@@ -124,7 +124,7 @@ pub fn interfaces(scenario: &Scenario) -> std::io::Result<Vec<Interface>> {
     .collect()
 }
 
-/// Starts the tunnel at time zero, and tells it of announced changes when they happen.
+/// Starts the tunnel at time zero, and passes announced changes to it when they happen.
 pub async fn start_tunnel(
     config: TunnelConfig,
     scenario: &Scenario,

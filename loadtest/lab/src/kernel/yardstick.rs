@@ -20,7 +20,7 @@ pub(super) const PROFILES: [&str; 6] = [
     "fiber_lte",
     "lte_starlink",
 ];
-/// A run ends by then: a slow leg alone tells its rate in that time as well.
+/// A run ends by then: the time suffices to measure the rate of a slow leg alone as well.
 const LIMIT_S: f64 = 12.0;
 
 /// The goodput of an inner flow over the first path, over the second, and over both.

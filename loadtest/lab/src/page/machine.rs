@@ -1,6 +1,6 @@
 //! On which machine a report was made.
 
-/// Processor, cores, memory and kernel, as the system tells them.
+/// Processor, cores, memory and kernel, as the system reports them.
 pub(crate) fn describe() -> String {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");

@@ -341,7 +341,7 @@ mod tests {
         assert_eq!((row.sent, row.answered), (10, 10));
         assert_eq!((row.loss_up, row.loss_down), (Some(0.0), Some(0.0)));
         assert_eq!(row.rtt_ms, Some(100.0));
-        // Without loss a single unanswered probe tells: T_KA (K + 1/2) + 50 ms = 500 ms.
+        // Without loss a single unanswered probe is enough: T_KA (K + 1/2) + 50 ms = 500 ms.
         assert_eq!((row.k, row.t_ka_ms), (1, 300.0));
         server = Server::default();
         let at = |turn: u64| 1_000_000 + (turn - 10) * 300_000;

@@ -1,9 +1,12 @@
-//! The two ends of a sign-in at the provider, and whether a provider is configured. The browser
-//! returns from another site, so the cookie that binds it to its sign-in is Lax. The cookie holds
-//! nothing else and serves once.
+//! HTTP routes of the sign-in at an OpenID Connect provider: the redirect to the provider, and the
+//! return from it.
 //!
-//! A program with an access token of the provider calls at once. The token itself opens its
-//! session, which ends with the token at the latest.
+//! A cookie binds the browser to its sign-in. The cookie is `SameSite=Lax`, because the browser
+//! returns from the provider's site. Its value is the random `state` of the sign-in, which is
+//! accepted once.
+//!
+//! A program sends an access token of the provider as bearer token and needs no sign-in. The first
+//! request with the token opens a session. The session ends when the token expires, or earlier.
 
 use std::sync::Arc;
 
@@ -197,7 +200,7 @@ fn redirect(to: &str) -> Response {
 /// a message.
 fn refuse_caller(error: &OidcError, asked: &HeaderMap) -> Response {
     let mut refusal = refuse(error);
-    // Another token may help, and the header tells programs that they need one.
+    // Another token may help. The header informs programs that they need a token.
     if let OidcError::Token(_) = error {
         *refusal.status_mut() = StatusCode::UNAUTHORIZED;
     }

@@ -8,7 +8,7 @@ use super::Intake;
 use crate::{journal::Disk, rule_states::StateLog};
 
 impl<D: Disk> Intake<D> {
-    /// Tells the uploads of vitals of each alert.
+    /// Publishes each alert to the uploads of vitals.
     #[must_use]
     pub fn hurrying(self, urgent: Arc<Notify>) -> Self {
         Self { urgent, ..self }

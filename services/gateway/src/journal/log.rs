@@ -11,7 +11,7 @@
 //!    removes. The entry repeats all undelivered gaps, merged. So a journal that stays full for a
 //!    week holds one range per stream and not one per drop.
 //! 4. After a failed write or sync the tail of the active segment is unknown, and the segment is
-//!    given up. The next batch starts a new segment, whose first position tells recovery where the
+//!    given up. The next batch starts a new segment, whose first position shows recovery where the
 //!    old one ends.
 
 use std::{io, net::IpAddr, sync::Arc};

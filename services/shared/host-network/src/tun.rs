@@ -228,7 +228,7 @@ impl TunDevice {
         self.is_accepted(sent)
     }
 
-    /// Gives the kernel packets, in this order; tells of each whether it was accepted.
+    /// Gives the kernel packets, in this order, and reports for each whether it was accepted.
     pub fn send_all(&self, packets: &[Bytes], mut told: impl FnMut(&Bytes, bool)) {
         let Some(with_udp) = self.offloads else {
             return packets

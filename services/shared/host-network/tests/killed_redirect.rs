@@ -14,7 +14,7 @@ use host_network::{DnsRedirect, TcpRedirect, TunDevice};
 use testkit::{DEADLINE, netns::World};
 
 const DEVICE: &str = "braid0";
-/// Tells the copy of this test that it is the process to be killed.
+/// Set for the copy of this test that is the process to be killed.
 const CHILD: &str = "BRAID_TEST_REDIRECTING_CHILD";
 const REDIRECTING: &str = "redirecting";
 const BEHIND_DEVICE: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);

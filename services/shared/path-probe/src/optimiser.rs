@@ -26,7 +26,7 @@ pub struct Choice {
 pub enum Infeasible {
     #[error("half a round trip takes longer than the whole detection may")]
     RttTooLong,
-    #[error("at this loss no number of probes tells a dead path from a lossy one")]
+    #[error("at this loss no number of probes distinguishes a dead path from a lossy path")]
     LossTooHigh,
     #[error("not a number, or outside its range")]
     Input,

@@ -2,7 +2,7 @@
 //! with progress.
 //!
 //! `cargo run --release -p store --example throughput [-- SAMPLES]` prints one line of JSON.
-//! `per_cpu_second` divides by the processor time that the process used, so it tells what one core
+//! `per_cpu_second` divides by the processor time that the process used, so it shows what one core
 //! does even on a busy machine. Pin it to one core (`taskset -c 0`) to measure that directly.
 
 #![allow(clippy::unwrap_used)]

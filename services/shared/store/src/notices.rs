@@ -49,7 +49,7 @@ pub struct QueuedNotice {
 
 #[async_trait]
 pub trait NoticesStore: Send + Sync {
-    /// Tells how many notices were new.
+    /// Returns how many notices were new.
     async fn write_notices(&self, batch: NoticesBatch) -> Result<u64, WriteError>;
 
     /// Leases due notices of a channel to the caller until `until_us`. Notices that were never

@@ -71,7 +71,7 @@ pub struct TimescaleStore {
 }
 
 impl TimescaleStore {
-    /// Connects once, migrates when the options say so. [`OpenError::may_pass`] tells whether
+    /// Connects once, migrates when the options say so. [`OpenError::may_pass`] returns whether
     /// waiting helps.
     pub async fn open(options: &TimescaleOptions) -> Result<TimescaleStore, OpenError> {
         let server = Server::new(options)?;

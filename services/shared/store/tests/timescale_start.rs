@@ -1,5 +1,5 @@
-//! A clean start: migrations run once whoever comes first, and what is wrong with a server is said
-//! in one sentence.
+//! A clean start: migrations run once, whichever process is first. A fault of the server is
+//! reported in one sentence.
 
 #![allow(clippy::unwrap_used)]
 

@@ -147,7 +147,7 @@ pub async fn an_empty_account_begins_at_the_oldest_record(harness: &dyn Harness)
     );
 }
 
-/// Somebody who is not in the group takes a claim over and goes away. No event tells of it, and the
+/// Somebody who is not in the group takes a claim over and goes away. No event reports it, and the
 /// member gets the partition back.
 pub async fn a_claim_lost_in_passing_is_renewed(harness: &dyn Harness) {
     let bus = harness.start().await.bus;

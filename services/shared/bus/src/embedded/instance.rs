@@ -1,4 +1,4 @@
-//! Tells the processes of one data directory apart, and whether they live. Each process holds a
+//! Distinguishes the processes of one data directory, and whether they live. Each process holds a
 //! lock of the operating system on a file of its own, which the kernel releases however the process
 //! ends. So a process that restarts after `kill -9` takes its partitions back at once.
 

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// Tells consumers that their bus was abandoned.
+/// Informs consumers that their bus was abandoned.
 pub(crate) struct Ended(pub(super) watch::Receiver<bool>);
 
 impl Ended {

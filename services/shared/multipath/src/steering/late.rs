@@ -55,7 +55,7 @@ impl Steering {
             && path.in_time_at.is_none_or(|at| now >= at + BULK_ENDS_AFTER)
     }
 
-    /// Tells the scheduler whether all data has one path, which must not be deferred then.
+    /// Sets in the scheduler whether all data has one path, which must not be deferred then.
     pub(super) fn set_single_path(&self, now: Instant, thin: bool) {
         let mut others = (self.paths.iter())
             .filter(|(id, path)| self.fastest.get() != Some(**id) && self.lives(now, path))

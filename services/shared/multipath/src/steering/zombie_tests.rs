@@ -106,7 +106,7 @@ impl World {
         self.flying = flying;
         let arrived: Vec<_> = arrived;
         for (_, path, sent) in arrived {
-            // An acknowledgement tells which earlier packets were lost.
+            // An acknowledgement shows which earlier packets were lost.
             self.flying
                 .retain(|it| it.1 != path || it.0.is_some() || it.2 > sent);
             self.heard[path] += 1;

@@ -257,7 +257,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A mode as data: all that tells one from another.
+/// A mode as data: all properties in which modes differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     pub name: &'static str,

@@ -16,7 +16,7 @@ use crate::tls::Identity;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// Through a tunnel, which tells of its own death and may end at a SIM card.
+/// Through a tunnel, which reports its own end and may use metered accesses.
 const KEEPALIVE_INTERVAL_THROUGH: Duration = Duration::from_secs(900);
 const KEEPALIVE_LIMIT: Duration = Duration::from_secs(10);
 

@@ -110,7 +110,7 @@ fn before_us(now_us: i64, age: Duration) -> i64 {
     now_us.saturating_sub(age_us).max(0)
 }
 
-/// Removes at most [`STEP`] rows (alerts: with all their transitions), and tells how many.
+/// Removes at most [`STEP`] rows (alerts: with all their transitions), and returns how many.
 pub fn expire(connection: &Connection, what: Expire, before_us: i64) -> rusqlite::Result<usize> {
     match what {
         Expire::Vitals => series(

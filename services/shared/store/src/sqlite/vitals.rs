@@ -209,7 +209,7 @@ fn sample(row: &Row<'_>, reading: Reading) -> rusqlite::Result<Sample> {
         traceparent: row.get::<_, Option<String>>(10)?.unwrap_or_default(),
         sensor_sequence: row.get(11)?,
         reading: Some(reading),
-        // The bus tells; rows keep the time that is right beside the gateway's own.
+        // The bus has the offset; rows keep the time that is right beside the gateway's own.
         device_offset_us: None,
     })
 }

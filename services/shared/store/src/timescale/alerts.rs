@@ -31,7 +31,7 @@ pub(super) const IN_SCOPE: &str = "($1::text IS NULL
     OR EXISTS (SELECT 1 FROM patients p WHERE p.id = a.patient AND p.tenant = $1)
     OR (a.patient = '' AND EXISTS (SELECT 1 FROM gateways g WHERE g.id = a.gateway AND g.tenant = $1)))";
 
-/// Stores transitions; tells which ones are new, in the order given.
+/// Stores transitions, and returns which of them are new, in the order given.
 async fn transitions<'a>(
     transaction: &Transaction<'_>,
     transitions: &'a [Alert],

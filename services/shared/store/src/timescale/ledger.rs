@@ -129,7 +129,7 @@ pub struct Locked {
 }
 
 impl Ledger {
-    /// Locks the heads of all owners and tells for each of `wanted` which sequences are new.
+    /// Locks the heads of all owners. Returns for each of `wanted` which sequences are new.
     pub async fn admit(
         &self,
         transaction: &Transaction<'_>,

@@ -249,7 +249,7 @@ async fn follow(client: &Client, edition: Edition) -> Result<(), tokio_postgres:
         )
         .await?;
     // Replacing a view waits for its readers, so it happens only when the view differs. The last
-    // view's comment tells.
+    // view's comment has the checksum.
     let sum = checksum(client, VIEWS).await?;
     let row = client
         .query_one(

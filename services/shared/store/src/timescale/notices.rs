@@ -17,7 +17,7 @@ use crate::{
 /// First key of the advisory lock of a channel: the letters "note".
 const TAKING: i32 = 0x6e6f_7465;
 
-/// Stores notices and queues what has no outcome yet; tells how many are new.
+/// Stores notices and queues those without an outcome. Returns how many are new.
 async fn add(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u64, Fault> {
     let settled: HashSet<&str> = batch.outcomes.iter().map(|o| o.notice.as_str()).collect();
     let mut seen = HashSet::new();

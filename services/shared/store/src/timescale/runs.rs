@@ -30,7 +30,7 @@ pub struct Taken {
 }
 
 /// Stretch whose older runs [`take`] must be given (those that overlap it), or `None` when the head
-/// alone tells. `sequences` are in order.
+/// alone is enough. `sequences` are in order.
 pub fn needs(head: Option<Run>, sequences: &[i64]) -> Option<(i64, i64)> {
     let (first, last) = (*sequences.first()?, *sequences.last()?);
     match head {

@@ -1,4 +1,5 @@
--- For dashboards: names instead of keys. Replaced at every start, so that they follow the program.
+-- These views give dashboards names instead of keys. They are replaced at every start, so that they
+-- follow the program.
 CREATE OR REPLACE VIEW vitals_view AS
     SELECT s.time, s.gateway_time, s.ingest_time, p.tenant, p.id AS patient, m.name AS metric, e.unit, s.value, h.device, t.stream,
         g.id AS gateway, s.sequence
@@ -15,7 +16,7 @@ CREATE OR REPLACE VIEW paths_view AS
         r.sent_packets, r.lost_packets, r.rtt_ms
     -- The sessions of a gateway are bounded: an old report may have outlived the name of its path.
     FROM paths r LEFT JOIN path_sessions s ON s.key = r.session JOIN gateways g ON g.key = r.gateway;
--- Data of the month, by the gateway's end alone. Numbers of gateways may exceed bigint.
+-- Data of the month as the gateway's end counts it. Numbers of gateways may exceed bigint.
 CREATE OR REPLACE VIEW path_months_view AS
     SELECT r.time, g.tenant, g.id AS gateway, s.path, (r.steering->>'version')::numeric AS version,
         (r.steering->>'month_bytes')::numeric AS month_bytes, (r.steering->>'cap_bytes')::numeric AS cap_bytes,
@@ -35,8 +36,9 @@ CREATE OR REPLACE VIEW alerts_view AS
         CASE t.state WHEN 1 THEN 'pending' WHEN 2 THEN 'active' WHEN 3 THEN 'acknowledged' WHEN 4 THEN 'latched' WHEN 5 THEN 'resolved'
             ELSE 'unknown' END AS state
     FROM alert_transitions t LEFT JOIN patients p ON p.id = t.patient
-    WHERE t.patient <> 'braid-canary'; -- the system's own test alert is nobody's
--- Who only looks, such as Grafana, is a member of this role where an installation has made it, and sees the views and nothing else.
+    WHERE t.patient <> 'braid-canary'; -- the system's own test alert belongs to no patient
+-- This role is for readers such as Grafana, if an installation has created it. It sees only the
+-- views.
 DO $$ BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'braid_reader') THEN
         GRANT SELECT ON vitals_view, vitals_1m_view, vitals_1h_view, paths_view, path_months_view, rule_bytes_view, patients_view,

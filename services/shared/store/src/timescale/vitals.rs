@@ -148,7 +148,7 @@ fn length_us(waveform: &Waveform) -> i64 {
     i64::from(waveform.period_us) * waveform.values.len() as i64
 }
 
-/// Sends the rows of the new samples, and tells what they change; the heads take up the newest
+/// Sends the rows of the new samples, and returns what they change. The heads take up the newest
 /// values.
 async fn write_rows(
     transaction: &Transaction<'_>,
@@ -564,7 +564,7 @@ fn sample(row: &Row, reading: Reading) -> Sample {
         traceparent: row.get::<_, Option<String>>(10).unwrap_or_default(),
         sensor_sequence: row.get::<_, Option<i64>>(11).map(i64::cast_unsigned),
         reading: Some(reading),
-        // The bus tells; rows keep the time that is right beside the gateway's own.
+        // The bus has the offset; rows keep the time that is right beside the gateway's own.
         device_offset_us: None,
     }
 }

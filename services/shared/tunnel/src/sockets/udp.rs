@@ -29,7 +29,7 @@ use crate::sockets::icmp;
 
 /// A pending error of the socket, of an earlier datagram, fails a send once.
 const SENDS_TRIED_MAX: usize = 2;
-/// Pause for a full socket whose readiness tells nothing.
+/// Pause for a full socket whose readiness is unreliable.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Clone)]

@@ -37,7 +37,7 @@ impl PacketSize {
         }
         let (size, since) = match self.candidate {
             Some((before, since)) if rises == self.settled.is_some_and(|it| before > it) => {
-                // While a path looks for its size it tells ever larger ones.
+                // While a path looks for its packet size, it reports ever larger sizes.
                 let size = match rises {
                     true => before.min(carried),
                     false => before.max(carried),
