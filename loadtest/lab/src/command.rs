@@ -37,7 +37,7 @@ pub enum LabCommand {
     /// The profiles of the closest open project.
     Rival(Options),
     /// Two to eight unequal paths against the best of them alone, and one more each.
-    Gate(Options),
+    Unequal(Options),
     /// Fairness, added delay and a falling rate at one bottleneck.
     Bottleneck(Options),
     /// Steering modes and caps: shares of each path, both directions.
@@ -45,7 +45,7 @@ pub enum LabCommand {
     /// Random runs in which everything happens: bytes arrive or the connection ends with a typed
     /// error.
     Robust(Options),
-    /// All of these.
+    /// All of these except `steering`, which takes other flags.
     Targets(Options),
     /// The report: every experiment of the five papers as one HTML file, with its data beside it.
     All(ReportOptions),
@@ -126,7 +126,7 @@ impl LabCommand {
             | Self::Lte(options)
             | Self::Figure6(options)
             | Self::Rival(options)
-            | Self::Gate(options)
+            | Self::Unequal(options)
             | Self::Bottleneck(options)
             | Self::Robust(options)
             | Self::Targets(options)
@@ -150,7 +150,7 @@ impl LabCommand {
             Self::Lte(options) => finish(&options, experiments::lte(&runner, &options)?),
             Self::Figure6(options) => finish(&options, experiments::figure6(&runner, &options)?),
             Self::Rival(options) => finish(&options, experiments::rival(&runner, &options)?),
-            Self::Gate(options) => finish(&options, experiments::gate(&runner, &options)?),
+            Self::Unequal(options) => finish(&options, experiments::unequal(&runner, &options)?),
             Self::Bottleneck(options) => {
                 finish(&options, experiments::bottleneck(&runner, &options)?)
             }

@@ -19,7 +19,7 @@ use crate::{
 const PALS_SCENARIOS: u32 = 100;
 const REGIONAL_REPETITIONS: u32 = 50;
 /// Each is fifteen transfers, and a comparison for every number of paths from two to eight.
-const GATE_DRAWINGS: u32 = 20;
+const UNEQUAL_DRAWINGS: u32 = 20;
 const ROBUST_RUNS: u32 = 1000;
 /// The table of controllers is for comparison: fewer runs do.
 const COMPARED_SCENARIOS: u32 = 20;
@@ -158,13 +158,13 @@ pub fn rival(runner: &Runner, options: &Options) -> Outcome {
     })
 }
 
-pub fn gate(runner: &Runner, options: &Options) -> Outcome {
-    each_direction(options, "gate", |prefix, direction| {
+pub fn unequal(runner: &Runner, options: &Options) -> Outcome {
+    each_direction(options, "unequal", |prefix, direction| {
         of_many::run(
             runner,
             prefix,
             options.seed,
-            options.scenarios.unwrap_or(GATE_DRAWINGS),
+            options.scenarios.unwrap_or(UNEQUAL_DRAWINGS),
             options.controller,
             direction,
         )
@@ -241,7 +241,7 @@ pub fn speed(runner: &Runner) -> Outcome {
 pub fn all(runner: &Runner, options: &Options) -> Outcome {
     let mut findings = Findings::default();
     for experiment in [
-        pals, regional, lte, figure6, rival, gate, bottleneck, robust,
+        pals, regional, lte, figure6, rival, unequal, bottleneck, robust,
     ] {
         let more = experiment(runner, options)?;
         findings.add((more.figures, more.reports));

@@ -46,7 +46,7 @@ fn links(seed: u64) -> Vec<Interface> {
 }
 
 fn name_of(index: u32, what: &str) -> String {
-    format!("gate.{index}.{what}")
+    format!("unequal.{index}.{what}")
 }
 
 /// Times that one drawing's runs over the first `count` links took: the best of them alone, all,
@@ -93,8 +93,8 @@ fn transfers(index: u32, seed: u64, controller: Controller, direction: Direction
         .collect()
 }
 
-/// `gate.vs_best_single.N`: the worst scenario's time over the best of the first N links alone, by
-/// its time over all N. `gate.more_links.N`: in how many of them the Nth link did not make it
+/// `unequal.vs_best_single.N`: the worst scenario's time over the best of the first N links alone, by
+/// its time over all N. `unequal.more_links.N`: in how many of them the Nth link did not make it
 /// slower.
 pub fn run(
     runner: &Runner,

@@ -138,7 +138,7 @@ fn every_family_of_figures_has_a_reference_or_says_why_there_is_none() {
         "figure6.return1",
         "rival.near.eight_flows",
         "rival.download.cut_first.gap",
-        "gate.two",
+        "unequal.two",
         "bottleneck.with.cubic",
         "robust.good",
         "kernel.report.pals.loss.ours_to_best",

@@ -14,8 +14,9 @@ use lab::{Identity, Mechanisms, Runner, lte, many, run};
 fn a_far_slower_link_does_not_hurt() {
     let time_over = |links: u32, direction: Direction| {
         let runner = Runner::new(Identity::new().unwrap(), false)
-            .only_run(Some(format!("gate.3.first{links}")));
-        let (_, reports) = many::run(&runner, "gate", 77, 4, Controller::Ours, direction).unwrap();
+            .only_run(Some(format!("unequal.3.first{links}")));
+        let (_, reports) =
+            many::run(&runner, "unequal", 77, 4, Controller::Ours, direction).unwrap();
         assert_eq!(reports.len(), 1);
         assert!(reports[0].completed, "{reports:?}");
         reports[0].from_connect_s

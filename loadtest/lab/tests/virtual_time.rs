@@ -356,10 +356,10 @@ fn a_run_does_not_depend_on_the_runs_before_it() {
 /// Where runs are left out by name there is nothing to compare, and so no figure of infinite times.
 #[test]
 fn a_run_of_many_paths_alone_gives_no_figure() {
-    let run = "gate.0.first2".to_owned();
+    let run = "unequal.0.first2".to_owned();
     let runner = Runner::new(Identity::new().unwrap(), false).only_run(Some(run));
     let (controller, direction) = (Controller::Ours, Direction::Upload);
-    let (figures, reports) = many::run(&runner, "gate", 77, 1, controller, direction).unwrap();
+    let (figures, reports) = many::run(&runner, "unequal", 77, 1, controller, direction).unwrap();
     assert_eq!(reports.len(), 1);
     assert!(reports[0].completed, "{reports:?}");
     assert!(figures.is_empty(), "{figures:?}");
