@@ -93,8 +93,8 @@ fn transfers(index: u32, seed: u64, controller: Controller, direction: Direction
         .collect()
 }
 
-/// `unequal.vs_best_single.N`: the worst scenario's time over the best of the first N links alone, by
-/// its time over all N. `unequal.more_links.N`: in how many of them the Nth link did not make it
+/// `unequal.vs_best_single.N`: the worst scenario's time over the best of the first N links alone,
+/// by its time over all N. `unequal.more_links.N`: in how many of them the Nth link did not make it
 /// slower.
 pub fn run(
     runner: &Runner,

@@ -1,7 +1,7 @@
 //! Alerts without the core: the rules of the `vitals` crate, run beside the sensor.
 //!
 //! A reading is judged by the rules of the patient who wore its sensor at its time, according to
-//! the core's register. Without an answer there, the patient that the sensor names counts.
+//! the core's register. If the register has no answer, the patient that the sensor names counts.
 //! Otherwise the sensor is a subject of its own. The state of the rules is kept on disk by
 //! [`crate::rule_states`], and a restart continues it.
 

@@ -1,6 +1,6 @@
-//! The core's rules, and the wearing intervals at this gateway: followed over the links for vitals,
-//! kept on disk, and in force from then on. And the open alerts of high priority, which are not
-//! kept: see [`crate::alarms`].
+//! Follows the core's rules and the wearing intervals at this gateway, over the links for vitals.
+//! Both are kept on disk, and in force from then on. The open alerts of high priority arrive here
+//! as well. They are not kept: see [`crate::alarms`].
 //!
 //! One link follows at a time; when it is lost the next one follows. Rules are on disk before they
 //! are in force, so a gateway that starts without a network uses them.

@@ -2,9 +2,9 @@
 //! patient cannot fill the store.
 //!
 //! An entry that does not fit is refused by its index. The gateway then writes it to its own file,
-//! counts it and warns.
-//! The stored amount is read every [`LOOK_EVERY`]; entries since the last but one look count beside
-//! it. Replicas together may exceed the bounds by what they admit within two looks.
+//! counts it and warns. The stored amount is read every [`LOOK_EVERY`]. Entries that were admitted
+//! since the look before the last are added to this amount. Replicas together may exceed the bounds
+//! by what they admit within two looks.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

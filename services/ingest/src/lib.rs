@@ -11,8 +11,8 @@
 //! - Samples, gaps and alerts are attributed to a patient once, here, by their time. Entries of no
 //!   patient are kept apart in the store until a person assigns or discards them.
 //! - An alert has its own lane to the bus, so it never waits behind bulk data.
-//! - Replicas share only bus and store. The store leaves out what two of them admit twice, by
-//!   (device, stream, sequence).
+//! - Replicas share only bus and store. If two replicas admit the same sample, the store keeps one,
+//!   by (device, stream, sequence).
 
 mod admission;
 mod alerts;
