@@ -36,6 +36,8 @@ const PACKET_BYTES: u64 = 1_500;
 const TAIL_BYTES: u64 = 600;
 /// Maximum age of another path's acknowledgement when a path is judged stalled.
 const OTHERS_RECENT: Duration = Duration::from_millis(40);
+/// Age of the last acknowledgement beyond which a path's rate no longer counts.
+const RATE_HOLDS: Duration = Duration::from_secs(1);
 
 /// The last report of a path's controller.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -117,6 +119,9 @@ struct State {
     /// A path with nothing in flight has sent since the last [`PathScheduler::poll_first_sent`].
     first_sent: bool,
     awaits_first_sent: Option<Waker>,
+    /// Packets of all paths so far.
+    sent_packets: u64,
+    awaits_sent: Option<Waker>,
 }
 
 /// The scheduler's answer for the next packet of a path.
@@ -336,14 +341,18 @@ impl PathScheduler {
         let now = state.now;
         state.backlog.sent(now, bytes);
         state.took_turn(slot, bytes);
+        state.sent_packets += 1;
+        if let Some(waker) = state.awaits_sent.take() {
+            waker.wake();
+        }
         if let Some(slot) = state.slots.get_mut(slot) {
             slot.ranked.sent(bytes);
             slot.sent_at = now;
-            let waited = slot.waits_since.is_some();
+            let is_first = slot.waits_since.is_none();
             slot.waits_since = slot.waits_since.or(now);
             slot.model.in_flight_bytes = in_flight_bytes;
             slot.permit = false;
-            if !waited {
+            if is_first {
                 state.first_sent = true;
                 if let Some(waker) = state.awaits_first_sent.take() {
                     waker.wake();
@@ -361,6 +370,32 @@ impl PathScheduler {
         }
         state.awaits_first_sent = Some(cx.waker().clone());
         Poll::Pending
+    }
+
+    /// Number of packets that all paths have sent so far.
+    pub fn sent_packets(&self) -> u64 {
+        self.state.lock().sent_packets
+    }
+
+    /// Ready when a packet has been sent after the first `seen`. Only the last caller is woken.
+    pub fn poll_sent(&self, cx: &mut Context<'_>, seen: u64) -> Poll<()> {
+        let mut state = self.state.lock();
+        if state.sent_packets > seen {
+            return Poll::Ready(());
+        }
+        state.awaits_sent = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Measured rate of all paths together, in bytes a second. A path counts if it may carry data
+    /// and was acknowledged in the last `RATE_HOLDS`.
+    pub fn rate_bytes_per_s(&self) -> f64 {
+        let state = self.state.lock();
+        let since = state.now.and_then(|now| now.checked_sub(RATE_HOLDS));
+        let carries =
+            |slot: &&Slot| slot.owners > 0 && !slot.ranked.is_forbidden() && slot.acked_at >= since;
+        let carrying = state.slots.iter().filter(carries);
+        carrying.map(|slot| slot.model.rate_bytes_per_s).sum()
     }
 
     /// The slot of the controller built last.

@@ -9,4 +9,5 @@ pub(crate) mod http_datagrams;
 pub(crate) mod request;
 pub(crate) mod stream;
 pub(crate) mod transport;
+mod unsent;
 pub(crate) mod varint;

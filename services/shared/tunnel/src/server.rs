@@ -358,7 +358,7 @@ impl Accepting {
         let steering = SteeringConfig::new(Side::Server);
         let steered = Steered {
             connection: connection.clone(),
-            steering: Steering::new(steering, path_scheduler),
+            steering: Steering::new(steering, path_scheduler.clone()),
             paths: paths.clone(),
             handles: handles.clone(),
             ways: None,
@@ -385,7 +385,11 @@ impl Accepting {
         let dispatcher = Dispatcher {
             ready,
             session: handle.clone(),
-            datagrams: Some(HttpDatagrams::start(connection, handles.datagram_bytes())),
+            datagrams: Some(HttpDatagrams::start(
+                connection,
+                path_scheduler,
+                handles.datagram_bytes(),
+            )),
             resuming,
         };
         tokio::spawn(

@@ -281,6 +281,36 @@ async fn lost_datagrams_are_not_sent_again() {
     bench.tunnel.close().await;
 }
 
+/// The transport drops the oldest datagrams when its memory is full, and each datagram takes memory
+/// beside its payload.
+#[tokio::test]
+async fn no_datagram_is_lost_because_many_are_short() {
+    const MANY: usize = 3_000;
+    let identities = Identities::new();
+    let server = server(&identities);
+    let (arrived_to, mut arrived) = tokio::sync::mpsc::channel(MANY);
+    serve(server.clone(), move |request: ConnectRequest, _| {
+        let arrived_to = arrived_to.clone();
+        async move {
+            let tunnel = request.accept_udp().await.unwrap();
+            while let Ok(payload) = tunnel.receive().await {
+                arrived_to.send(payload.len()).await.unwrap();
+            }
+        }
+    });
+    let bench = Bench::start(identities, server.local_addr(), &fast(), &[]);
+    for length in [0, 3] {
+        let tunnel = open(&bench, &"any.test:7".parse().unwrap()).await;
+        for _ in 0..MANY {
+            assert!(tunnel.send(&[7; 3][..length]));
+        }
+        for _ in 0..MANY {
+            assert_eq!(within(arrived.recv()).await, Some(length));
+        }
+    }
+    bench.tunnel.close().await;
+}
+
 /// The transport sends datagrams before all streams; see `http_datagrams`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_datagrams_does_not_delay_urgent_streams() {

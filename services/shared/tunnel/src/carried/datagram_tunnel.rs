@@ -231,7 +231,7 @@ impl Courier {
         .await;
     }
 
-    /// Tells the packet size; never returns.
+    /// Publishes the packet size; never returns.
     async fn follow_paths(&self) -> Infallible {
         let flow = self.flow.as_ref();
         let Some(flow) = flow.filter(|_| self.leaving.kind() == Kind::Ip) else {
@@ -251,19 +251,13 @@ impl Courier {
 
     async fn send_all(&self, mut to_say: Option<mpsc::Receiver<Bytes>>) -> TunnelEnded {
         loop {
-            let capsule = async {
-                match &mut to_say {
-                    Some(to_say) => to_say.recv().await,
-                    None => None,
-                }
-            };
             let sent = tokio::select! {
                 // Capsules come first: they are few, and no packet passes before addresses are
                 // assigned.
                 biased;
-                Some(capsule) = capsule => self.send_capsule(capsule).await,
+                Some(capsule) = next_capsule(&mut to_say) => self.send_capsule(capsule).await,
                 payload = self.leaving.next() => match payload {
-                    Ok(payload) => self.send(&payload).await,
+                    Ok(payload) => self.send(payload, &mut to_say).await,
                     Err(reason) => return reason,
                 },
             };
@@ -273,21 +267,51 @@ impl Courier {
         }
     }
 
-    async fn send(&self, payload: &[u8]) -> Result<(), WireError> {
+    /// Sends the payload, and those that wait behind it while the transport has room for them.
+    /// Capsules do not wait for that room.
+    async fn send(
+        &self,
+        payload: Bytes,
+        to_say: &mut Option<mpsc::Receiver<Bytes>>,
+    ) -> Result<(), WireError> {
+        let head = self.head(&payload);
+        let takes_frames = self.stream.lock().peer_takes_datagrams();
+        let fits = |flow: &&DatagramFlow| payload.len() <= flow.payload_bytes_max(&head);
+        let Some(flow) = self.flow.as_ref().filter(|_| takes_frames).filter(fits) else {
+            return self.send_as_capsule(&head, &payload).await;
+        };
+        let mut burst = loop {
+            tokio::select! {
+                biased;
+                burst = flow.burst(payload.len()) => break burst,
+                Some(capsule) = next_capsule(to_say) => self.send_capsule(capsule).await?,
+            }
+        };
+        let mut too_large = burst.add(head, payload);
+        while too_large.is_none()
+            && let Some(payload) = burst.room().and_then(|room| self.leaving.take_next(room))
+        {
+            too_large = burst.add(self.head(&payload), payload);
+        }
+        let sent = burst.send();
+        let (sent, mut refused) = sent.map_err(|error| WireError::Lost(error.into()))?;
+        self.leaving.kind().count_sent("frame", sent as u64);
+        refused.extend(too_large);
+        for (head, payload) in refused {
+            self.send_as_capsule(&head, &payload).await?;
+        }
+        Ok(())
+    }
+
+    fn head(&self, payload: &[u8]) -> Head {
         let kind = self.leaving.kind();
         let place = |numbers: &Mutex<Numbers>| numbers.lock().next(kind, payload);
-        let head = Head::new(self.numbers.as_ref().map(place));
-        if let Some(flow) = &self.flow
-            && self.stream.lock().peer_takes_datagrams()
-        {
-            let sent = flow.send(&head, payload).await;
-            if sent.map_err(|error| WireError::Lost(error.into()))? {
-                kind.count_sent("frame");
-                return Ok(());
-            }
-        }
-        self.send_capsule(capsule(&head, payload)).await?;
-        kind.count_sent("capsule");
+        Head::new(self.numbers.as_ref().map(place))
+    }
+
+    async fn send_as_capsule(&self, head: &Head, payload: &[u8]) -> Result<(), WireError> {
+        self.send_capsule(capsule(head, payload)).await?;
+        self.leaving.kind().count_sent("capsule", 1);
         Ok(())
     }
 
@@ -323,6 +347,13 @@ impl Courier {
                 }
             }
         }
+    }
+}
+
+async fn next_capsule(to_say: &mut Option<mpsc::Receiver<Bytes>>) -> Option<Bytes> {
+    match to_say {
+        Some(to_say) => to_say.recv().await,
+        None => None,
     }
 }
 

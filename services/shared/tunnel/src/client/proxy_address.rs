@@ -23,6 +23,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+/// Proxies with two addresses that are remembered for sessions that are ending.
 const TWINS_MAX: usize = 8;
 
 /// The addresses of one proxy.

@@ -2,19 +2,24 @@
 //! its request by a quarter of the stream's id.
 //!
 //! The transport sends its queued datagrams before all streams, whatever their urgency. So it gets
-//! only one packet of them at a time (`UNSENT_BYTES_MAX`). When paths may send again, the first
-//! packet holds datagrams and the next ones hold streams. Lost datagrams are not repeated.
+//! only a burst of them at a time, see [`Unsent`]. Lost datagrams are not repeated.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, atomic::AtomicUsize},
-    time::Duration,
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
 use h3::quic::StreamId;
+use multipath::PathScheduler;
 use noq::SendDatagramError;
 use parking_lot::Mutex;
+use tokio::sync::MutexGuard;
 
 use crate::{
     carried::datagram_tunnel::{
@@ -22,19 +27,24 @@ use crate::{
         payload::{Head, open},
         queue::Queue,
     },
-    http::{transport::UNSENT_BYTES_MAX, varint},
+    http::{
+        transport::UNSENT_BYTES_MAX,
+        unsent::{LENGTH_MAX, OVERHEAD_BYTES, Unsent},
+        varint,
+    },
 };
 
-/// Longest datagram in a frame; a longer one goes as a capsule, however large packets are. The
-/// transport adds its own bookkeeping.
-const LENGTH_MAX: usize = UNSENT_BYTES_MAX - 64;
+/// Memory that the datagrams of a burst share.
+const BUFFER_BYTES: usize = 16 * 1024;
 
 /// Datagrams delivered at once.
 const BATCH_MAX: usize = 32;
 
-/// Longest wait of a datagram; then it replaces one that no path can send, for example because it
-/// is too large.
-const UNSENT_MAX: Duration = Duration::from_millis(500);
+/// Longest time between two looks at the transport. It reports no datagrams that it drops itself.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A context that neither end registers, so its datagrams are dropped (RFC 9298, 4).
+const UNUSED_CONTEXT: u8 = 63;
 
 /// `H3_DATAGRAM_ERROR` (RFC 9297, 2.1).
 const DATAGRAM_ERROR: u32 = 0x33;
@@ -42,12 +52,24 @@ const DATAGRAM_ERROR: u32 = 0x33;
 /// Largest quarter of a stream id (RFC 9297, 2.1).
 const QUARTER_MAX: u64 = (1 << 60) - 1;
 
+#[derive(Default)]
+struct Sending {
+    unsent: Unsent,
+    /// Memory of the next datagrams.
+    buffer: BytesMut,
+}
+
 /// Clones are the same.
 #[derive(Clone)]
 pub(crate) struct HttpDatagrams(Arc<Inner>);
 
 struct Inner {
     connection: noq::Connection,
+    path_scheduler: Arc<PathScheduler>,
+    /// Held by the request that sends or is the next to send.
+    sending: tokio::sync::Mutex<Sending>,
+    /// Requests that wait for `sending`.
+    queueing: AtomicUsize,
     /// The queues of the requests; only requests that still have an owner.
     flows: Mutex<HashMap<u64, Queue>>,
     /// Bytes that wait in the queues of all requests.
@@ -56,9 +78,16 @@ struct Inner {
 
 impl HttpDatagrams {
     /// Delivers arriving datagrams until the connection ends.
-    pub(crate) fn start(connection: noq::Connection, waiting_bytes: Arc<AtomicUsize>) -> Self {
+    pub(crate) fn start(
+        connection: noq::Connection,
+        path_scheduler: Arc<PathScheduler>,
+        waiting_bytes: Arc<AtomicUsize>,
+    ) -> Self {
         let datagrams = Self(Arc::new(Inner {
             connection,
+            path_scheduler,
+            sending: tokio::sync::Mutex::default(),
+            queueing: AtomicUsize::default(),
             flows: Mutex::default(),
             waiting_bytes,
         }));
@@ -103,6 +132,12 @@ impl HttpDatagrams {
         true
     }
 
+    /// The longest datagram that a frame carries now; 0 if the peer takes none.
+    fn length_max(&self) -> usize {
+        let length_max = self.0.connection.max_datagram_size().unwrap_or(0);
+        length_max.min(LENGTH_MAX)
+    }
+
     /// Delivers the datagrams of the request to `queue` from now on.
     pub(crate) fn enter(&self, id: StreamId, queue: Queue) -> DatagramFlow {
         let quarter = id.into_inner() / 4;
@@ -132,37 +167,140 @@ impl DatagramFlow {
 
     /// The longest payload behind `head` that a frame carries now; none if the peer takes none.
     pub(crate) fn payload_bytes_max(&self, head: &Head) -> usize {
-        let length_max = self.datagrams.0.connection.max_datagram_size().unwrap_or(0);
         let before = self.prefix.len() + head.len();
-        length_max.min(LENGTH_MAX).saturating_sub(before)
+        self.datagrams.length_max().saturating_sub(before)
     }
 
-    /// Sends a datagram as a frame. Returns false if it is too large for one, or the peer accepts
-    /// none.
-    pub(crate) async fn send(
-        &self,
-        head: &Head,
-        payload: &[u8],
-    ) -> Result<bool, noq::ConnectionError> {
-        let connection = &self.datagrams.0.connection;
-        let length = self.prefix.len() + head.len() + payload.len();
-        if payload.len() > self.payload_bytes_max(head) {
-            return Ok(false);
-        }
-        let mut datagram = BytesMut::with_capacity(length);
-        datagram.put_slice(&self.prefix);
-        datagram.put_slice(head);
-        datagram.put_slice(payload);
-        let datagram = datagram.freeze();
-        let sending = connection.send_datagram_wait(datagram.clone());
-        let sent = match tokio::time::timeout(UNSENT_MAX, sending).await {
-            Ok(sent) => sent,
-            Err(_) => connection.send_datagram(datagram),
+    /// Waits until the transport has room for a payload of this length and those behind it.
+    pub(crate) async fn burst(&self, payload_bytes: usize) -> Burst<'_> {
+        let inner = &*self.datagrams.0;
+        let mut sending = {
+            let _queueing = Counted::new(&inner.queueing);
+            inner.sending.lock().await
         };
-        match sent {
-            Ok(()) => Ok(true),
+        let length = self.prefix.len() + Head::longest(true).len() + payload_bytes;
+        self.room(&mut sending.unsent, length.min(LENGTH_MAX)).await;
+        Burst {
+            flow: self,
+            sending,
+            rate_bytes_per_s: inner.path_scheduler.rate_bytes_per_s(),
+            sharing: 1 + inner.queueing.load(Ordering::Relaxed),
+            bytes: 0,
+            length_max: self.datagrams.length_max(),
+            datagrams: Vec::new(),
+            added: Vec::new(),
+        }
+    }
+
+    /// Returns once a burst that begins with a datagram of this length may be sent.
+    async fn room(&self, unsent: &mut Unsent, length: usize) {
+        let inner = &*self.datagrams.0;
+        let scheduler = &inner.path_scheduler;
+        loop {
+            let (seen, now) = (scheduler.sent_packets(), Instant::now());
+            unsent.follow(now, inner.unsent_bytes());
+            if unsent.is_stuck(now, self.datagrams.length_max()) {
+                self.drop_unsent(unsent);
+            }
+            let may_begin = unsent.may_begin(length, scheduler.rate_bytes_per_s());
+            if may_begin || inner.connection.close_reason().is_some() {
+                return;
+            }
+            let sent = poll_fn(|cx| scheduler.poll_sent(cx, seen));
+            // Either way the transport says what is left.
+            let _ = tokio::time::timeout(LOOK_EVERY, sent).await;
+        }
+    }
+
+    /// The transport cannot be asked for this. It drops the oldest datagrams for newer ones, so it
+    /// gets the shortest that the peer ignores.
+    fn drop_unsent(&self, unsent: &mut Unsent) {
+        let ignored = Bytes::from([&self.prefix[..], &[UNUSED_CONTEXT]].concat());
+        let count = UNSENT_BYTES_MAX / (ignored.len() + OVERHEAD_BYTES) + 1;
+        let ignored = vec![ignored; count];
+        // A connection that has ended reports it to the burst.
+        let _ = self.datagrams.0.connection.send_many_datagrams(&ignored);
+        *unsent = Unsent::default();
+    }
+}
+
+impl Inner {
+    fn unsent_bytes(&self) -> usize {
+        let space = self.connection.datagram_send_buffer_space();
+        UNSENT_BYTES_MAX.saturating_sub(space + OVERHEAD_BYTES)
+    }
+}
+
+/// Counts in until it is dropped, also by a cancelled wait.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Datagrams of one request that are handed to the transport together.
+pub(crate) struct Burst<'a> {
+    flow: &'a DatagramFlow,
+    sending: MutexGuard<'a, Sending>,
+    rate_bytes_per_s: f64,
+    /// Requests that take turns.
+    sharing: usize,
+    /// Bytes of this burst so far.
+    bytes: usize,
+    length_max: usize,
+    datagrams: Vec<Bytes>,
+    added: Vec<(Head, Bytes)>,
+}
+
+impl Burst<'_> {
+    /// Gives the payload back if it is too large for a frame, or the peer accepts none.
+    pub(crate) fn add(&mut self, head: Head, payload: Bytes) -> Option<(Head, Bytes)> {
+        let length = self.flow.prefix.len() + head.len() + payload.len();
+        if length > self.length_max {
+            return Some((head, payload));
+        }
+        let Sending { unsent, buffer } = &mut *self.sending;
+        if buffer.capacity() < length {
+            *buffer = BytesMut::with_capacity(BUFFER_BYTES);
+        }
+        buffer.put_slice(&self.flow.prefix);
+        buffer.put_slice(&head);
+        buffer.put_slice(&payload);
+        self.datagrams.push(buffer.split().freeze());
+        self.added.push((head, payload));
+        unsent.add(length);
+        self.bytes += length;
+        None
+    }
+
+    /// Longest payload with which the burst may go on.
+    pub(crate) fn room(&self) -> Option<usize> {
+        let before = self.flow.prefix.len() + Head::longest(true).len();
+        let unsent = &self.sending.unsent;
+        let room = unsent.room(self.rate_bytes_per_s, self.bytes, self.sharing)?;
+        room.checked_sub(before)
+    }
+
+    /// Returns how many datagrams have left, and the payloads that the transport has refused.
+    /// Packets may have become smaller, or the peer may have stopped to accept frames.
+    pub(crate) fn send(mut self) -> Result<(usize, Vec<(Head, Bytes)>), noq::ConnectionError> {
+        let connection = &self.flow.datagrams.0.connection;
+        match connection.send_many_datagrams(&self.datagrams) {
+            Ok(count) => Ok((count, Vec::new())),
             Err(SendDatagramError::ConnectionLost(error)) => Err(error),
-            Err(_) => Ok(false),
+            Err(_) => {
+                self.sending.unsent.take_back(self.added.len());
+                Ok((0, self.added))
+            }
         }
     }
 }

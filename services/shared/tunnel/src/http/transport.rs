@@ -21,9 +21,9 @@ pub(crate) const SEND_BEYOND_BYTES: u64 = 2 * 1024 * 1024;
 /// count as well.
 const CONNECTION_WINDOW_BYTES: u32 = 80 * 1024 * 1024;
 
-/// Unsent bytes of datagrams in the transport: one large datagram, or enough small ones for a
-/// packet. Further datagrams wait.
-pub(crate) const UNSENT_BYTES_MAX: usize = 1_536;
+/// Memory of unsent datagrams in the transport: as many and as long as `http::unsent` permits, and
+/// 32 bytes for each. At this bound the transport would drop the oldest.
+pub(crate) const UNSENT_BYTES_MAX: usize = 48 * 1024;
 
 /// Bytes of arrived datagrams of one connection; at the bound the transport drops the oldest.
 pub(crate) const UNREAD_BYTES_MAX: usize = 512 * 1024;

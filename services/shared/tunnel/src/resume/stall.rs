@@ -18,8 +18,11 @@ use std::time::{Duration, Instant};
 use crate::paths::TROUBLE_LASTS;
 
 const QUIET: Duration = Duration::from_millis(500);
+/// Longest time without progress while a path was in trouble lately.
 const TROUBLED_MAX: Duration = Duration::from_millis(750);
+/// Longest time without progress otherwise.
 const SILENT_MAX: Duration = Duration::from_secs(5);
+/// Highest multiple of both limits.
 const PATIENCE_MAX: u32 = 16;
 
 /// Time without data for any stream after which a session counts as standing.

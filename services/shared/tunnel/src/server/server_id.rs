@@ -14,6 +14,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use noq::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
+/// Bytes of a server id within a connection id.
 const SERVER_ID_BYTES_MAX: usize = 8;
 const NONCE_BYTES: usize = 8;
 

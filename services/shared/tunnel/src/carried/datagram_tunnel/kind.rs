@@ -16,11 +16,11 @@ impl Kind {
         .increment(1);
     }
 
-    pub(super) fn count_sent(self, by: &'static str) {
+    pub(super) fn count_sent(self, by: &'static str, count: u64) {
         match self {
             Self::Udp => metrics::counter!("braid_tunnel_udp_sent_total", "by" => by),
             Self::Ip => metrics::counter!("braid_tunnel_ip_sent_total", "by" => by),
         }
-        .increment(1);
+        .increment(count);
     }
 }

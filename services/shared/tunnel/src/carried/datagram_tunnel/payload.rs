@@ -109,7 +109,7 @@ impl Head {
     }
 
     /// As long as any, with or without an order.
-    pub(super) fn longest(is_ordered: bool) -> Self {
+    pub(crate) fn longest(is_ordered: bool) -> Self {
         Self::new(is_ordered.then_some(Place { lane: 0, number: 0 }))
     }
 }

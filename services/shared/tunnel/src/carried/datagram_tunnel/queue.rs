@@ -184,6 +184,12 @@ impl Queue {
 }
 
 impl Queue {
+    /// The oldest datagram if it waits and is no longer than this.
+    pub(crate) fn take_next(&self, length_max: usize) -> Option<Bytes> {
+        let mut state = self.0.state.lock();
+        state.pop_below(Instant::now(), self.0.kind, length_max)
+    }
+
     /// The same with those that wait behind it, up to so many of them; cancel-safe.
     pub(crate) async fn next_many(
         &self,
@@ -229,7 +235,13 @@ impl State {
 
     /// The oldest datagram that is not dropped.
     fn pop(&mut self, now: Instant, kind: Kind) -> Option<Bytes> {
-        while let Some((since, payload)) = self.waiting.pop_front() {
+        self.pop_below(now, kind, usize::MAX)
+    }
+
+    /// The same if it is no longer than this.
+    fn pop_below(&mut self, now: Instant, kind: Kind, length_max: usize) -> Option<Bytes> {
+        let fits = |(_, payload): &mut (Instant, Bytes)| payload.len() <= length_max;
+        while let Some((since, payload)) = self.waiting.pop_front_if(fits) {
             let bytes = payload.len() + OVERHEAD_BYTES;
             self.bytes -= bytes;
             self.count_out(bytes);

@@ -89,7 +89,11 @@ impl Dialler {
             requests: Requests::H3 {
                 requests: Mutex::new(requests),
                 handles: handles.clone(),
-                datagrams: HttpDatagrams::start(connection.clone(), handles.datagram_bytes()),
+                datagrams: HttpDatagrams::start(
+                    connection.clone(),
+                    path_scheduler.clone(),
+                    handles.datagram_bytes(),
+                ),
                 extended,
             },
             open: OpenStreams::default(),
