@@ -488,7 +488,7 @@ impl Host {
             self.paths_opened += open_missing(conn, missing, of_path, now, at);
             return;
         }
-        self.tell_what_came(now, at, conn);
+        self.report_arrivals(now, at, conn);
         let silent_from = self.calm_from.map(|calm| calm.max(self.heard.1));
         if self.client && silent_from.is_some_and(|from| now > from + SILENT_MAX) {
             self.lost = Some(HostError::Silent);
@@ -520,7 +520,7 @@ impl Host {
     }
 
     /// Datagrams of each path since the last look, and its peer's address.
-    fn tell_what_came(&mut self, now: Duration, at: Instant, conn: &mut Connection) {
+    fn report_arrivals(&mut self, now: Duration, at: Instant, conn: &mut Connection) {
         if !std::mem::take(&mut self.received) {
             return;
         }

@@ -47,7 +47,7 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     /// The room of an interface's link at the time of the turn that follows.
-    pub(crate) fn tell(&self, interface: usize, room_bytes: u64) {
+    pub(crate) fn set_room(&self, interface: usize, room_bytes: u64) {
         if let Some(room) = self.state.lock().rooms.get_mut(interface) {
             *room = room_bytes;
         }

@@ -359,7 +359,7 @@ impl World {
         };
         for (interface, &(bottleneck, _)) in self.through.iter().enumerate() {
             let room = self.wires[bottleneck][host % 2].room_bytes(self.now);
-            oracle.tell(interface, room);
+            oracle.set_room(interface, room);
         }
     }
 

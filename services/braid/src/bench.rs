@@ -57,7 +57,7 @@ impl BenchCommand {
             figures.extend((measurement.measure)(&self)?);
         }
         figures.retain(|figure| self.wants(figure.id));
-        self.tell(&figures)?;
+        self.print(&figures)?;
         Ok(match figures.iter().all(|figure| figure.met) {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
@@ -68,7 +68,7 @@ impl BenchCommand {
         self.only.is_empty() || self.only.iter().any(|only| names(only, id))
     }
 
-    fn tell(&self, figures: &[Figure]) -> Result<(), Failure> {
+    fn print(&self, figures: &[Figure]) -> Result<(), Failure> {
         let json = serde_json::to_string_pretty(figures).map_err(Failure::other)?;
         if let Some(folder) = self.out.parent() {
             std::fs::create_dir_all(folder).map_err(|error| unusable(folder, &error))?;

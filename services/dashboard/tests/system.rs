@@ -131,7 +131,7 @@ async fn receiver() -> (String, mpsc::Receiver<serde_json::Value>) {
 }
 
 /// Decides about notices as alerting does.
-async fn tell(bus: Arc<dyn bus::Bus>) {
+async fn decide(bus: Arc<dyn bus::Bus>) {
     let joined = bus.subscribe(Topic::Alerts, "alerting-people", Arc::new(Committed));
     let mut consumer = joined.await.unwrap();
     loop {
@@ -176,7 +176,7 @@ async fn a_missing_canary_is_a_banner_and_one_post_until_it_comes_again() {
     // Shorter than an installation may configure, because the alerts here come every half second.
     let flags = ["--canary-within-s", "5", "--canary-webhook", &url];
     let ward = Ward::start(dir.path(), ANYWHERE, &flags).await;
-    tokio::spawn(tell(Arc::clone(&ward.bus)));
+    tokio::spawn(decide(Arc::clone(&ward.bus)));
     ward.account("vera", Role::Viewer).await;
     let mut client = client(&ward, &cookie_of(&ward, "vera").await);
     let missing = until_said(&mut client, "canary", true).await.unwrap();
@@ -220,7 +220,7 @@ async fn two_replicas_post_an_outage_once() {
     let flags = ["--canary-within-s", "5", "--canary-webhook", &url];
     let first = Ward::start(dir.path(), ANYWHERE, &flags).await;
     let second = first.another(ANYWHERE, &flags).await;
-    tokio::spawn(tell(Arc::clone(&first.bus)));
+    tokio::spawn(decide(Arc::clone(&first.bus)));
     for replica in [&first, &second] {
         let health = replica.context.health();
         let warned = async {

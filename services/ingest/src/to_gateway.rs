@@ -142,7 +142,7 @@ impl Followers {
                 status = ended => status,
                 () = shutdown.requested() => Status::unavailable("ingest ends"),
                 () = answers.closed() => return,
-                status = follower.tell(&answers) => status,
+                status = follower.answer_changes(&answers) => status,
             };
             // The follower may be gone.
             let _ = answers.send(Err(ended)).await;
@@ -153,7 +153,10 @@ impl Followers {
 
 impl Follower {
     /// Answers at once, and again whenever the answer changes. Returns why it cannot continue.
-    async fn tell(&self, answers: &mpsc::Sender<Result<FollowRulesResponse, Status>>) -> Status {
+    async fn answer_changes(
+        &self,
+        answers: &mpsc::Sender<Result<FollowRulesResponse, Status>>,
+    ) -> Status {
         let ended = || Status::unavailable("ingest ends");
         let mut rules = self.rules.clone();
         if rules.wait_for(Option::is_some).await.is_err() {

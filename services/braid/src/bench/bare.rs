@@ -96,7 +96,7 @@ impl EndCommand {
         let mut config = noq::ServerConfig::with_crypto(Arc::new(crypto));
         config.transport_config(self.transport());
         let endpoint = endpoint(Some(config))?;
-        tell(&endpoint.local_addr().map_err(Failure::other)?.to_string())?;
+        print_line(&endpoint.local_addr().map_err(Failure::other)?.to_string())?;
         let incoming = endpoint.accept().await;
         let connection = incoming
             .ok_or_else(|| Failure::other("the endpoint is closed"))?
@@ -131,7 +131,7 @@ impl EndCommand {
         if self.listen {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
             let listener = listener.map_err(Failure::other)?;
-            tell(&listener.local_addr().map_err(Failure::other)?.to_string())?;
+            print_line(&listener.local_addr().map_err(Failure::other)?.to_string())?;
             loop {
                 let (tcp, _) = listener.accept().await.map_err(Failure::other)?;
                 let (send, receive) = connection.open_bi().await.map_err(Failure::other)?;
@@ -169,7 +169,7 @@ impl EndCommand {
                 }
                 _ => return Err(Failure::other(format!("no order: {order:?}"))),
             }
-            tell(&since.elapsed().as_secs_f64().to_string())?;
+            print_line(&since.elapsed().as_secs_f64().to_string())?;
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ fn expect(bytes: u64, got: u64) -> Result<(), Failure> {
     }
 }
 
-fn tell(line: &str) -> Result<(), Failure> {
+fn print_line(line: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")
         .and_then(|()| out.flush())

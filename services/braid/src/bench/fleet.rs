@@ -102,7 +102,7 @@ pub(super) fn figures(
         let arrivals = arrivals(&core, &lived, began_us).await?;
         let mut latencies: Vec<Duration> = arrivals.iter().map(|(_, took)| *took).collect();
         latencies.sort();
-        tell(gateways, passed, &used, &lived);
+        print_parts(gateways, passed, &used, &lived);
         let behind: f64 = used.behind().map(|(_, s)| s).sum();
         eprintln!(
             "bench: accepted {accepted}, stored {stored} {:.1} s after the last, doubled {doubled}",
@@ -145,7 +145,7 @@ pub(super) fn figures(
     })?
 }
 
-fn tell(gateways: u32, passed: Duration, used: &Used, lived: &[Life]) {
+fn print_parts(gateways: u32, passed: Duration, used: &Used, lived: &[Life]) {
     let seconds = f64::from(gateways) * passed.as_secs_f64();
     let accepted: u64 = lived.iter().map(Life::accepted).sum();
     let requests: usize = lived.iter().map(|life| life.accepted.len()).sum();

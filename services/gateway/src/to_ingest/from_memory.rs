@@ -45,7 +45,7 @@ impl<D: Disk> FromMemory<D> {
             }
             let told = tokio::select! {
                 () = shutdown.requested() => break,
-                told = self.tell(ANSWER_WITHIN) => told,
+                told = self.upload_first(ANSWER_WITHIN) => told,
             };
             match told {
                 Ok(()) => backoff.reset(),
@@ -59,7 +59,7 @@ impl<D: Disk> FromMemory<D> {
             }
         }
         while !self.intake.first_held(1).is_empty() {
-            if let Err(reason) = self.tell(FLUSH_LIMIT).await {
+            if let Err(reason) = self.upload_first(FLUSH_LIMIT).await {
                 let count = *self.intake.held().borrow();
                 tracing::error!(
                     count,
@@ -71,7 +71,7 @@ impl<D: Disk> FromMemory<D> {
         }
     }
 
-    async fn tell(&self, within: Duration) -> Result<(), String> {
+    async fn upload_first(&self, within: Duration) -> Result<(), String> {
         let (ids, alerts): (Vec<HeldId>, Vec<EdgeAlert>) = self
             .intake
             .first_held(UPLOAD_ALERTS_MAX)
@@ -84,7 +84,7 @@ impl<D: Disk> FromMemory<D> {
         sent.map_err(|_| format!("no answer within {within:?}"))??;
         tracing::warn!(
             count = ids.len(),
-            "told the core alerts that the journal cannot take"
+            "uploaded alerts that the journal cannot take"
         );
         let count = ids.len() as u64;
         metrics::counter!("braid_gateway_alerts_raised_total").increment(count);

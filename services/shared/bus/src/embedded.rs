@@ -4,6 +4,7 @@
 //! thread (membership and commits) and a watcher. The watcher asks SQLite every [`WATCH_EVERY`]
 //! whether another process wrote. Consumers read on connections of their own.
 
+mod assignment;
 mod consumer;
 mod damage;
 mod groups;
@@ -13,7 +14,6 @@ mod instance;
 mod membership;
 mod options;
 mod schema;
-mod seat;
 mod threads;
 mod writer;
 
@@ -36,11 +36,11 @@ pub use options::EmbeddedOptions;
 pub use schema::OpenError;
 
 use self::{
+    assignment::Assignment,
     consumer::{EmbeddedConsumer, Membership},
     groups::Groups,
     heads::Heads,
     instance::Instance,
-    seat::Seat,
     threads::{Inner, Threads},
     writer::{Job, Writer},
 };
@@ -206,11 +206,11 @@ impl Bus for EmbeddedBus {
         let reader = schema::open_reader(&self.inner.dir, schema::RECORDS_FILE)
             .map_err(|e| SubscribeError::Unavailable(e.to_string()))?;
         let id = self.inner.next_id.fetch_add(1, Ordering::Relaxed);
-        let seat = Arc::new(Seat::new());
+        let assignment = Arc::new(Assignment::new());
         let membership = Membership {
             id,
             group: group.to_owned(),
-            seat: seat.clone(),
+            assignment: assignment.clone(),
             beginning: Beginning::new(topic, start),
         };
         self.inner.groups(groups::Command::Join {
@@ -218,7 +218,7 @@ impl Bus for EmbeddedBus {
             group: group.to_owned(),
             topic,
             partitions: self.inner.heads.partitions(topic),
-            seat,
+            assignment,
         });
         Ok(Box::new(EmbeddedConsumer::new(
             self.inner.clone(),

@@ -12,6 +12,7 @@
 //! depends on the number of partitions, which is read once at the start: after partitions were
 //! added, all services must be restarted.
 
+mod assignment;
 mod connect;
 mod consumer;
 mod ended;
@@ -19,7 +20,6 @@ mod offsets;
 mod open_error;
 mod options;
 mod publisher;
-mod seat;
 mod topics;
 mod trouble;
 
@@ -47,11 +47,11 @@ pub use options::{DEAD_LETTERS_KEPT, KafkaOptions, Password, Sasl, SaslMechanism
 pub use topics::WrongSetting;
 
 use self::{
+    assignment::{Assignment, Member, list},
     consumer::{Group, KafkaConsumer},
     ended::Ended,
     offsets::known_offsets,
     publisher::Publisher,
-    seat::{Member, Seat, list},
     trouble::{Listener, Trouble},
 };
 use crate::{
@@ -76,6 +76,7 @@ pub struct KafkaBus {
 
 type Asker = BaseConsumer<Listener>;
 
+/// Groups whose clients for questions are kept.
 const ASKERS_MAX: usize = 8;
 /// A question about offsets, over all partitions of a topic.
 const OFFSETS_WITHIN: Duration = Duration::from_secs(5);
@@ -136,10 +137,10 @@ impl KafkaBus {
         group: Option<Group>,
     ) -> Result<KafkaConsumer, SubscribeError> {
         let name = self.options.topic(topic);
-        let seat = Arc::new(Seat::default());
+        let assignment = Arc::new(Assignment::default());
         let member = Member {
             topic: name.clone(),
-            seat: seat.clone(),
+            assignment: assignment.clone(),
             trouble: self.trouble.clone(),
         };
         let config = match &group {
@@ -156,7 +157,7 @@ impl KafkaBus {
         let ended = Ended(self.ended.subscribe());
         let trouble = self.trouble.clone();
         Ok(KafkaConsumer::new(
-            client, topic, name, seat, group, ended, trouble,
+            client, topic, name, assignment, group, ended, trouble,
         ))
     }
 

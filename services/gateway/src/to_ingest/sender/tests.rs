@@ -39,15 +39,15 @@ impl Bench {
         };
         let mut bench = Self::with(copies, durable);
         bench.commands();
-        bench.tell(Event::Up(1));
+        bench.on_event(Event::Up(1));
         assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(2)]);
-        bench.tell(Event::Up(2));
+        bench.on_event(Event::Up(2));
         assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(3)]);
-        assert_eq!(bench.tell(Event::Up(3)), []);
+        assert_eq!(bench.on_event(Event::Up(3)), []);
         bench
     }
 
-    fn tell(&mut self, event: Event) -> Vec<Command> {
+    fn on_event(&mut self, event: Event) -> Vec<Command> {
         self.sender.on_event(self.now, event);
         self.commands()
     }
@@ -62,7 +62,7 @@ impl Bench {
     }
 
     fn sent(&mut self, generation: u64, end: u64) -> Vec<Command> {
-        self.tell(Event::Sent { generation, end })
+        self.on_event(Event::Sent { generation, end })
     }
 }
 
@@ -74,17 +74,20 @@ fn send(generation: u64, from: u64) -> Command {
 fn the_window_bounds_what_is_unacknowledged() {
     let mut bench = Bench::new(100);
     assert_eq!(bench.commands(), [Command::Open(1)]);
-    assert_eq!(bench.tell(Event::Up(1)), [send(1, 0)]);
+    assert_eq!(bench.on_event(Event::Up(1)), [send(1, 0)]);
     assert_eq!(bench.sent(1, 10), [send(1, 10)]);
     assert_eq!(bench.sent(1, 20), []);
     assert_eq!(
-        bench.tell(Event::Acknowledged(10)),
+        bench.on_event(Event::Acknowledged(10)),
         [Command::Trim(10), send(1, 20)]
     );
     assert_eq!(bench.sent(1, 100), []);
-    assert_eq!(bench.tell(Event::Acknowledged(100)), [Command::Trim(100)]);
+    assert_eq!(
+        bench.on_event(Event::Acknowledged(100)),
+        [Command::Trim(100)]
+    );
     assert!(bench.sender.is_idle());
-    assert_eq!(bench.tell(Event::Durable(101)), [send(1, 100)]);
+    assert_eq!(bench.on_event(Event::Durable(101)), [send(1, 100)]);
 }
 
 #[test]
@@ -98,47 +101,50 @@ fn readings_wait_for_their_freshness_and_those_of_an_alert_do_not() {
         0,
     );
     bench.commands();
-    bench.tell(Event::Up(1));
+    bench.on_event(Event::Up(1));
     assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(2)]);
-    assert_eq!(bench.tell(Event::Up(2)), []);
-    assert_eq!(bench.tell(Event::Durable(1)), []);
+    assert_eq!(bench.on_event(Event::Up(2)), []);
+    assert_eq!(bench.on_event(Event::Durable(1)), []);
     let first = bench.now;
     bench.now += freshness / 2;
-    assert_eq!(bench.tell(Event::Durable(4)), []);
+    assert_eq!(bench.on_event(Event::Durable(4)), []);
     assert_eq!(bench.sender.deadline(), Some(first + freshness));
     bench.now = first + freshness;
     assert_eq!(bench.commands(), [send(1, 0)]);
     assert_eq!(bench.sent(1, 4), []);
-    assert_eq!(bench.tell(Event::Acknowledged(4)), [Command::Trim(4)]);
+    assert_eq!(bench.on_event(Event::Acknowledged(4)), [Command::Trim(4)]);
     // Waiting entries go with an alert, and so do entries a moment later.
-    assert_eq!(bench.tell(Event::Durable(5)), []);
-    assert_eq!(bench.tell(Event::Hurry), [send(1, 4)]);
+    assert_eq!(bench.on_event(Event::Durable(5)), []);
+    assert_eq!(bench.on_event(Event::Hurry), [send(1, 4)]);
     assert_eq!(bench.sent(1, 5), []);
-    assert_eq!(bench.tell(Event::Acknowledged(5)), [Command::Trim(5)]);
+    assert_eq!(bench.on_event(Event::Acknowledged(5)), [Command::Trim(5)]);
     bench.now += HURRY / 2;
-    assert_eq!(bench.tell(Event::Durable(6)), [send(1, 5)]);
+    assert_eq!(bench.on_event(Event::Durable(6)), [send(1, 5)]);
     assert_eq!(bench.sent(1, 6), []);
     // A repetition over another link waits no more.
     assert_eq!(
-        bench.tell(Event::PathDown),
+        bench.on_event(Event::PathDown),
         [Command::Close(1), Command::Open(3), send(2, 5)]
     );
     bench.sent(2, 6);
-    bench.tell(Event::Acknowledged(6));
+    bench.on_event(Event::Acknowledged(6));
     bench.now += HURRY;
-    assert_eq!(bench.tell(Event::Durable(7)), []);
+    assert_eq!(bench.on_event(Event::Durable(7)), []);
     // A shorter freshness holds for what waits, and a longer one from then on.
     bench.now += freshness / 2;
-    assert_eq!(bench.tell(Event::Freshness(freshness / 2)), [send(2, 6)]);
+    assert_eq!(
+        bench.on_event(Event::Freshness(freshness / 2)),
+        [send(2, 6)]
+    );
     bench.sent(2, 7);
-    bench.tell(Event::Acknowledged(7));
-    bench.tell(Event::Freshness(freshness * 10));
-    assert_eq!(bench.tell(Event::Durable(8)), []);
+    bench.on_event(Event::Acknowledged(7));
+    bench.on_event(Event::Freshness(freshness * 10));
+    assert_eq!(bench.on_event(Event::Durable(8)), []);
     let since = bench.now;
     assert_eq!(bench.sender.deadline(), Some(since + freshness * 10));
     bench.now += freshness * 9;
     assert_eq!(bench.commands(), []);
-    assert_eq!(bench.tell(Event::Hurry), [send(2, 7)]);
+    assert_eq!(bench.on_event(Event::Hurry), [send(2, 7)]);
 }
 
 #[test]
@@ -146,26 +152,26 @@ fn what_comes_while_a_batch_is_out_is_gathered_for_a_bounded_time() {
     let gather = Duration::from_millis(200);
     let mut bench = Bench::with(Limits { gather, ..LIMITS }, 0);
     bench.commands();
-    bench.tell(Event::Up(1));
+    bench.on_event(Event::Up(1));
     assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(2)]);
-    assert_eq!(bench.tell(Event::Up(2)), []);
-    assert_eq!(bench.tell(Event::Durable(1)), [send(1, 0)]);
+    assert_eq!(bench.on_event(Event::Up(2)), []);
+    assert_eq!(bench.on_event(Event::Durable(1)), [send(1, 0)]);
     assert_eq!(bench.sent(1, 1), []);
     // With nothing in flight an entry goes at once. The ones behind it wait for its acknowledgement
     // and go together.
-    assert_eq!(bench.tell(Event::Durable(2)), []);
+    assert_eq!(bench.on_event(Event::Durable(2)), []);
     bench.now += Duration::from_millis(100);
-    assert_eq!(bench.tell(Event::Durable(3)), []);
+    assert_eq!(bench.on_event(Event::Durable(3)), []);
     assert_eq!(
-        bench.tell(Event::Acknowledged(1)),
+        bench.on_event(Event::Acknowledged(1)),
         [Command::Trim(1), send(1, 1)]
     );
     assert_eq!(bench.sent(1, 3), []);
     // No acknowledgement: the first of them waits no longer than allowed, whatever comes behind it.
-    assert_eq!(bench.tell(Event::Durable(4)), []);
+    assert_eq!(bench.on_event(Event::Durable(4)), []);
     let first = bench.now;
     bench.now += gather / 2;
-    assert_eq!(bench.tell(Event::Durable(5)), []);
+    assert_eq!(bench.on_event(Event::Durable(5)), []);
     assert_eq!(bench.sender.deadline(), Some(first + gather));
     bench.now = first + gather;
     assert_eq!(bench.commands(), [send(1, 3)]);
@@ -173,8 +179,8 @@ fn what_comes_while_a_batch_is_out_is_gathered_for_a_bounded_time() {
     // A backlog fills batches and is not gathered, as far as the window goes.
     let batch = BATCH_ENTRIES_MAX as u64;
     let backlog = 5 + 2 * batch;
-    assert_eq!(bench.tell(Event::Durable(backlog)), []);
-    bench.tell(Event::Acknowledged(5));
+    assert_eq!(bench.on_event(Event::Durable(backlog)), []);
+    bench.on_event(Event::Acknowledged(5));
     assert_eq!(bench.sent(1, 5 + batch), [send(1, 5 + batch)]);
 }
 
@@ -182,22 +188,22 @@ fn what_comes_while_a_batch_is_out_is_gathered_for_a_bounded_time() {
 fn a_dead_path_opens_a_second_link_and_what_was_not_acknowledged_goes_again() {
     let mut bench = Bench::new(100);
     bench.commands();
-    bench.tell(Event::Up(1));
+    bench.on_event(Event::Up(1));
     bench.sent(1, 10);
     bench.sent(1, 20);
-    bench.tell(Event::Acknowledged(10));
+    bench.on_event(Event::Acknowledged(10));
     bench.sent(1, 30);
     bench.now += REOPEN_INTERVAL;
-    assert_eq!(bench.tell(Event::PathDown), [Command::Open(2)]);
+    assert_eq!(bench.on_event(Event::PathDown), [Command::Open(2)]);
     // The old link still counts.
     assert_eq!(
-        bench.tell(Event::Acknowledged(20)),
+        bench.on_event(Event::Acknowledged(20)),
         [Command::Trim(20), send(1, 30)]
     );
-    assert_eq!(bench.tell(Event::Up(2)), [Command::Close(1)]);
+    assert_eq!(bench.on_event(Event::Up(2)), [Command::Close(1)]);
     // A batch that the old link was sending does not count for the new one.
     assert_eq!(bench.sent(1, 40), [send(2, 20)]);
-    assert_eq!(bench.tell(Event::Acknowledged(30)), [Command::Trim(30)]);
+    assert_eq!(bench.on_event(Event::Acknowledged(30)), [Command::Trim(30)]);
     assert_eq!(bench.sent(2, 30), [send(2, 30)]);
 }
 
@@ -205,23 +211,26 @@ fn a_dead_path_opens_a_second_link_and_what_was_not_acknowledged_goes_again() {
 fn a_spare_takes_over_at_once_and_is_replaced() {
     let mut bench = Bench::new(100);
     bench.commands();
-    bench.tell(Event::Up(1));
+    bench.on_event(Event::Up(1));
     bench.sent(1, 10);
     assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(2)]);
-    assert_eq!(bench.tell(Event::Up(2)), []);
+    assert_eq!(bench.on_event(Event::Up(2)), []);
     bench.sent(1, 20);
-    assert_eq!(bench.tell(Event::PathDown), [Command::Close(1), send(2, 0)]);
+    assert_eq!(
+        bench.on_event(Event::PathDown),
+        [Command::Close(1), send(2, 0)]
+    );
     assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(3)]);
-    bench.tell(Event::Up(3));
+    bench.on_event(Event::Up(3));
     // The same when the link itself is lost.
     bench.sent(2, 20);
     bench.sent(2, 30);
-    assert_eq!(bench.tell(Event::Lost(2, 0.5)), [send(3, 0)]);
+    assert_eq!(bench.on_event(Event::Lost(2, 0.5)), [send(3, 0)]);
     // A spare that is lost is opened again after a pause, and the current link goes on.
     let opened = bench.pass(Duration::from_secs(1));
     assert_eq!(opened, [Command::Open(4)]);
-    bench.tell(Event::Up(4));
-    assert_eq!(bench.tell(Event::Lost(4, 0.5)), []);
+    bench.on_event(Event::Up(4));
+    assert_eq!(bench.on_event(Event::Lost(4, 0.5)), []);
     assert_eq!(bench.pass(Duration::from_secs(1)), [Command::Open(5)]);
     assert_eq!(bench.sent(3, 10), [send(3, 10)]);
 }
@@ -231,10 +240,10 @@ fn links_that_take_long_come_up_although_paths_die_all_the_time() {
     const HANDSHAKES: Duration = Duration::from_secs(3);
     let mut bench = Bench::new(0);
     bench.commands();
-    bench.tell(Event::Up(1));
+    bench.on_event(Event::Up(1));
     let (began, mut opened) = (bench.now, Vec::new());
     let up = loop {
-        let commands = bench.tell(Event::PathDown);
+        let commands = bench.on_event(Event::PathDown);
         opened.extend(commands.iter().filter_map(|command| match command {
             Command::Open(generation) => Some((*generation, bench.now)),
             _ => None,
@@ -248,10 +257,10 @@ fn links_that_take_long_come_up_although_paths_die_all_the_time() {
         assert!(bench.now - began < Duration::from_secs(30), "none comes up");
     };
     assert!(opened.len() <= 6, "{} opened", opened.len());
-    let next = bench.tell(Event::Up(up));
+    let next = bench.on_event(Event::Up(up));
     assert_eq!(next, [Command::Close(1), Command::Open(up + 1)]);
     // The next one is not made to wait for what was slow before.
-    assert_eq!(bench.tell(Event::PathDown), []);
+    assert_eq!(bench.on_event(Event::PathDown), []);
     let again = bench.pass(REOPEN_INTERVAL);
     assert_eq!(again, [Command::Close(up + 1), Command::Open(up + 2)]);
 }
@@ -260,12 +269,12 @@ fn links_that_take_long_come_up_although_paths_die_all_the_time() {
 fn a_storm_of_path_deaths_opens_links_at_a_bounded_pace() {
     let mut bench = Bench::new(0);
     bench.commands();
-    bench.tell(Event::Up(1));
+    bench.on_event(Event::Up(1));
     let mut opened = 0;
     for _ in 0..1000 {
         bench.now += Duration::from_millis(1);
         opened += bench
-            .tell(Event::PathDown)
+            .on_event(Event::PathDown)
             .iter()
             .filter(|command| matches!(command, Command::Open(_)))
             .count();
@@ -277,16 +286,16 @@ fn a_storm_of_path_deaths_opens_links_at_a_bounded_pace() {
 fn an_acknowledgement_that_is_later_than_usual_brings_the_spare() {
     let mut bench = Bench::new(0);
     bench.commands();
-    bench.tell(Event::Up(1));
+    bench.on_event(Event::Up(1));
     bench.pass(REOPEN_INTERVAL);
-    bench.tell(Event::Up(2));
+    bench.on_event(Event::Up(2));
     for batch in 1..=20 {
-        assert_eq!(bench.tell(Event::Durable(batch)), [send(1, batch - 1)]);
+        assert_eq!(bench.on_event(Event::Durable(batch)), [send(1, batch - 1)]);
         bench.sent(1, batch);
         bench.now += Duration::from_millis(60);
-        bench.tell(Event::Acknowledged(batch));
+        bench.on_event(Event::Acknowledged(batch));
     }
-    bench.tell(Event::Durable(21));
+    bench.on_event(Event::Durable(21));
     bench.sent(1, 21);
     assert_eq!(bench.pass(OVERDUE_MIN - Duration::from_millis(1)), []);
     // The spare repeats what was not acknowledged, ten times sooner than the fixed limit.
@@ -295,10 +304,10 @@ fn an_acknowledgement_that_is_later_than_usual_brings_the_spare() {
         [Command::Close(1), Command::Open(3), send(2, 20)]
     );
     bench.sent(2, 21);
-    bench.tell(Event::Up(3));
+    bench.on_event(Event::Up(3));
     // The second time it waits twice as long, and a late answer teaches nothing.
     assert_eq!(bench.pass(OVERDUE_MIN), []);
-    bench.tell(Event::Acknowledged(21));
+    bench.on_event(Event::Acknowledged(21));
     assert!(
         bench
             .sender
@@ -312,7 +321,7 @@ fn an_acknowledgement_that_is_later_than_usual_brings_the_spare() {
 fn silence_of_ingest_counts_as_death() {
     let mut bench = Bench::new(10);
     bench.commands();
-    bench.tell(Event::Up(1));
+    bench.on_event(Event::Up(1));
     bench.sent(1, 10);
     assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(2)]);
     let late = LIMITS.acknowledge_limit - REOPEN_INTERVAL;
@@ -322,7 +331,7 @@ fn silence_of_ingest_counts_as_death() {
     // But a slow network gets its time.
     assert_eq!(bench.pass(Duration::from_secs(2)), []);
     assert_eq!(
-        bench.tell(Event::Up(3)),
+        bench.on_event(Event::Up(3)),
         [Command::Close(1), Command::Open(4), send(3, 0)]
     );
 }
@@ -334,7 +343,7 @@ fn a_lost_link_is_retried_with_growing_pauses_until_data_flows() {
     let mut pauses = Vec::new();
     for generation in 1..8 {
         let before = bench.now;
-        assert_eq!(bench.tell(Event::Lost(generation, 0.999)), []);
+        assert_eq!(bench.on_event(Event::Lost(generation, 0.999)), []);
         let mut commands = Vec::new();
         while commands.is_empty() {
             match bench.sender.deadline() {

@@ -11,10 +11,10 @@ use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
 
 use super::{
+    assignment::Assignment,
     damage,
     groups::Command,
     schema::{self, delivery},
-    seat::Seat,
     threads::Inner,
 };
 use crate::{
@@ -27,7 +27,7 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 pub struct Membership {
     pub id: u64,
     pub group: String,
-    pub seat: Arc<Seat>,
+    pub assignment: Arc<Assignment>,
     pub beginning: Beginning,
 }
 
@@ -70,7 +70,7 @@ impl EmbeddedConsumer {
 
     fn revoked(&mut self) -> Option<Event> {
         let membership = self.membership.as_ref()?;
-        let (partitions, released) = membership.seat.take_revoked();
+        let (partitions, released) = membership.assignment.take_revoked();
         if released {
             self.inner.groups(Command::Released);
         }
@@ -87,7 +87,7 @@ impl EmbeddedConsumer {
         let Some(membership) = self.membership.as_mut() else {
             return Ok(None);
         };
-        let gained = membership.seat.begin();
+        let gained = membership.assignment.begin();
         let answers = membership.beginning.of(&gained).await?;
         let mut starts = Vec::with_capacity(gained.len());
         for (partition, answer) in answers {
@@ -103,7 +103,7 @@ impl EmbeddedConsumer {
         // No await from here on: a cancelled call has changed nothing, and the next one asks again.
         let mut owned = Vec::with_capacity(starts.len());
         for (partition, start) in starts {
-            if membership.seat.own(partition) {
+            if membership.assignment.own(partition) {
                 self.positions.insert(partition, start.unwrap_or(0));
                 if start.is_none() {
                     self.from_oldest.insert(partition);
@@ -188,8 +188,8 @@ impl EmbeddedConsumer {
 #[async_trait]
 impl Consumer for EmbeddedConsumer {
     async fn next(&mut self, max_records: usize) -> Result<Event, ConsumeError> {
-        let seat = self.membership.as_ref().map(|m| m.seat.clone());
-        let _waiting = seat.as_ref().map(|seat| seat.wait());
+        let assignment = self.membership.as_ref().map(|m| m.assignment.clone());
+        let _waiting = assignment.as_ref().map(|assignment| assignment.wait());
         loop {
             self.grown.mark_unchanged();
             if let Some(event) = self.revoked() {
@@ -201,10 +201,10 @@ impl Consumer for EmbeddedConsumer {
             if let Some(event) = self.batch(max_records.max(1)).await? {
                 return Ok(event);
             }
-            match &seat {
-                Some(seat) => tokio::select! {
+            match &assignment {
+                Some(assignment) => tokio::select! {
                     _ = self.grown.changed() => {}
-                    () = seat.changed.notified() => {}
+                    () = assignment.changed.notified() => {}
                 },
                 None => {
                     let _ = self.grown.changed().await;
@@ -233,7 +233,7 @@ impl Consumer for EmbeddedConsumer {
 
     fn renew(&mut self, partitions: &[u32]) {
         if let Some(membership) = &self.membership {
-            membership.seat.renew(partitions);
+            membership.assignment.renew(partitions);
         }
     }
 

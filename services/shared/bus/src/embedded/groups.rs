@@ -1,6 +1,6 @@
 //! The one thread of the process that keeps its members' beats, leases and commits in
 //! `bus-groups.db`. [`super::membership`] decides which partitions to take and to give; this file
-//! reads, writes and informs the seats.
+//! reads, writes and informs the assignments.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,10 +15,10 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::{
+    assignment::Assignment,
     instance::Instance,
     membership::{Member, Tables, View},
     schema,
-    seat::Seat,
 };
 use crate::{CommitError, Topic};
 
@@ -33,12 +33,12 @@ pub enum Command {
         group: String,
         topic: Topic,
         partitions: u32,
-        seat: Arc<Seat>,
+        assignment: Arc<Assignment>,
     },
     Leave {
         id: u64,
     },
-    /// A seat has partitions to give back.
+    /// An assignment has partitions to give back.
     Released,
     Commit {
         id: u64,
@@ -63,7 +63,7 @@ struct Registration {
     partitions: u32,
     /// Its name in the tables.
     member: String,
-    seat: Arc<Seat>,
+    assignment: Arc<Assignment>,
     view: View,
     beat: u64,
 }
@@ -130,14 +130,14 @@ impl Groups {
                 group,
                 topic,
                 partitions,
-                seat,
+                assignment,
             } => {
                 let registration = Registration {
                     member: format!("{}-{id}", self.instance.name),
                     group,
                     topic,
                     partitions,
-                    seat,
+                    assignment,
                     view: View::default(),
                     beat: 0,
                 };
@@ -183,16 +183,16 @@ impl Groups {
             return Ok(());
         };
         let connection = &self.connection;
-        let seat = registration.seat.clone();
+        let assignment = registration.assignment.clone();
         let now = self.started.elapsed();
         let instance = &self.instance;
         let (held, give) = in_transaction(connection, || {
-            if seat.is_stuck() {
+            if assignment.is_stuck() {
                 remove_member(connection, registration)?;
                 return Ok((BTreeSet::new(), Vec::new()));
             }
             beat(connection, registration, &instance.name)?;
-            for partition in seat.released() {
+            for partition in assignment.released() {
                 release(connection, registration, partition)?;
             }
             let tables = read(connection, registration)?;
@@ -223,13 +223,13 @@ impl Groups {
                     ))?;
                 held.insert(*partition);
             }
-            for partition in seat.unseen(&plan.give) {
+            for partition in assignment.unseen(&plan.give) {
                 release(connection, registration, partition)?;
                 held.remove(&partition);
             }
             Ok((held, plan.give))
         })?;
-        seat.settle(&held, &give);
+        assignment.settle(&held, &give);
         Ok(())
     }
 

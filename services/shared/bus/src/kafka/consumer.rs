@@ -22,9 +22,9 @@ use rdkafka::{
 use tokio::sync::oneshot;
 
 use super::{
+    assignment::{Assignment, Member, list},
     ended::Ended,
     offsets::{complete, known_offsets},
-    seat::{Member, Seat, list},
     trouble::Trouble,
 };
 use crate::{
@@ -60,7 +60,7 @@ pub struct KafkaConsumer {
     client: Option<Arc<Client>>,
     topic: Topic,
     name: String,
-    seat: Arc<Seat>,
+    assignment: Arc<Assignment>,
     /// `None`: a reader without a group.
     group: Option<Group>,
     /// The next offset of each partition of this member. Bounded by the topic's partitions.
@@ -78,7 +78,7 @@ impl KafkaConsumer {
         client: Client,
         topic: Topic,
         name: String,
-        seat: Arc<Seat>,
+        assignment: Arc<Assignment>,
         group: Option<Group>,
         ended: Ended,
         trouble: Arc<Trouble>,
@@ -87,7 +87,7 @@ impl KafkaConsumer {
             client: Some(Arc::new(client)),
             topic,
             name,
-            seat,
+            assignment,
             group,
             positions: BTreeMap::new(),
             early: VecDeque::new(),
@@ -116,7 +116,7 @@ impl KafkaConsumer {
         client
             .assign(&self.at(&starts))
             .map_err(|e| ConsumeError::Unavailable(e.to_string()))?;
-        self.seat.hold(&all);
+        self.assignment.hold(&all);
         self.positions = starts;
         Ok(())
     }
@@ -196,30 +196,30 @@ impl KafkaConsumer {
     }
 
     async fn revoked(&mut self) -> Result<Option<Event>, ConsumeError> {
-        if !self.seat.has_revoked() {
+        if !self.assignment.has_revoked() {
             return Ok(None);
         }
         let given_up = tokio::time::sleep(HAND_OVER_WITHIN);
         tokio::pin!(given_up);
-        while self.seat.is_handing_over() && self.early.len() < EARLY_RECORDS_MAX {
+        while self.assignment.is_handing_over() && self.early.len() < EARLY_RECORDS_MAX {
             let client = self.client()?.clone();
             tokio::select! {
                 message = client.recv() => {
                     // A complaint was noted by the client's context.
                     self.early.extend(message.ok().map(|m| delivery(self.topic, &m)));
                 }
-                () = self.seat.changed.notified() => {}
+                () = self.assignment.changed.notified() => {}
                 () = &mut given_up => break,
             }
         }
-        let partitions = self.seat.take_revoked();
+        let partitions = self.assignment.take_revoked();
         self.positions.retain(|p, _| !partitions.contains(p));
         self.early.retain(|d| !partitions.contains(&d.partition));
         Ok(Some(Event::Revoked(partitions.into_iter().collect())))
     }
 
     async fn assigned(&mut self) -> Result<Option<Event>, ConsumeError> {
-        let gained: Vec<u32> = self.seat.gained().into_iter().collect();
+        let gained: Vec<u32> = self.assignment.gained().into_iter().collect();
         let Some(group) = self.group.as_mut() else {
             return Ok(None);
         };
@@ -253,7 +253,7 @@ impl KafkaConsumer {
         self.client()?
             .incremental_assign(&list)
             .map_err(|e| ConsumeError::Unavailable(e.to_string()))?;
-        self.seat.hold(&gained);
+        self.assignment.hold(&gained);
         self.positions.extend(starts);
         Ok(Some(Event::Assigned(gained)))
     }
@@ -269,7 +269,7 @@ impl KafkaConsumer {
             batch.push(delivery);
         }
         // A partition may be lost while the batch was gathered; another member gets these records.
-        batch.retain(|delivery| self.seat.holds(delivery.partition));
+        batch.retain(|delivery| self.assignment.holds(delivery.partition));
         batch
     }
 
@@ -320,7 +320,7 @@ impl Consumer for KafkaConsumer {
                             continue;
                         }
                     },
-                    () = self.seat.changed.notified() => continue,
+                    () = self.assignment.changed.notified() => continue,
                     () = self.ended.ended() => continue,
                 }
             }
@@ -342,7 +342,7 @@ impl Consumer for KafkaConsumer {
         let (mine, others): (Vec<_>, Vec<_>) = asked
             .iter()
             .copied()
-            .partition(|(p, _)| self.seat.holds(*p));
+            .partition(|(p, _)| self.assignment.holds(*p));
         if !mine.is_empty() {
             if self.committing.swap(true, Ordering::AcqRel) {
                 return Err(unavailable("an earlier commit has no answer yet".into()));
@@ -383,7 +383,7 @@ impl Consumer for KafkaConsumer {
 
     fn renew(&mut self, partitions: &[u32]) {
         let Some(client) = &self.client else { return };
-        let mine = self.seat.renew(partitions);
+        let mine = self.assignment.renew(partitions);
         if mine.is_empty() {
             return;
         }
@@ -418,7 +418,7 @@ impl Drop for KafkaConsumer {
             std::mem::forget(client);
             return;
         }
-        if self.seat.close() {
+        if self.assignment.close() {
             // The library waits for the answer to a rebalance and cannot be closed without it.
             let _ = client.incremental_assign(&TopicPartitionList::new());
         }

@@ -41,7 +41,7 @@ pub fn complete(starts: &BTreeMap<u32, u64>, partitions: &[u32]) -> Result<(), C
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::kafka::seat::list;
+    use crate::kafka::assignment::list;
 
     #[test]
     fn what_is_unknown_does_not_pass_for_what_was_never_committed() {

@@ -258,7 +258,7 @@ impl World {
             Agreeing::Server(_) => {}
             Agreeing::Old => {
                 client.old.0 = policy.interval;
-                self.tell(CLIENT, Message::Propose(policy));
+                self.deliver(CLIENT, Message::Propose(policy));
             }
         }
         self.propose();
@@ -269,12 +269,12 @@ impl World {
             && let Some(proposal) = proposer.propose()
         {
             self.ends[CLIENT].apply_terms(self.now);
-            self.tell(CLIENT, Message::Propose(proposal));
+            self.deliver(CLIENT, Message::Propose(proposal));
         }
     }
 
     /// Messages arrive in order, and late after a loss.
-    fn tell(&mut self, from: usize, message: Message) {
+    fn deliver(&mut self, from: usize, message: Message) {
         if self.now - self.start >= self.plan.mute {
             return;
         }
@@ -372,12 +372,12 @@ impl World {
             (Agreeing::Server(acceptor), Message::Propose(keepalive)) => {
                 let accepted = acceptor.on_propose(keepalive);
                 end.apply_terms(now);
-                self.tell(to, Message::Accept(accepted));
+                self.deliver(to, Message::Accept(accepted));
             }
             (Agreeing::Client(proposer), Message::Accept(keepalive)) => {
                 assert!(proposer.on_accept(keepalive));
                 end.apply_terms(now);
-                self.tell(to, Message::Confirm(keepalive));
+                self.deliver(to, Message::Confirm(keepalive));
                 self.propose();
             }
             (Agreeing::Server(acceptor), Message::Confirm(keepalive)) => {

@@ -118,14 +118,17 @@ fn a_core_that_holds_back_is_sent_hardly_more_than_the_backlog() {
 fn used_to_100_ms() -> Bench {
     let mut bench = Bench::new(0);
     bench.commands();
-    bench.tell(Event::Up(1));
+    bench.on_event(Event::Up(1));
     bench.pass(REOPEN_INTERVAL);
-    bench.tell(Event::Up(2));
+    bench.on_event(Event::Up(2));
     for end in 1..=50 {
-        assert_eq!(bench.tell(Event::Durable(end)), [send(1, end - 1)]);
+        assert_eq!(bench.on_event(Event::Durable(end)), [send(1, end - 1)]);
         bench.sent(1, end);
         bench.now += Duration::from_millis(100);
-        assert_eq!(bench.tell(Event::Acknowledged(end)), [Command::Trim(end)]);
+        assert_eq!(
+            bench.on_event(Event::Acknowledged(end)),
+            [Command::Trim(end)]
+        );
     }
     bench
 }
@@ -133,29 +136,29 @@ fn used_to_100_ms() -> Bench {
 #[test]
 fn an_answer_in_time_puts_no_other_off() {
     let mut bench = used_to_100_ms();
-    bench.tell(Event::Durable(51));
+    bench.on_event(Event::Durable(51));
     bench.sent(1, 51);
     bench.now += Duration::from_millis(10);
-    bench.tell(Event::Durable(52));
+    bench.on_event(Event::Durable(52));
     bench.sent(1, 52);
     let sent = bench.now;
     bench.now += Duration::from_millis(90);
-    bench.tell(Event::Acknowledged(51));
+    bench.on_event(Event::Acknowledged(51));
     assert_eq!(bench.sender.deadline(), Some(sent + OVERDUE_MIN));
 }
 
 #[test]
 fn an_outage_is_nobodys_pace() {
     let mut bench = used_to_100_ms();
-    bench.tell(Event::Durable(60));
+    bench.on_event(Event::Durable(60));
     bench.sent(1, 60);
     bench.now += Duration::from_secs(60);
     bench.commands();
     bench.sent(2, 60);
-    bench.tell(Event::Durable(70));
+    bench.on_event(Event::Durable(70));
     bench.sent(2, 70);
     let sent = bench.now;
     bench.now += Duration::from_millis(100);
-    bench.tell(Event::Acknowledged(60));
+    bench.on_event(Event::Acknowledged(60));
     assert_eq!(bench.sender.deadline(), Some(sent + OVERDUE_MIN));
 }

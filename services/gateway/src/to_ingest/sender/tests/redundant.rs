@@ -15,13 +15,13 @@ fn while_redundant_each_batch_is_copied_at_once() {
         from,
         until,
     };
-    bench.tell(Event::Redundant(true));
-    assert_eq!(bench.tell(Event::Durable(2)), [send(1, 0)]);
+    bench.on_event(Event::Redundant(true));
+    assert_eq!(bench.on_event(Event::Durable(2)), [send(1, 0)]);
     assert_eq!(bench.sent(1, 2), [copy(0, 2)]);
     assert_eq!(bench.sent(3, 2), []);
-    bench.tell(Event::Acknowledged(2));
-    bench.tell(Event::Redundant(false));
-    assert_eq!(bench.tell(Event::Durable(3)), [send(1, 2)]);
+    bench.on_event(Event::Acknowledged(2));
+    bench.on_event(Event::Redundant(false));
+    assert_eq!(bench.on_event(Event::Durable(3)), [send(1, 2)]);
     assert_eq!(bench.sent(1, 3), []);
     let after = bench.sender.usual.copy_after();
     assert_eq!(bench.pass(after), [copy(2, 3)]);
@@ -38,10 +38,10 @@ fn while_redundant_entries_wait_half_a_second_at_most_and_those_of_an_alert_not_
         0,
     );
     bench.commands();
-    bench.tell(Event::Up(1));
-    assert_eq!(bench.tell(Event::Durable(1)), []);
+    bench.on_event(Event::Up(1));
+    assert_eq!(bench.on_event(Event::Durable(1)), []);
     let since = bench.now;
-    bench.tell(Event::Redundant(true));
+    bench.on_event(Event::Redundant(true));
     let due = since + REDUNDANT_FRESHNESS_MAX;
     assert_eq!(
         bench.sender.deadline(),
@@ -52,9 +52,9 @@ fn while_redundant_entries_wait_half_a_second_at_most_and_those_of_an_alert_not_
     bench.now = due;
     assert!(bench.commands().contains(&send(1, 0)));
     bench.sent(1, 1);
-    bench.tell(Event::Acknowledged(1));
-    bench.tell(Event::Hurry);
-    assert!(bench.tell(Event::Durable(2)).contains(&send(1, 1)));
+    bench.on_event(Event::Acknowledged(1));
+    bench.on_event(Event::Hurry);
+    assert!(bench.on_event(Event::Durable(2)).contains(&send(1, 1)));
 }
 
 #[test]
@@ -67,12 +67,12 @@ fn alerts_have_two_links_of_copies_and_use_both_at_once() {
     let mut bench = Bench::with(limits, 0);
     bench.commands();
     for generation in 1..=4 {
-        bench.tell(Event::Up(generation));
+        bench.on_event(Event::Up(generation));
         let opened = bench.pass(REOPEN_INTERVAL);
         let expected = (generation < 4).then_some(Command::Open(generation + 1));
         assert_eq!(opened, Vec::from_iter(expected));
     }
-    assert_eq!(bench.tell(Event::Durable(1)), [send(1, 0)]);
+    assert_eq!(bench.on_event(Event::Durable(1)), [send(1, 0)]);
     for (before, generation) in [(1, 3), (3, 4)] {
         let copy = Command::Copy {
             generation,
@@ -83,7 +83,7 @@ fn alerts_have_two_links_of_copies_and_use_both_at_once() {
     }
     assert_eq!(bench.sent(4, 1), []);
     // A link that takes no more is closed, and the other copies go on.
-    bench.tell(Event::Durable(2));
+    bench.on_event(Event::Durable(2));
     bench.sent(1, 2);
     let commands = bench.sent(3, 1);
     assert!(commands.contains(&Command::Close(3)), "{commands:?}");
@@ -96,7 +96,7 @@ fn delays(limits: Limits, cut_path: Option<usize>, alerts: u64) -> Vec<Duration>
     let mut bench = Bench::with(limits, 0);
     bench.commands();
     for generation in 1..=(2 + limits.copies as u64) {
-        bench.tell(Event::Up(generation));
+        bench.on_event(Event::Up(generation));
         bench.pass(REOPEN_INTERVAL);
     }
     let mut random = 77_u64;
@@ -116,7 +116,7 @@ fn delays(limits: Limits, cut_path: Option<usize>, alerts: u64) -> Vec<Duration>
         let mut last_path = 1;
         let mut first: Option<Instant> = None;
         let mut answers = BinaryHeap::new();
-        let mut commands = bench.tell(Event::Durable(alert));
+        let mut commands = bench.on_event(Event::Durable(alert));
         while first.is_none_or(|at| bench.now < at) || !answers.is_empty() {
             for command in std::mem::take(&mut commands) {
                 let generation = match command {
@@ -155,7 +155,7 @@ fn delays(limits: Limits, cut_path: Option<usize>, alerts: u64) -> Vec<Duration>
             bench.now = next.unwrap_or(bench.now + MS).max(bench.now);
             while answers.peek().is_some_and(|it| it.0.0 <= bench.now) {
                 answers.pop();
-                commands.extend(bench.tell(Event::Acknowledged(alert)));
+                commands.extend(bench.on_event(Event::Acknowledged(alert)));
             }
             commands.extend(bench.commands());
         }

@@ -38,14 +38,14 @@ struct State {
     polled: Instant,
 }
 
-pub struct Seat {
+pub struct Assignment {
     state: Mutex<State>,
     pub changed: Notify,
 }
 
-impl Seat {
-    pub fn new() -> Seat {
-        Seat {
+impl Assignment {
+    pub fn new() -> Assignment {
+        Assignment {
             state: Mutex::new(State {
                 phases: BTreeMap::new(),
                 lost: BTreeSet::new(),
@@ -195,7 +195,7 @@ impl Seat {
     }
 }
 
-pub struct Waiting<'a>(&'a Seat);
+pub struct Waiting<'a>(&'a Assignment);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {

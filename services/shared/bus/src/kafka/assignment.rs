@@ -36,12 +36,12 @@ struct State {
 }
 
 #[derive(Default)]
-pub struct Seat {
+pub struct Assignment {
     state: Mutex<State>,
     pub changed: Notify,
 }
 
-impl Seat {
+impl Assignment {
     pub fn gained(&self) -> BTreeSet<u32> {
         self.state.lock().gained.clone()
     }
@@ -129,7 +129,7 @@ impl Seat {
 /// Context of a member's client.
 pub struct Member {
     pub topic: String,
-    pub seat: Arc<Seat>,
+    pub assignment: Arc<Assignment>,
     pub trouble: Arc<Trouble>,
 }
 
@@ -157,13 +157,13 @@ impl ConsumerContext for Member {
             .collect();
         let answered = match error {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => {
-                if !self.seat.gain(partitions) {
+                if !self.assignment.gain(partitions) {
                     return;
                 }
                 consumer.incremental_assign(&TopicPartitionList::new())
             }
             _ => {
-                let lost = self.seat.lose(&partitions);
+                let lost = self.assignment.lose(&partitions);
                 consumer.incremental_unassign(&list(&self.topic, &lost))
             }
         };
@@ -187,40 +187,40 @@ mod tests {
 
     #[test]
     fn only_what_was_begun_is_reported_as_lost() {
-        let seat = Seat::default();
-        assert!(seat.gain(BTreeSet::new()), "nothing to ask anybody");
-        assert!(!seat.gain(BTreeSet::from([0, 1, 2])));
-        seat.hold(&[0, 1]);
-        assert_eq!(seat.gained(), BTreeSet::from([2]));
-        assert_eq!(seat.lose(&BTreeSet::from([1, 2])), [1]);
-        assert!(seat.is_handing_over() && seat.has_revoked());
-        assert_eq!(seat.take_revoked(), BTreeSet::from([1]));
-        assert!(seat.take_revoked().is_empty(), "told once");
-        assert!(seat.holds(0) && !seat.holds(1) && seat.gained().is_empty());
-        assert!(seat.gain(BTreeSet::new()) && !seat.is_handing_over());
+        let assignment = Assignment::default();
+        assert!(assignment.gain(BTreeSet::new()), "nothing to ask anybody");
+        assert!(!assignment.gain(BTreeSet::from([0, 1, 2])));
+        assignment.hold(&[0, 1]);
+        assert_eq!(assignment.gained(), BTreeSet::from([2]));
+        assert_eq!(assignment.lose(&BTreeSet::from([1, 2])), [1]);
+        assert!(assignment.is_handing_over() && assignment.has_revoked());
+        assert_eq!(assignment.take_revoked(), BTreeSet::from([1]));
+        assert!(assignment.take_revoked().is_empty(), "told once");
+        assert!(assignment.holds(0) && !assignment.holds(1) && assignment.gained().is_empty());
+        assert!(assignment.gain(BTreeSet::new()) && !assignment.is_handing_over());
     }
 
     #[test]
     fn what_is_renewed_is_revoked_and_gained_if_it_was_held() {
-        let seat = Seat::default();
-        seat.gain(BTreeSet::from([0, 1]));
-        seat.hold(&[0, 1]);
-        assert_eq!(seat.renew(&[1, 2]), [1]);
-        assert_eq!(seat.take_revoked(), BTreeSet::from([1]));
-        assert_eq!(seat.gained(), BTreeSet::from([1]));
-        assert!(seat.holds(0) && !seat.holds(1) && !seat.is_handing_over());
+        let assignment = Assignment::default();
+        assignment.gain(BTreeSet::from([0, 1]));
+        assignment.hold(&[0, 1]);
+        assert_eq!(assignment.renew(&[1, 2]), [1]);
+        assert_eq!(assignment.take_revoked(), BTreeSet::from([1]));
+        assert_eq!(assignment.gained(), BTreeSet::from([1]));
+        assert!(assignment.holds(0) && !assignment.holds(1) && !assignment.is_handing_over());
         // The loss is final before the partition was begun.
-        assert!(seat.lose(&BTreeSet::from([1])).is_empty());
-        assert!(seat.gained().is_empty());
+        assert!(assignment.lose(&BTreeSet::from([1])).is_empty());
+        assert!(assignment.gained().is_empty());
     }
 
     #[test]
     fn a_closing_member_begins_nothing_and_answers_what_it_owes() {
-        let seat = Seat::default();
-        assert!(!seat.gain(BTreeSet::from([0])));
-        assert!(seat.close());
-        assert!(seat.gain(BTreeSet::from([1])), "answered at once");
-        assert!(seat.gained().is_empty());
-        assert!(!seat.close());
+        let assignment = Assignment::default();
+        assert!(!assignment.gain(BTreeSet::from([0])));
+        assert!(assignment.close());
+        assert!(assignment.gain(BTreeSet::from([1])), "answered at once");
+        assert!(assignment.gained().is_empty());
+        assert!(!assignment.close());
     }
 }
