@@ -34,6 +34,7 @@ const COUNTS_INTERVAL: Duration = Duration::from_secs(10);
 const COUNTS_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 const POINTS_DEFAULT: usize = 600;
+/// Points of one series in an answer.
 const POINTS_MAX: usize = 4_000;
 /// Longest stretch of a series: 31 days.
 const STRETCH_US_MAX: i64 = 31 * 86_400 * 1_000_000;

@@ -21,6 +21,7 @@ use store::{
 };
 
 pub const VALID_HOURS_DEFAULT: u32 = 24;
+/// Longest validity of an enrolment token.
 pub const VALID_HOURS_MAX: u32 = 30 * 24;
 /// Bytes of a reason.
 const REASON_BYTES_MAX: usize = 4_000;

@@ -18,9 +18,13 @@ use crate::{
 const POOL_EXAMPLE: &str = "--ip-pool 10.64.0.0/16 --ip-pool fd00:64::/112";
 const TUN_EXAMPLE: &str = "--tun braid0";
 
+/// Upper limit of the flags that bound sessions.
 const SESSIONS_MAX: usize = 100_000;
+/// Upper limit of `--connect-timeout-ms`.
 const CONNECT_TIMEOUT_MS_MAX: u64 = 60_000;
+/// Upper limit of `--drain-ms`.
 const DRAIN_MS_MAX: u64 = 600_000;
+/// Upper limit of the memory for tunnels that may be resumed.
 const RESUME_MIB_MAX: u64 = 1 << 20;
 
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]

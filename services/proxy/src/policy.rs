@@ -36,8 +36,11 @@ use crate::{
 /// Bytes of the file; a longer one is refused.
 pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// Groups of a policy.
 const GROUPS_MAX: usize = 256;
+/// Gateways of all groups together.
 const GATEWAYS_MAX: usize = 4_096;
+/// Identities by certificate that a policy maps.
 const IDENTITIES_MAX: usize = 256;
 
 /// Names of a certificate that are compared; further ones are ignored.

@@ -126,42 +126,62 @@ fn metrics_page() -> String {
     page
 }
 
+/// Name and value of a constant that this line declares, whatever its visibility.
+fn constant(line: &str) -> Option<(&str, &str)> {
+    let declared = match line.strip_prefix("pub") {
+        Some(rest) if rest.starts_with('(') => rest.split_once(") ")?.1,
+        Some(rest) => rest.trim_start(),
+        None => line,
+    };
+    let (name, rest) = declared.strip_prefix("const ")?.split_once(':')?;
+    Some((name, rest.split_once('=')?.1))
+}
+
+/// Whether a constant's name says that it bounds something, with or without a unit behind.
+fn is_bound(name: &str) -> bool {
+    ["MAX", "LIMIT"]
+        .iter()
+        .any(|bound| name.split('_').skip(1).any(|part| part == *bound))
+}
+
+/// Up to the first full stop or semicolon that a space follows.
+fn first_sentence(comment: &str) -> &str {
+    let ends = comment.match_indices(['.', ';']);
+    let mut ends = ends.map(|(at, _)| at + 1);
+    let end = ends.find(|end| comment[*end..].starts_with(' '));
+    &comment[..end.unwrap_or(comment.len())]
+}
+
 fn bounds() -> String {
     let mut page = String::from(
-        "# Bounds\n\nConstants whose names end with a bound, and the first sentence of their \
-         comments. `make reference`\nwrites this page.\n\n| bound | value | what it bounds | file |\n|---|---|---|---|\n",
+        "# Bounds\n\nConstants with `MAX` or `LIMIT` in their names, and the first sentence of their \
+         comments. `make\nreference` writes this page.\n\n| bound | value | what it bounds | file |\n|---|---|---|---|\n",
     );
     for (file, text) in code() {
-        let mut comment = String::new();
+        // A constant without a comment shares the comment of the constant in the line before.
+        let (mut comment, mut is_shared) = (String::new(), false);
         for line in text.lines() {
             let line = line.trim();
             if let Some(text) = line.strip_prefix("///") {
+                if std::mem::take(&mut is_shared) {
+                    comment.clear();
+                }
                 comment.push_str(text);
                 continue;
             }
-            let declared = line
-                .trim_start_matches("pub(crate) ")
-                .trim_start_matches("pub ");
-            if let Some((name, rest)) = declared
-                .strip_prefix("const ")
-                .and_then(|it| it.split_once(':'))
-                && (name.ends_with("_MAX") || name.contains("_MAX_"))
-                && let Some((_, value)) = rest.split_once('=')
-            {
-                let value = value.trim().trim_end_matches(';');
-                let first = comment
-                    .split_inclusive(['.', ';'])
-                    .next()
-                    .unwrap_or_default();
-                let _ = writeln!(
-                    page,
-                    "| `{name}` | `{}` | {} | `{file}` |",
-                    cell(value),
-                    cell(first)
-                );
-            }
-            if !line.starts_with("#[") {
-                comment.clear();
+            if let Some((name, value)) = constant(line) {
+                is_shared = true;
+                if is_bound(name) {
+                    let value = cell(value.trim().trim_end_matches(';'));
+                    let says = cell(first_sentence(&comment));
+                    assert!(
+                        !says.is_empty(),
+                        "{file}: {name} says nothing of what it bounds"
+                    );
+                    let _ = writeln!(page, "| `{name}` | `{value}` | {says} | `{file}` |");
+                }
+            } else if !line.starts_with("#[") {
+                (comment, is_shared) = (String::new(), false);
             }
         }
     }

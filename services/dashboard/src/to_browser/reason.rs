@@ -5,6 +5,7 @@
 use http::HeaderMap;
 
 const HEADER: &str = "x-braid-reason";
+/// Characters of a person's reason for a change.
 const REASON_LENGTH_MAX: usize = 500;
 
 const LONG: &str = "x-braid-reason: longer than 500 characters";

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use service_kit::ConfigError;
 use tunnel::{AccessRule, Family};
 
+/// Access networks of one gateway.
 const INTERFACES_MAX: usize = 8;
 /// The kernel's bound of a device name.
 const DEVICE_BYTES_MAX: usize = 15;

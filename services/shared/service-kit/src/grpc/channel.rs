@@ -14,6 +14,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 use crate::tls::Identity;
 
+/// Longest time of one attempt to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Through a tunnel, which reports its own end and may use metered accesses.

@@ -18,6 +18,7 @@ use tracing::{Event, Level, Metadata};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Filter};
 
+/// Different warnings that are written within `INTERVAL`; more are counted.
 const LINES_MAX: usize = 20;
 pub(super) const INTERVAL: Duration = Duration::from_secs(10);
 
