@@ -7,13 +7,16 @@
 //!                                         paths -> to_path_telemetry == to_proxy ==> path-telemetry
 //! from_applications (HTTP CONNECT, SOCKS5, TUN) == to_proxy ==> TCP, UDP or IP destinations
 //! ```
+//!
+//! Other crates use [`run`], [`Config`] and constants. The modules are public for the crate's own
+//! tests and benches.
 
-pub mod alarms;
+mod alarms;
 pub mod clock;
-pub mod config;
+mod config;
 mod drain;
 pub mod edge_rules;
-pub mod following;
+mod following;
 pub mod from_applications;
 pub mod from_ingest;
 pub mod from_sensors;
@@ -27,7 +30,7 @@ mod run_error;
 mod sensor_clocks;
 mod serve;
 pub mod steering;
-pub mod to_dashboard;
+mod to_dashboard;
 pub mod to_ingest;
 pub mod to_path_telemetry;
 pub mod to_proxy;
