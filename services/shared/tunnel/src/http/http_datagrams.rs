@@ -179,11 +179,12 @@ impl DatagramFlow {
             inner.sending.lock().await
         };
         let length = self.prefix.len() + Head::longest(true).len() + payload_bytes;
-        self.room(&mut sending.unsent, length.min(LENGTH_MAX)).await;
+        let room = self.room(&mut sending.unsent, length.min(LENGTH_MAX));
+        let rate_bytes_per_s = room.await;
         Burst {
             flow: self,
             sending,
-            rate_bytes_per_s: inner.path_scheduler.rate_bytes_per_s(),
+            rate_bytes_per_s,
             sharing: 1 + inner.queueing.load(Ordering::Relaxed),
             bytes: 0,
             length_max: self.datagrams.length_max(),
@@ -192,19 +193,21 @@ impl DatagramFlow {
         }
     }
 
-    /// Returns once a burst that begins with a datagram of this length may be sent.
-    async fn room(&self, unsent: &mut Unsent, length: usize) {
+    /// Returns once a burst that begins with a datagram of this length may be sent, with the rate of
+    /// all paths.
+    async fn room(&self, unsent: &mut Unsent, length: usize) -> f64 {
         let inner = &*self.datagrams.0;
         let scheduler = &inner.path_scheduler;
         loop {
             let (seen, now) = (scheduler.sent_packets(), Instant::now());
             unsent.follow(now, inner.unsent_bytes());
-            if unsent.is_stuck(now, self.datagrams.length_max()) {
+            if unsent.is_stuck(now, || self.datagrams.length_max()) {
                 self.drop_unsent(unsent);
             }
-            let may_begin = unsent.may_begin(length, scheduler.rate_bytes_per_s());
+            let rate_bytes_per_s = scheduler.rate_bytes_per_s();
+            let may_begin = unsent.may_begin(length, rate_bytes_per_s);
             if may_begin || inner.connection.close_reason().is_some() {
-                return;
+                return rate_bytes_per_s;
             }
             let sent = poll_fn(|cx| scheduler.poll_sent(cx, seen));
             // Either way the transport says what is left.
