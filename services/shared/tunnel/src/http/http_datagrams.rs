@@ -193,8 +193,8 @@ impl DatagramFlow {
         }
     }
 
-    /// Returns once a burst that begins with a datagram of this length may be sent, with the rate of
-    /// all paths.
+    /// Returns the rate of all paths once a burst that begins with a datagram of this length may be
+    /// sent.
     async fn room(&self, unsent: &mut Unsent, length: usize) -> f64 {
         let inner = &*self.datagrams.0;
         let scheduler = &inner.path_scheduler;
