@@ -274,7 +274,7 @@ impl Telemetry {
 
     fn channel(&self) -> Option<Channel> {
         self.uplink
-            .channel(&self.url, Urgency::Bulk)
+            .channel(&self.url, Urgency::Bulk, None)
             .inspect_err(|error| tracing::warn!(%error, "no connection to path-telemetry"))
             .ok()
     }

@@ -23,7 +23,7 @@ use service_kit::{
 use swarm::{Feed, Patient, Profile};
 use tokio::sync::{broadcast, mpsc};
 use tonic::transport::Channel;
-use tunnel::{PathSnapshot, TunnelEvent, Urgency};
+use tunnel::{CopyNumber, PathSnapshot, TunnelEvent, Urgency};
 use under_test::{DEADLINE, Gateway, line, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -467,7 +467,12 @@ async fn an_ill_patient_raises_an_alert_at_the_edge() {
 struct Broken;
 
 impl Uplink for Broken {
-    fn channel(&self, url: &str, _: Urgency) -> Result<Channel, ChannelError> {
+    fn channel(
+        &self,
+        url: &str,
+        _: Urgency,
+        _: Option<&CopyNumber>,
+    ) -> Result<Channel, ChannelError> {
         channel(url, None)
     }
 

@@ -26,7 +26,7 @@ use service_kit::{
 use store::{AlertsQuery, DEFAULT_TENANT, DeviceEntry, Scope, SqliteStore, Store, VitalsBatch};
 use tokio::{sync::broadcast, task::JoinHandle, time::Instant};
 use tonic::transport::Channel;
-use tunnel::{PathSnapshot, PathState, TunnelEvent, Urgency};
+use tunnel::{CopyNumber, PathSnapshot, PathState, TunnelEvent, Urgency};
 use vitals::silence::{DEVICE, GATEWAY};
 
 const S: i64 = 1_000_000;
@@ -39,8 +39,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct OnePath(Direct);
 
 impl Uplink for OnePath {
-    fn channel(&self, url: &str, urgency: Urgency) -> Result<Channel, ChannelError> {
-        self.0.channel(url, urgency)
+    fn channel(
+        &self,
+        url: &str,
+        urgency: Urgency,
+        copy: Option<&CopyNumber>,
+    ) -> Result<Channel, ChannelError> {
+        self.0.channel(url, urgency, copy)
     }
 
     fn events(&self) -> broadcast::Receiver<TunnelEvent> {

@@ -11,7 +11,7 @@ use prost::Message;
 use service_kit::{CheckHandle, Shutdown};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tracing::Instrument;
-use tunnel::{TunnelEvent, Urgency};
+use tunnel::{CopyNumber, TunnelEvent, Urgency};
 
 use super::{
     batches::{Cuts, read, upload_request},
@@ -32,6 +32,8 @@ use crate::{
 const EVENTS_MAX: usize = 64;
 /// Damaged segments that are skipped at once. More follow with the next entry.
 const DAMAGES_MAX: usize = 4;
+/// Number of the original among its copies.
+const ORIGINAL: u8 = 0;
 /// Time that a drain waits for acknowledgements. The rest stays in the journal.
 const FLUSH_LIMIT: Duration = Duration::from_millis(1500);
 /// A path's death within this time after its silence is the same event.
@@ -62,11 +64,11 @@ impl Options {
         class: "alerts",
         urgency: Urgency::Urgent,
         limits: Limits {
-            in_flight_max: 4,
+            in_flight_max: 16,
             acknowledge_limit: Duration::from_secs(3),
-            // One copy takes the path of the original and one another path. So neither the loss of
-            // a packet nor the loss of a path costs time.
-            copies: 2,
+            // Two of the four take each of two paths. So neither the loss of a packet nor the loss
+            // of a path costs time, nor both together.
+            copies: 3,
             redundant: true,
             gather: Duration::ZERO,
             freshness: Duration::ZERO,
@@ -141,10 +143,12 @@ impl<D: Disk> UnderWay<'_, D> {
                 }
                 Command::Copy {
                     generation,
+                    number,
                     from,
                     until,
                 } => {
-                    let end = self.courier.copy(self.link(generation), from, until).await;
+                    let link = self.link(generation);
+                    let end = self.courier.copy(link, number, (from, until)).await;
                     self.cuts.note(generation, from, end);
                     self.race.on_copy(end);
                     self.on_event(Event::Sent { generation, end });
@@ -177,6 +181,7 @@ impl<D: Disk> UnderWay<'_, D> {
                 Event::Lost(generation, self.jitter.next())
             }
             LinkEvent::Answer(generation, answer) => {
+                self.on_event(Event::Answered(generation, answer.position));
                 let known = self.sender.acknowledged();
                 let now = Instant::now();
                 for won in self.race.on_answer(now, generation, answer.position) {
@@ -245,8 +250,8 @@ impl<D: Disk> Courier<D> {
                     Err(broadcast::error::RecvError::Lagged(_)) => {
                         under_way.on_event(Event::PathDown);
                     }
-                    Ok(event) => if self.breaks_links(event, &mut silent) {
-                        under_way.on_event(Event::PathDown);
+                    Ok(event) => if let Some(event) = self.harms_links(event, &mut silent) {
+                        under_way.on_event(event);
                     },
                 },
                 () = sleep_until(deadline) => {}
@@ -272,44 +277,51 @@ impl<D: Disk> Courier<D> {
         }
     }
 
-    /// Whether an event of a path may stall its links. `silent`: the path that was silent last, and
+    /// How an event of a path may stall its links. `silent`: the path that was silent last, and
     /// since when.
-    fn breaks_links(&self, event: TunnelEvent, silent: &mut Option<(String, Instant)>) -> bool {
+    fn harms_links(
+        &self,
+        event: TunnelEvent,
+        silent: &mut Option<(String, Instant)>,
+    ) -> Option<Event> {
         let class = self.options.class;
         match event {
             // The path carried nothing.
-            TunnelEvent::PathDown { carried: false, .. } => false,
+            TunnelEvent::PathDown { carried: false, .. } => None,
             // The link that took over when the path was silent never used it.
             TunnelEvent::PathDown { name, .. }
                 if silent.as_ref().is_some_and(|(known, since)| {
                     *known == name && since.elapsed() < SILENT_TO_DOWN_MAX
                 }) =>
             {
-                false
+                None
             }
             TunnelEvent::PathDown { name, .. } => {
                 tracing::info!(class, path = name, "path down: opening a fresh link");
                 metrics::counter!("braid_gateway_links_reopened_total", "class" => class)
                     .increment(1);
-                true
+                Some(Event::PathDown)
             }
             // The spare has nothing in flight there, so it takes over before the path is known to
             // be dead.
             TunnelEvent::PathSilent { name } => {
                 tracing::debug!(class, path = name, "path silent: the spare takes over");
                 *silent = Some((name, Instant::now()));
-                true
+                Some(Event::PathSilent)
             }
-            TunnelEvent::SessionDown { .. } => true,
-            TunnelEvent::SessionUp { .. } | TunnelEvent::PathUp { .. } => false,
+            TunnelEvent::SessionDown { .. } => Some(Event::PathDown),
+            TunnelEvent::SessionUp { .. } | TunnelEvent::PathUp { .. } => None,
         }
     }
 
     fn open(&self, generation: Generation, events: mpsc::Sender<LinkEvent>) -> Link {
+        let copy = CopyNumber::default();
+        let urgency = self.options.urgency;
+        let channel = self.uplink.channel(&self.url, urgency, Some(&copy));
         Link::open(
             generation,
             self.options.limits.in_flight_max,
-            self.uplink.channel(&self.url, self.options.urgency),
+            (channel, copy),
             (self.clock, Arc::clone(&self.core)),
             self.rules.clone(),
             events,
@@ -326,6 +338,7 @@ impl<D: Disk> Courier<D> {
         };
         let end = chunk.next;
         let request = upload_request(chunk);
+        link.copy.set(ORIGINAL);
         let span = tracing::info_span!("upload", class = self.options.class);
         if let Some(sample) = request
             .samples
@@ -345,7 +358,7 @@ impl<D: Disk> Courier<D> {
     }
 
     /// Passes a copy to the link without waiting. A full link is stuck on a dead path.
-    async fn copy(&self, link: Option<&Link>, from: u64, until: u64) -> u64 {
+    async fn copy(&self, link: Option<&Link>, number: u8, (from, until): (u64, u64)) -> u64 {
         let Some(link) = link else {
             return from;
         };
@@ -356,6 +369,7 @@ impl<D: Disk> Courier<D> {
         let end = chunk.next;
         let request = upload_request(chunk);
         let bytes = request.encoded_len() as u64;
+        link.copy.set(number);
         if link.requests.try_send(request).is_err() {
             return from;
         }

@@ -94,7 +94,7 @@ impl<D: Disk> FromMemory<D> {
     }
 
     async fn send(&self, alerts: Vec<EdgeAlert>) -> Result<(), String> {
-        let channel = self.uplink.channel(&self.url, Urgency::Urgent);
+        let channel = self.uplink.channel(&self.url, Urgency::Urgent, None);
         let channel = channel.map_err(|error| error.to_string())?;
         let upload = UploadRequest {
             alerts,

@@ -13,6 +13,7 @@ use service_kit::grpc::ChannelError;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::transport::Channel;
+use tunnel::CopyNumber;
 
 use super::sender::Generation;
 use crate::{
@@ -24,6 +25,8 @@ pub(super) struct Link {
     pub(super) generation: Generation,
     /// Uploads to send.
     pub(super) requests: mpsc::Sender<UploadRequest>,
+    /// Which copy its next uploads are.
+    pub(super) copy: CopyNumber,
     task: JoinHandle<()>,
 }
 
@@ -38,7 +41,7 @@ impl Link {
     pub(super) fn open(
         generation: Generation,
         in_flight_max: usize,
-        channel: Result<Channel, ChannelError>,
+        (channel, copy): (Result<Channel, ChannelError>, CopyNumber),
         (clock, core): (Clock, Arc<CoreClock>),
         rules: Option<Follower>,
         events: mpsc::Sender<LinkEvent>,
@@ -58,6 +61,7 @@ impl Link {
         Link {
             generation,
             requests,
+            copy,
             task,
         }
     }

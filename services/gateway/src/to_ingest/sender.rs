@@ -1,19 +1,21 @@
 //! Decides what to send next. Sans-IO.
 //!
-//! State is three positions of the journal, `acknowledged <= next <= durable`, and up to five links
-//! to ingest. They are the current link, an idle spare, one or two links for copies, and one that
-//! is being opened. Invariants:
+//! State is three positions of the journal, `acknowledged <= next <= durable`, and up to seven
+//! links to ingest. They are the current link, an idle spare, up to three links for copies, one
+//! that recovers and one that is being opened. Invariants:
 //! 1. A link that becomes current starts at `acknowledged`. Entries that an earlier link sent
 //!    without an acknowledgement are sent again, and ingest discards what it has.
 //! 2. An acknowledgement counts on any link.
 //! 3. When a path dies or is silent, or acknowledgements are overdue, the spare takes over at once.
 //!    It has nothing in flight on the dead path, and its handshakes (CONNECT, TLS, gRPC) are done.
+//!    After a silence the old link may recover, and is the next spare.
 //! 4. Without a spare a link is opened at once. The old link stays in use until the new one is up.
 //! 5. A few entries without an acknowledgement a moment later are sent once more on the links for
 //!    copies. They travel in other packets, so the loss of one packet costs no round trip. While
 //!    the sender is redundant, copies go at once. A link for copies never skips an entry, so its
 //!    acknowledgements count like any other. It may hold bytes on a dead path, so it never becomes
-//!    current, and each takeover replaces it.
+//!    current, and each takeover replaces it. While the sender is redundant it goes on until its
+//!    replacement is up, since each copy has its own path.
 //! 6. While a batch waits for its acknowledgement, entries are gathered into the next batch for a
 //!    bounded time. A link delivers in order, so an earlier upload would wait behind a lost packet
 //!    anyway. A slow core gets fewer uploads.
@@ -24,9 +26,11 @@
 //!    they come late, each may take the time from one late answer to the next. An answer in time
 //!    ends that, so a dead path is then found as quickly as ever.
 //!
-//! Circle: one state machine; `copies` holds a part of its state and adds its methods.
+//! Circle: one state machine; `copies` and `recovering` hold parts of its state and add their
+//! methods.
 
 mod copies;
+mod recovering;
 
 use std::{
     collections::VecDeque,
@@ -35,6 +39,7 @@ use std::{
 
 use copies::Copier;
 use multipath::Answers;
+use recovering::Recovering;
 use service_kit::Backoff;
 
 /// A link that is not up by then is tried again.
@@ -55,7 +60,7 @@ const DOUBLINGS_MAX: u32 = 6;
 /// the journal within it.
 const HURRY: Duration = Duration::from_secs(2);
 /// Longest wait of an entry for its freshness while the sender is redundant.
-const REDUNDANT_FRESHNESS_MAX: Duration = Duration::from_millis(500);
+const REDUNDANT_FRESHNESS_MAX: Duration = Duration::from_secs(1);
 /// A batch of this many entries is sent without waiting for more.
 pub const BATCH_ENTRIES_MAX: usize = 512;
 /// Longest wait of alerts for a link once the network is back.
@@ -91,6 +96,10 @@ pub enum Event {
     Lost(Generation, f64),
     /// A path died or a session was replaced, so links may stall.
     PathDown,
+    /// A path is silent. Links may stall on it, or recover.
+    PathSilent,
+    /// A link has acknowledged everything up to the position.
+    Answered(Generation, u64),
     /// The batch read at `from` was passed to the link and ends before `end`. Equal if there was
     /// nothing to read.
     Sent {
@@ -114,9 +123,10 @@ pub enum Command {
         generation: Generation,
         from: u64,
     },
-    /// The same for the link of copies, up to `until` at most.
+    /// The same for a link of copies, up to `until` at most. The original has the number 0.
     Copy {
         generation: Generation,
+        number: u8,
         from: u64,
         until: u64,
     },
@@ -163,6 +173,7 @@ pub struct Sender {
     unanswered: u32,
     current: Option<Generation>,
     spare: Option<Generation>,
+    recovering: Option<Recovering>,
     /// At most as many as the limit of links for copies.
     copiers: Vec<Copier>,
     redundant: bool,
@@ -198,6 +209,7 @@ impl Sender {
             unanswered: 0,
             current: None,
             spare: None,
+            recovering: None,
             copiers: Vec::new(),
             redundant: limits.redundant,
             opening: None,
@@ -239,6 +251,8 @@ impl Sender {
             Event::Up(generation) => self.on_up(generation),
             Event::Lost(generation, random) => self.on_lost(now, generation, random),
             Event::PathDown => self.want_another(),
+            Event::PathSilent => self.on_silence(now),
+            Event::Answered(generation, position) => self.on_answered(generation, position),
             Event::Redundant(redundant) => self.redundant = redundant || self.limits.redundant,
             Event::Sent { generation, end } => {
                 self.sending = false;
@@ -285,6 +299,7 @@ impl Sender {
     }
 
     pub fn poll(&mut self, now: Instant) -> Option<Command> {
+        self.end_recovery(now);
         if let Some(generation) = self.closing.pop_front() {
             return Some(Command::Close(generation));
         }
@@ -375,7 +390,7 @@ impl Sender {
     /// When to open a link while none is being opened. A replacement keeps the pace of
     /// REOPEN_INTERVAL. A first link or a spare also waits for the pause after a loss.
     fn open_at(&self) -> Option<Instant> {
-        if self.spare.is_some() && self.copiers.len() >= self.limits.copies {
+        if self.has_spare() && self.has_copiers() {
             return None;
         }
         let paced = self.opened_at.map(|at| at + REOPEN_INTERVAL);
@@ -398,7 +413,9 @@ impl Sender {
         // Without room an acknowledgement comes first.
         let sends = self.current.is_some() && !self.sending && self.has_room();
         let gathered = self.gathered_at().filter(|_| sends);
-        [open, overdue, gathered, self.copy_at().map(|(_, at)| at)]
+        let recovered = self.recovering.map(|it| it.until);
+        let copied = self.copy_at().map(|(_, at)| at);
+        [open, overdue, gathered, recovered, copied]
             .into_iter()
             .flatten()
             .min()
@@ -460,18 +477,19 @@ impl Sender {
         } else if self.spare.is_none() {
             self.spare = Some(generation);
         } else {
-            self.copiers.push(Copier {
-                generation,
-                copied: self.acknowledged,
-                from: self.acknowledged,
-            });
+            self.add_copier(generation);
         }
     }
 
     fn make_current(&mut self, generation: Generation) {
         self.closing.extend(self.current.replace(generation));
-        self.closing
-            .extend(self.copiers.drain(..).map(|copier| copier.generation));
+        if self.redundant {
+            // At least one copy is on a living path, and goes on until it is replaced.
+            self.copiers.iter_mut().for_each(|copier| copier.old = true);
+        } else {
+            let copiers = self.copiers.drain(..);
+            self.closing.extend(copiers.map(|copier| copier.generation));
+        }
         self.replace = false;
         self.start_over();
     }
@@ -486,6 +504,8 @@ impl Sender {
             self.replace &= self.current.is_some();
         } else if self.spare == Some(generation) {
             self.spare = None;
+        } else if self.lose_recovering(generation) {
+            return;
         } else if let Some(index) = self.copier_of(generation) {
             self.copiers.remove(index);
         } else if self.current == Some(generation) {

@@ -9,11 +9,17 @@ use service_kit::{
 };
 use tokio::sync::broadcast;
 use tonic::transport::Channel;
-use tunnel::{PathSnapshot, Tunnel, TunnelEvent, Urgency};
+use tunnel::{CopyNumber, PathSnapshot, Tunnel, TunnelEvent, Urgency};
 
 pub trait Uplink: Send + Sync + 'static {
-    /// A fresh connection to `url`, never one that an earlier call returned.
-    fn channel(&self, url: &str, urgency: Urgency) -> Result<Channel, ChannelError>;
+    /// A fresh connection to `url`, never one that an earlier call returned. `copy`: it carries the
+    /// copies with this number.
+    fn channel(
+        &self,
+        url: &str,
+        urgency: Urgency,
+        copy: Option<&CopyNumber>,
+    ) -> Result<Channel, ChannelError>;
     fn events(&self) -> broadcast::Receiver<TunnelEvent>;
     fn paths(&self) -> Vec<PathSnapshot>;
 }
@@ -27,18 +33,25 @@ pub struct Through {
 }
 
 impl Uplink for Through {
-    fn channel(&self, url: &str, urgency: Urgency) -> Result<Channel, ChannelError> {
+    fn channel(
+        &self,
+        url: &str,
+        urgency: Urgency,
+        copy: Option<&CopyNumber>,
+    ) -> Result<Channel, ChannelError> {
         let tunnel = self.tunnel.clone();
+        let copy = copy.cloned();
         channel_over(url, Some(&self.identity), move |host, port| {
-            let tunnel = tunnel.clone();
+            let (tunnel, copy) = (tunnel.clone(), copy.clone());
             async move {
                 let authority: Authority = format!("{host}:{port}")
                     .parse()
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-                tunnel
-                    .open_plain_tcp(&authority, urgency)
-                    .await
-                    .map_err(io::Error::from)
+                let opened = match copy {
+                    Some(copy) => tunnel.open_copied_tcp(&authority, urgency, copy).await,
+                    None => tunnel.open_plain_tcp(&authority, urgency).await,
+                };
+                opened.map_err(io::Error::from)
             }
         })
     }
@@ -59,7 +72,12 @@ pub struct Direct {
 }
 
 impl Uplink for Direct {
-    fn channel(&self, url: &str, _: Urgency) -> Result<Channel, ChannelError> {
+    fn channel(
+        &self,
+        url: &str,
+        _: Urgency,
+        _: Option<&CopyNumber>,
+    ) -> Result<Channel, ChannelError> {
         channel(url, self.identity.as_ref())
     }
 

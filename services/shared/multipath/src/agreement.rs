@@ -35,6 +35,8 @@ pub struct Rest {
     /// The peer has agreed on no pings, so silence on a path is never a verdict, however active the
     /// connection is.
     pub foreign: bool,
+    /// Both ends know that paths are also used for copies, which is no sign of a backlog.
+    pub copies: bool,
 }
 
 impl Rest {
@@ -43,12 +45,14 @@ impl Rest {
         tolerates: true,
         rests: true,
         foreign: false,
+        copies: false,
     };
     /// State of a client that has said nothing about rest: it may be of another make.
     pub const FOREIGN: Self = Self {
         tolerates: true,
         rests: false,
         foreign: true,
+        copies: false,
     };
 }
 

@@ -87,8 +87,8 @@ const LOW_RATE_PROBE_PACKETS_MIN: u64 = 2;
 /// is too small to measure its own rate, and would shrink.
 const SMALL_BDP_PACKETS: f64 = 8.0;
 const SMALL_BDP_LOSS_MAX: f64 = 0.002;
-/// Packets sent in the first round trip, paced over it once it is known. Decision 0060 has the
-/// trials.
+/// Packets sent in the first round trip, paced over it once it is known. The trials are in
+/// `docs/lab/path-model.md`.
 const INITIAL_WINDOW_PACKETS: u64 = 64;
 
 /// Settings of the controllers of one connection.

@@ -54,7 +54,7 @@ pub use controller::{ControllerConfig, Controllers, PathController};
 pub use coupling::Coupling;
 pub use keepalive::Keepalive;
 pub use liveness::PathState;
-pub use path_scheduler::{PathModel, PathScheduler};
+pub use path_scheduler::{PathModel, PathScheduler, RESERVED_MAX};
 pub use steering::{
     Command, Event, InterfaceId, OpenFailure, PathSnapshot, Side, Steering, SteeringConfig,
 };
@@ -75,7 +75,7 @@ pub fn tune(transport: &mut TransportConfig) {
         .default_path_max_idle_timeout(None);
 }
 
-/// The IPv6 form of a client's address, which a server must give to the library. Decision 0069 has
+/// The IPv6 form of a client's address, which a server must give to the library. Decision 0052 has
 /// the reason.
 pub fn mapped(client: SocketAddr) -> SocketAddr {
     match client.ip() {

@@ -10,11 +10,14 @@
 //! Invariants: at least one path is always admitted; a deferred path still sends a packet whenever
 //! a ping is due.
 //!
-//! Circle: one state behind one lock; `backlog` and `ranks` add their methods to its types.
+//! Circle: one state behind one lock; `backlog`, `ranks` and `reservation` add their methods to its
+//! types.
 
 mod admission;
 mod backlog;
+mod path_model;
 mod ranks;
+mod reservation;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -27,6 +30,10 @@ use crate::cubic::CubicWindow;
 use crate::liveness::Rhythm;
 use backlog::Backlog;
 use ranks::Ranked;
+use reservation::Reservation;
+
+pub use path_model::PathModel;
+pub use reservation::RESERVED_MAX;
 
 /// A new path starts with a smaller window if the others measure this multiple of its initial
 /// window per round trip.
@@ -38,48 +45,6 @@ const TAIL_BYTES: u64 = 600;
 const OTHERS_RECENT: Duration = Duration::from_millis(40);
 /// Age of the last acknowledgement beyond which a path's rate no longer counts.
 const RATE_HOLDS: Duration = Duration::from_secs(1);
-
-/// The last report of a path's controller.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PathModel {
-    /// Number of the controller in its connection, in the order of creation.
-    pub slot: usize,
-    /// Estimated delivery rate; zero until measured.
-    pub rate_bytes_per_s: f64,
-    /// Rate that the scheduler expects of the path. In start-up it exceeds the estimate, which then
-    /// only shows how little was sent.
-    pub promised_bytes_per_s: f64,
-    pub rtt_min: Duration,
-    pub rtt_smoothed: Duration,
-    pub rtt_latest: Duration,
-    pub in_flight_bytes: u64,
-    pub window_bytes: u64,
-    /// The window or the pacer limited the path at its last acknowledgement.
-    pub busy: bool,
-    pub lost_share: f64,
-    /// When the youngest acknowledged packet was sent.
-    pub acked_sent_at: Option<Instant>,
-    /// The window follows Cubic because of cross-traffic.
-    pub competing: bool,
-    /// The path shares one window with other paths of the same bottleneck.
-    pub coupled: bool,
-}
-
-impl PathModel {
-    /// One-way delay of the last acknowledged packet, with all its causes.
-    fn trip_latest(&self) -> Duration {
-        self.rtt_latest.saturating_sub(self.rtt_min / 2)
-    }
-
-    /// Time of one packet on the link, at most a second; zero until the rate is measured.
-    fn packet_time(&self) -> Duration {
-        if self.rate_bytes_per_s <= 0.0 {
-            return Duration::ZERO;
-        }
-        let packet = PACKET_BYTES as f64;
-        Duration::from_secs_f64(packet / self.rate_bytes_per_s.max(packet))
-    }
-}
 
 #[derive(Debug)]
 struct Slot {
@@ -115,6 +80,9 @@ struct State {
     /// Slot of the last packet that took a turn, and when, to the precision of `now`.
     sent_last: Option<usize>,
     turn_at: Option<Instant>,
+    reserved: Option<Reservation>,
+    /// Writes of other copies. At most `WAITING_WRITES_MAX`.
+    awaits_reservation: Vec<Waker>,
     backlog: Backlog,
     /// A path with nothing in flight has sent since the last [`PathScheduler::poll_first_sent`].
     first_sent: bool,
@@ -341,6 +309,7 @@ impl PathScheduler {
         let now = state.now;
         state.backlog.sent(now, bytes);
         state.took_turn(slot, bytes);
+        state.ends_reservation(bytes);
         state.sent_packets += 1;
         if let Some(waker) = state.awaits_sent.take() {
             waker.wake();
@@ -421,7 +390,14 @@ impl PathScheduler {
             return Admission::ByWindow;
         };
         let permitted = state.is_permitted(slot);
-        if slot.permit || permitted && !slot.ranked.is_forbidden() {
+        let reserved = state.reserved().filter(|_| scheduled);
+        if slot.permit {
+            Admission::Unconditional
+        } else if reserved.is_some_and(|reserved| reserved != number)
+            || scheduled && state.resends_elsewhere(number, slot)
+        {
+            Admission::Deferred
+        } else if permitted && !slot.ranked.is_forbidden() {
             Admission::Unconditional
         } else if scheduled && !(state.ranks_admit(number) && state.admits(slot)) {
             Admission::Deferred

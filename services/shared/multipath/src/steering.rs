@@ -15,6 +15,7 @@
 //!
 //! Bounds: `INTERFACES_MAX` interfaces and `PATHS_MAX` open paths; events about more are ignored.
 
+mod copies;
 mod detour;
 mod dialogue;
 mod fastest;
@@ -37,6 +38,7 @@ use crate::agreement::KeepaliveTerms;
 use crate::liveness::{Liveness, PathState};
 use crate::path_scheduler::PathScheduler;
 use crate::steering_rules::PathSchedule;
+use copies::Copies;
 use detour::Detour;
 use fastest::{Brought, Fastest, Living};
 use release::Closing;
@@ -165,6 +167,7 @@ pub struct Steering {
     closing: Closing,
     /// A small flow stays on the fastest active path.
     gathers: bool,
+    copies: Copies,
     /// Time of the last `poll`; everything due before was done or waits for an event.
     polled_at: Option<Instant>,
     activity: Activity,
@@ -189,6 +192,7 @@ impl Steering {
             replaced_at: None,
             closing: Closing::default(),
             gathers: true,
+            copies: Copies::default(),
             polled_at: None,
             activity: Activity::default(),
             spread_at: None,
@@ -272,7 +276,7 @@ impl Steering {
             }
             Event::Keepalive(_) => {}
             Event::Scheduled { path, schedule } => self.on_schedule(path, schedule),
-            Event::Spread { gathers, copies } => self.on_spread(gathers, copies),
+            Event::Spread { gathers, copies } => self.on_spread(now, gathers, copies),
             Event::Slot { path, slot } => {
                 if let Some(entry) = self.paths.get_mut(&path) {
                     entry.ranked_slot = Some(slot);

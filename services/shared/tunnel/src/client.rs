@@ -29,6 +29,7 @@ use crate::{
     },
     http::{
         codes::NO_ERROR,
+        copy_number::CopyNumber,
         request::{self, Urgency},
         transport::Transport,
     },
@@ -141,6 +142,25 @@ impl Tunnel {
         urgency: Urgency,
     ) -> Result<TunnelStream, OpenError> {
         self.open_stream(authority, urgency, false).await
+    }
+
+    /// The same for copies of the messages of other streams, which keep to different paths.
+    pub async fn open_copied_tcp(
+        &self,
+        authority: &Authority,
+        urgency: Urgency,
+        copy: CopyNumber,
+    ) -> Result<TunnelStream, OpenError> {
+        self.open(authority, |session| {
+            let copy = copy.clone();
+            async move {
+                let ask = || opening::tcp(&session, authority, urgency, false);
+                let (stream, _) = opening::insist(&session, authority, ask).await?;
+                stream.set_copy(copy);
+                Ok(TunnelStream::plain(stream))
+            }
+        })
+        .await
     }
 
     /// Exchanges UDP datagrams with `authority` through the proxy, and waits for a session if there

@@ -2,6 +2,7 @@
 
 pub(crate) mod carrier;
 pub(crate) mod codes;
+pub(crate) mod copy_number;
 pub(crate) mod exchange;
 pub(crate) mod h2_over_tcp;
 pub(crate) mod h3_over_noq;

@@ -53,6 +53,7 @@ pub use client::{
     setup::{TunnelConfig, TunnelEvent},
 };
 pub use http::{
+    copy_number::CopyNumber,
     request::Urgency,
     transport::{ALPN, Transport},
 };

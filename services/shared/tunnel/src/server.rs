@@ -343,7 +343,7 @@ impl Accepting {
             .and_then(|path| path.remote_address().ok())
             .map(multipath::unmapped)
             .unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
-        let over_noq = h3_over_noq::Connection::new(connection.clone());
+        let over_noq = h3_over_noq::Connection::new(connection.clone(), path_scheduler.clone());
         let handles = over_noq.send_handles();
         let http = h3::server::builder()
             .send_grease(false)

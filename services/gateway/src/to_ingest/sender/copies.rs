@@ -18,12 +18,37 @@ pub(super) struct Copier {
     pub(super) copied: u64,
     /// Start of the copy that is being sent.
     pub(super) from: u64,
+    /// It is from before a takeover, and is replaced by the next link that comes up.
+    pub(super) old: bool,
 }
 
 impl Sender {
     pub(super) fn copier_of(&self, generation: Generation) -> Option<usize> {
         let mut copiers = self.copiers.iter();
         copiers.position(|copier| copier.generation == generation)
+    }
+
+    /// Whether no link for copies is missing, and none is old.
+    pub(super) fn has_copiers(&self) -> bool {
+        let fresh = self.copiers.iter().filter(|copier| !copier.old);
+        fresh.count() >= self.limits.copies
+    }
+
+    /// The link is up, and takes the place and the number of an old one if there is any.
+    pub(super) fn add_copier(&mut self, generation: Generation) {
+        let copier = Copier {
+            generation,
+            copied: self.acknowledged,
+            from: self.acknowledged,
+            old: false,
+        };
+        match self.copiers.iter_mut().find(|copier| copier.old) {
+            Some(old) => {
+                let old = std::mem::replace(old, copier);
+                self.closing.push_back(old.generation);
+            }
+            None => self.copiers.push(copier),
+        }
     }
 
     pub(super) fn poll_copy(&mut self, now: Instant) -> Option<Command> {
@@ -33,6 +58,7 @@ impl Sender {
         self.sending = true;
         Some(Command::Copy {
             generation: copier.generation,
+            number: u8::try_from(index + 1).unwrap_or(u8::MAX),
             from: copier.from,
             until: self.next,
         })

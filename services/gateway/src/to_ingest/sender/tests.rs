@@ -360,6 +360,17 @@ fn a_lost_link_is_retried_with_growing_pauses_until_data_flows() {
     assert!(pauses.last() > Some(&Duration::from_secs(1)));
 }
 
+impl Bench {
+    /// One of these links acknowledges what it has, up to the position.
+    fn answer(&mut self, reached: &std::collections::BTreeMap<u64, u64>, skip: u64, held: u64) {
+        let link = reached.iter().cycle().take(reached.len() * 8);
+        if let Some((link, end)) = link.into_iter().nth(skip as usize) {
+            let answered = Event::Answered(*link, held.min(*end));
+            self.sender.on_event(self.now, answered);
+        }
+    }
+}
+
 /// The end of the longest run without a hole, which ingest acknowledges.
 fn longest_run(seed: u64, delivered: &[(u64, u64)]) -> u64 {
     let mut held = 0;
@@ -383,7 +394,7 @@ fn any_mix_of_events_sends_everything_in_the_end() {
             (state >> 33) % bound
         };
         let limits = Limits {
-            copies: (seed % 3) as usize,
+            copies: (seed % 4) as usize,
             redundant: seed % 2 == 1,
             ..LIMITS
         };
@@ -418,6 +429,7 @@ fn any_mix_of_events_sends_everything_in_the_end() {
                     }
                     Command::Copy {
                         generation,
+                        number: _,
                         from,
                         until,
                     } => {
@@ -435,7 +447,7 @@ fn any_mix_of_events_sends_everything_in_the_end() {
             if calm && bench.sender.is_idle() && bench.sender.durable == durable {
                 break;
             }
-            match random(if calm { 3 } else { 6 }) {
+            match random(if calm { 3 } else { 7 }) {
                 0 => {
                     if !calm {
                         durable += random(10);
@@ -444,6 +456,7 @@ fn any_mix_of_events_sends_everything_in_the_end() {
                 }
                 1 => {
                     let held = longest_run(seed, &delivered);
+                    bench.answer(&reached, random(8), held);
                     bench.sender.on_event(bench.now, Event::Acknowledged(held));
                 }
                 2 => {
@@ -453,6 +466,7 @@ fn any_mix_of_events_sends_everything_in_the_end() {
                     }
                 }
                 3 => bench.sender.on_event(bench.now, Event::PathDown),
+                5 => bench.sender.on_event(bench.now, Event::PathSilent),
                 4 => {
                     if let Some(generation) = current.take() {
                         bench

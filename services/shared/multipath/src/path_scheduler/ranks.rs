@@ -14,8 +14,10 @@ const LEAD_BYTES: f64 = 45_000.0;
 const UNKNOWN_WINDOW_BYTES: u64 = 64 * 1_200;
 /// After this pause the next packet is the first of a message, and goes by the quickest path.
 const TURN_ENDS_AFTER: Duration = Duration::from_millis(20);
+/// Delay of an acknowledgement beyond its round trip, with the peer's and our pauses.
+const ACKNOWLEDGED_AFTER: Duration = Duration::from_millis(35);
 /// Packets below are pings and acknowledgements, which take no turn.
-const TURN_BYTES_MIN: u64 = 200;
+pub(super) const TURN_BYTES_MIN: u64 = 200;
 
 /// The schedule of a slot, and what was sent by it.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +50,14 @@ impl Ranked {
     pub(super) fn is_forbidden(&self) -> bool {
         self.schedule.rank.is_none()
     }
+
+    pub(super) fn schedule(&self) -> PathSchedule {
+        self.schedule
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.alive
+    }
 }
 
 impl Slot {
@@ -60,6 +70,14 @@ impl Slot {
 
     fn is_full(&self) -> bool {
         self.model.in_flight_bytes + PACKET_BYTES > self.window_bytes()
+    }
+
+    /// A path without a measured round trip is the slowest.
+    pub(super) fn round_trip(&self) -> Duration {
+        match self.model.rtt_smoothed {
+            Duration::ZERO => Duration::MAX,
+            rtt => rtt,
+        }
     }
 }
 
@@ -75,7 +93,7 @@ impl State {
     }
 
     /// Whether a packet would stay with this path if it were asked.
-    fn has_room(&self, slot: &Slot) -> bool {
+    pub(super) fn has_room(&self, slot: &Slot) -> bool {
         !slot.is_full() && self.admits(slot)
     }
 
@@ -118,7 +136,7 @@ impl State {
     /// otherwise give every other message to the slow path first.
     fn is_in_turn(&self, own: usize, slot: &Slot) -> bool {
         let takes_turns = self.alternates && slot.ranked.schedule.weight.is_none();
-        if !takes_turns {
+        if !takes_turns || self.reserved() == Some(own) {
             return true;
         }
         let active = |other: &&Slot| other.ranked.schedule.rank == Some(Rank::Active);
@@ -130,8 +148,26 @@ impl State {
         let goes_on = ends_at.zip(self.now).is_some_and(|(ends, now)| now < ends);
         match goes_on {
             true => self.sent_last != Some(own) || others.next().is_none(),
-            false => !others.any(|other| is_quicker(other, slot)),
+            false => !others.any(|other| other.round_trip() < slot.round_trip()),
         }
+    }
+
+    /// While packets change their path, lost data takes no path whose acknowledgements are overdue,
+    /// if there is a better one.
+    pub(super) fn resends_elsewhere(&self, own: usize, slot: &Slot) -> bool {
+        let takes_turns = self.alternates && slot.ranked.schedule.weight.is_none();
+        let active = |other: &&Slot| other.ranked.schedule.rank == Some(Rank::Active);
+        let mut others = self.ranked_others(own).filter(active);
+        takes_turns
+            && self.to_resend_bytes > 0
+            && self.is_overdue(slot)
+            && others.any(|other| self.has_room(other) && !self.is_overdue(other))
+    }
+
+    fn is_overdue(&self, slot: &Slot) -> bool {
+        let after = slot.model.rtt_smoothed + ACKNOWLEDGED_AFTER;
+        let at = slot.waits_since.and_then(|since| since.checked_add(after));
+        at.zip(self.now).is_some_and(|(at, now)| now >= at)
     }
 
     /// Notes whose turn it was.
@@ -141,15 +177,6 @@ impl State {
             self.turn_at = self.now;
         }
     }
-}
-
-/// A path without a measured round trip is the slowest.
-fn is_quicker(slot: &Slot, than: &Slot) -> bool {
-    let rtt = |slot: &Slot| match slot.model.rtt_smoothed {
-        Duration::ZERO => Duration::MAX,
-        rtt => rtt,
-    };
-    rtt(slot) < rtt(than)
 }
 
 impl PathScheduler {
@@ -184,7 +211,7 @@ impl PathScheduler {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
     use std::time::Instant;
@@ -193,10 +220,10 @@ mod tests {
     use crate::coupling::Coupling;
     use crate::path_scheduler::{Admission, PathModel};
 
-    const WINDOW: u64 = 60_000;
+    pub(crate) const WINDOW: u64 = 60_000;
 
     /// Each path with a window of 60 kB and this schedule.
-    fn scheduler(schedules: &[PathSchedule]) -> Arc<PathScheduler> {
+    pub(crate) fn scheduler(schedules: &[PathSchedule]) -> Arc<PathScheduler> {
         let scheduler = PathScheduler::new();
         let now = Instant::now();
         for schedule in schedules {
@@ -213,7 +240,7 @@ mod tests {
         scheduler
     }
 
-    fn at(place: u8, rank: Rank) -> PathSchedule {
+    pub(crate) fn at(place: u8, rank: Rank) -> PathSchedule {
         PathSchedule {
             place,
             rank: Some(rank),
@@ -299,6 +326,30 @@ mod tests {
         scheduler.sent(1, 1_200, WINDOW);
         scheduler.sent(0, 1_200, 1_200);
         assert!(admits(&scheduler, 0), "the other one is full");
+    }
+
+    #[test]
+    fn lost_data_avoids_a_path_whose_acknowledgements_are_overdue() {
+        let scheduler = scheduler(&[at(0, Rank::Active), at(0, Rank::Active)]);
+        scheduler.set_alternates(true);
+        let start = Instant::now();
+        scheduler.tick(start);
+        scheduler.sent(0, 500, 500);
+        scheduler.sent(1, 500, 500);
+        let later = start + Duration::from_millis(60);
+        let answered = PathModel {
+            in_flight_bytes: 0,
+            ..scheduler.models()[1]
+        };
+        scheduler.report(later, answered, false, Coupling::Off);
+        assert!(admits(&scheduler, 0), "its turn");
+        scheduler.lost(500);
+        assert!(!admits(&scheduler, 0) && admits(&scheduler, 1));
+        // The other one is no better.
+        scheduler.sent(1, 500, 500);
+        scheduler.lost(500);
+        scheduler.tick(later + Duration::from_millis(60));
+        assert!(admits(&scheduler, 0) && admits(&scheduler, 1));
     }
 
     #[test]

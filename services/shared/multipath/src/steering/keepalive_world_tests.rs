@@ -61,6 +61,8 @@ enum Arrival {
     Message(Message),
     /// The peer's status of a path.
     Status(PathId, PathStatus),
+    /// Whether the client's schedule has copies.
+    Copies(bool),
 }
 
 /// The role of the end in the agreement.
@@ -160,8 +162,13 @@ pub(super) struct Plan {
     pub(super) busy: fn(u64) -> bool,
     /// The data is a backlog, so every living path becomes Available.
     pub(super) bulk: bool,
+    /// Only the client has data, and little: 25 packets a second on each path.
+    pub(super) one_way: bool,
     pub(super) old: Option<usize>,
     pub(super) rest: Rest,
+    /// Seconds in which the schedule has copies. The client then sends two messages a second on
+    /// each path, and the server answers each.
+    pub(super) copies: fn(u64) -> bool,
 }
 
 impl Plan {
@@ -175,8 +182,10 @@ impl Plan {
             loss: 0,
             busy: |_| false,
             bulk: true,
+            one_way: false,
             old: None,
             rest: Rest::default(),
+            copies: |_| false,
         }
     }
 }
@@ -189,6 +198,7 @@ pub(super) struct World {
     ends: [End; 2],
     delays: [Duration; 2],
     flying: Vec<(Instant, usize, Arrival)>,
+    copies: bool,
 }
 
 impl World {
@@ -215,6 +225,7 @@ impl World {
             ],
             delays,
             flying: Vec::new(),
+            copies: false,
             plan,
         }
     }
@@ -235,20 +246,49 @@ impl World {
             }
             self.arrive();
             self.probe();
-            if (self.plan.busy)(passed.as_secs()) && passed.as_millis().is_multiple_of(10) {
-                for from in [CLIENT, SERVER] {
-                    for path in 0..2 {
-                        if self.ends[from].statuses[path] == PathStatus::Available {
-                            self.send(from, path);
-                        }
-                    }
-                }
+            let (gap_ms, ends) = match self.plan.one_way {
+                true => (40, &[CLIENT][..]),
+                false => (10, &[CLIENT, SERVER][..]),
+            };
+            if (self.plan.busy)(passed.as_secs()) && passed.as_millis().is_multiple_of(gap_ms) {
+                self.send_on_all(ends);
             }
+            self.copy(passed);
             for index in [CLIENT, SERVER] {
                 self.admission(index);
             }
         }
         self.ends
+    }
+
+    fn send_on_all(&mut self, ends: &[usize]) {
+        for from in ends {
+            for path in 0..2 {
+                if self.ends[*from].statuses[path] == PathStatus::Available {
+                    self.send(*from, path);
+                }
+            }
+        }
+    }
+
+    fn copy(&mut self, passed: Duration) {
+        let copies = (self.plan.copies)(passed.as_secs());
+        if self.copies != copies {
+            self.copies = copies;
+            self.spread(CLIENT, copies);
+            self.deliver(CLIENT, Arrival::Copies(copies));
+        }
+        if copies && passed.as_millis().is_multiple_of(500) {
+            self.send_on_all(&[CLIENT, SERVER]);
+        }
+    }
+
+    fn spread(&mut self, index: usize, copies: bool) {
+        let event = Event::Spread {
+            gathers: true,
+            copies: 1 + u8::from(copies),
+        };
+        self.ends[index].steering.on_event(self.now, event);
     }
 
     fn policy(&mut self, policy: Keepalive) {
@@ -258,7 +298,7 @@ impl World {
             Agreeing::Server(_) => {}
             Agreeing::Old => {
                 client.old.0 = policy.interval;
-                self.deliver(CLIENT, Message::Propose(policy));
+                self.deliver(CLIENT, Arrival::Message(Message::Propose(policy)));
             }
         }
         self.propose();
@@ -269,12 +309,12 @@ impl World {
             && let Some(proposal) = proposer.propose()
         {
             self.ends[CLIENT].apply_terms(self.now);
-            self.deliver(CLIENT, Message::Propose(proposal));
+            self.deliver(CLIENT, Arrival::Message(Message::Propose(proposal)));
         }
     }
 
     /// Messages arrive in order, and late after a loss.
-    fn deliver(&mut self, from: usize, message: Message) {
+    fn deliver(&mut self, from: usize, message: Arrival) {
         if self.now - self.start >= self.plan.mute {
             return;
         }
@@ -282,7 +322,7 @@ impl World {
         let at = self.now + self.delays[0] + self.random.ms(0, late);
         let at = at.max(self.ends[from].last_message_at);
         self.ends[from].last_message_at = at;
-        self.flying.push((at, 1 - from, Arrival::Message(message)));
+        self.flying.push((at, 1 - from, message));
     }
 
     fn fly(&mut self, to: usize, path: usize, arrival: Arrival) {
@@ -357,6 +397,7 @@ impl World {
                     end.scheduler.report(now, model, false, Coupling::Off);
                 }
                 Arrival::Message(message) => self.take(to, message),
+                Arrival::Copies(copies) => self.spread(to, copies),
                 Arrival::Status(path, status) => {
                     let event = Event::RemoteStatus { path, status };
                     self.ends[to].steering.on_event(now, event);
@@ -372,12 +413,12 @@ impl World {
             (Agreeing::Server(acceptor), Message::Propose(keepalive)) => {
                 let accepted = acceptor.on_propose(keepalive);
                 end.apply_terms(now);
-                self.deliver(to, Message::Accept(accepted));
+                self.deliver(to, Arrival::Message(Message::Accept(accepted)));
             }
             (Agreeing::Client(proposer), Message::Accept(keepalive)) => {
                 assert!(proposer.on_accept(keepalive));
                 end.apply_terms(now);
-                self.deliver(to, Message::Confirm(keepalive));
+                self.deliver(to, Arrival::Message(Message::Confirm(keepalive)));
                 self.propose();
             }
             (Agreeing::Server(acceptor), Message::Confirm(keepalive)) => {

@@ -24,7 +24,8 @@ impl Steering {
         }
     }
 
-    pub(super) fn on_spread(&mut self, gathers: bool, copies: u8) {
+    pub(super) fn on_spread(&mut self, now: Instant, gathers: bool, copies: u8) {
+        self.copies.change(now, copies > 1);
         // A copy must take another path than the packet that it copies.
         self.gathers = gathers && copies <= 1;
         self.scheduler.set_alternates(!self.gathers);

@@ -2,7 +2,9 @@
 //!
 //! Both ends ping every path densely while the connection is active: this end or the peer has a
 //! backlog, or data flows. The peer's backlog shows in its statuses: it then uses several paths.
-//! Dense pings last a while longer, so that the news of rest is with the peer before they end.
+//! Several paths are also used for copies (`copies`), which are no activity: each copy asks its
+//! path. Dense pings last a while longer, so that the news of rest is with the peer before they
+//! end.
 //! A path that was opened just now is pinged densely as well.
 //!
 //! At rest the client pings a path that nothing was sent on for [`REST_INTERVAL`], which keeps the
@@ -188,7 +190,15 @@ impl Steering {
     }
 
     fn note_activity(&mut self, now: Instant) {
-        let active = self.is_bulk(now) || self.peer_spreads() || self.is_flowing(now);
+        if self.copies_have_ended(now) {
+            // The peer may have rested until now, and what came meanwhile shows no dense pings.
+            for path in self.paths.values_mut() {
+                path.resting.dense_arrivals = 0;
+                path.resting.dense_from_birth = false;
+            }
+        }
+        let backlog = self.is_bulk(now) || self.peer_spreads() && !self.copies(now);
+        let active = backlog || self.copies_are_news(now) || self.is_flowing(now);
         if active {
             self.activity.last = Some(now);
             if self.activity.since.is_none() {
@@ -257,8 +267,7 @@ impl Steering {
         // because data flows. The only path carries all acknowledgements.
         let is_known = || {
             others.clone().count() < 2
-                || self.spreads(now)
-                || self.peer_spreads()
+                || !self.copies(now) && (self.spreads(now) || self.peer_spreads())
                 || self.is_flowing(now)
         };
         self.activity.since.is_some() && dense && is_known()
@@ -311,7 +320,7 @@ impl Steering {
         if path.any_slot().is_none() {
             return Some(path.liveness.heard_at() + SERVER_REST_INTERVAL * SERVER_PATIENCE);
         }
-        let overdue = overdue_at(path.resting.all_asked_at?, path.rtt);
+        let overdue = overdue_at(path.resting.all_asked_at?, self.answer_rtt(path));
         Some(match self.config.side {
             Side::Client => overdue,
             Side::Server => overdue + self.terms.judge_by.silence_max() * SERVER_PATIENCE,
@@ -328,10 +337,21 @@ impl Steering {
         rests.then_some(heard_at + REST_INTERVAL + REST_SLACK)
     }
 
+    /// The longest round trip of an answer. A peer that turned away from the path acknowledges over
+    /// another one.
+    fn answer_rtt(&self, path: &Path) -> Duration {
+        let others = self.paths.values().filter(|other| other.established);
+        let turned_away = path.resting.peer_turned_away;
+        let elsewhere = others.map(|other| other.rtt).max();
+        path.rtt
+            .max(elsewhere.filter(|_| turned_away).unwrap_or_default())
+    }
+
     /// When the acknowledgement of what is in flight is overdue.
     fn path_overdue_at(&self, path: &Path) -> Option<Instant> {
         let since = self.scheduler.waits_since(path.any_slot()?)?;
-        Some(overdue_at(since.max(path.liveness.heard_at()), path.rtt))
+        let since = since.max(path.liveness.heard_at());
+        Some(overdue_at(since, self.answer_rtt(path)))
     }
 
     /// The deadlines of an established path that is judged by answers.

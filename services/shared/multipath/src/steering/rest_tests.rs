@@ -69,6 +69,74 @@ fn a_path_at_rest_that_is_cut_is_closed_within_its_interval() {
     }
 }
 
+fn with_copies(seed: u64, length_s: u64) -> Plan {
+    let mut plan = at_rest(seed, length_s);
+    plan.rest.copies = true;
+    plan.copies = |second| second % 60 >= 20;
+    plan
+}
+
+#[test]
+fn copies_are_no_reason_for_dense_pings() {
+    for seed in 0..8 {
+        let ends = World::new(with_copies(seed, 600)).run();
+        for (index, end) in ends.iter().enumerate() {
+            assert_eq!(end.closed, [], "seed {seed}, {index}");
+            // The copies themselves, and dense pings for three seconds after each of 21 changes.
+            // Dense pings of 400 s would be 4,000 more.
+            for sent in end.sent {
+                assert!(
+                    (800..=1_700).contains(&sent),
+                    "seed {seed}, {index}: {sent}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn no_healthy_path_is_closed_while_copies_begin_and_end() {
+    for seed in 0..192 {
+        let mut plan = with_copies(seed, 300);
+        plan.bulk = seed % 4 < 2;
+        plan.one_way = seed % 8 < 4;
+        plan.policies = policies(seed, 300);
+        plan.busy = match seed % 3 {
+            0 => |_| false,
+            1 => |second| second % 37 < 2,
+            _ => |second| second % 61 < 23,
+        };
+        plan.copies = match seed % 5 {
+            0 => |second| second % 7 < 2,
+            1 => |second| second % 29 < 27,
+            _ => plan.copies,
+        };
+        plan.loss = seed % 2;
+        let ends = World::new(plan).run();
+        assert_eq!(ends[CLIENT].closed, [], "seed {seed}");
+        assert_eq!(ends[SERVER].closed, [], "seed {seed}");
+    }
+}
+
+/// Each copy asks its path: the next one after the cut has no answer, and then four questions.
+#[test]
+fn a_path_that_is_cut_while_copies_are_sent_is_closed_within_two_seconds() {
+    for seed in 0..16 {
+        let mut plan = with_copies(seed, 60);
+        plan.cut = MS * 30_000 + MS * 1_500 * seed as u32;
+        let cut = plan.cut;
+        let [client, _] = World::new(plan).run();
+        let [(at, 1)] = client.closed[..] else {
+            panic!("seed {seed}: {:?}", client.closed);
+        };
+        assert!(
+            at > cut && at - cut <= MS * 2_000,
+            "seed {seed}: {:?}",
+            at - cut
+        );
+    }
+}
+
 /// The paths that a server closes within a minute whose client sends on one path only, and nothing
 /// on the other.
 fn closed_by_a_server(rest: Rest) -> Vec<PathId> {

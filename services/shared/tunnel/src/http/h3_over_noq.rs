@@ -9,7 +9,10 @@ pub(crate) mod protocol;
 mod receiving;
 mod sending;
 
-use std::task::{Context, Poll, ready};
+use std::{
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use bytes::Bytes;
 use futures::{
@@ -20,6 +23,7 @@ use h3::{
     error::Code,
     quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf},
 };
+use multipath::PathScheduler;
 
 use conversions::{connection_error, on_stream, varint};
 use protocol::Arriving;
@@ -37,7 +41,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(connection: noq::Connection) -> Self {
+    pub fn new(connection: noq::Connection, path_scheduler: Arc<PathScheduler>) -> Self {
+        let handles = SendHandles::new(connection.clone(), path_scheduler);
         let bidi = stream::unfold(connection.clone(), |connection| async {
             Some((connection.accept_bi().await, connection))
         });
@@ -47,7 +52,7 @@ impl Connection {
         Self {
             incoming_bidi: bidi.boxed(),
             incoming_uni: uni.boxed(),
-            opener: Opener::new(connection.clone(), SendHandles::new(connection)),
+            opener: Opener::new(connection, handles),
         }
     }
 

@@ -26,7 +26,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::wire_error::{Broken, WireError};
 pub(crate) use self::{h2::H2Wire, h3::H3Wire};
-use crate::carried::pieces::{Parcel, Sink};
+use crate::{
+    carried::pieces::{Parcel, Sink},
+    http::copy_number::CopyNumber,
+};
 
 /// Largest payload of one DATA frame, and so the largest number of bytes that a stream holds back.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
@@ -281,6 +284,13 @@ impl ConnectStream {
     /// Whether the peer has announced HTTP Datagrams as frames of QUIC.
     pub(crate) fn peer_takes_datagrams(&self) -> bool {
         self.wire.peer_takes_datagrams()
+    }
+
+    /// The stream carries copies with this number. Over TCP the kernel chooses the paths.
+    pub(crate) fn set_copy(&self, copy: CopyNumber) {
+        if let Wire::H3(wire) = &self.wire {
+            wire.set_copy(copy);
+        }
     }
 
     /// The stream id in datagrams.

@@ -6,6 +6,7 @@ const ANSWERS: HeaderName = HeaderName::from_static("braid-keepalive");
 const ANSWERS_VALUE: HeaderValue = HeaderValue::from_static("v=1");
 const SCHEDULES: HeaderName = HeaderName::from_static("braid-schedule");
 const RESTS: HeaderName = HeaderName::from_static("braid-rest");
+const COPIES: HeaderName = HeaderName::from_static("braid-copies");
 
 /// The header of the proxy's answer.
 pub(crate) fn welcome() -> HeaderMap {
@@ -13,18 +14,24 @@ pub(crate) fn welcome() -> HeaderMap {
         (ANSWERS, ANSWERS_VALUE),
         (SCHEDULES, ANSWERS_VALUE),
         (RESTS, ANSWERS_VALUE),
+        (COPIES, ANSWERS_VALUE),
     ])
 }
 
 /// The header of the client's request.
 pub(crate) fn says_that_it_rests(headers: &mut HeaderMap) {
     headers.insert(RESTS, ANSWERS_VALUE);
+    headers.insert(COPIES, ANSWERS_VALUE);
 }
 
 /// The agreement about rest, once this end has read the other's headers.
 pub(crate) fn rest(headers: &HeaderMap) -> Rest {
     if headers.get(RESTS) == Some(&ANSWERS_VALUE) {
-        Rest::AGREED
+        let copies = headers.get(COPIES) == Some(&ANSWERS_VALUE);
+        Rest {
+            copies,
+            ..Rest::AGREED
+        }
     } else {
         Rest::default()
     }

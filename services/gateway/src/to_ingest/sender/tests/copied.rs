@@ -7,6 +7,7 @@ fn what_has_no_answer_a_moment_later_is_copied_once() {
     let mut bench = Bench::with_copies(0);
     let copy = |from, until| Command::Copy {
         generation: 3,
+        number: 1,
         from,
         until,
     };
@@ -59,6 +60,7 @@ fn the_link_of_copies_goes_with_the_path() {
     // When it is lost alone, or takes no more, the others go on.
     let copy = |generation| Command::Copy {
         generation,
+        number: 1,
         from: 0,
         until: 1,
     };

@@ -64,7 +64,7 @@ impl Dialler {
         let path_scheduler = PathScheduler::new();
         let connection = self.connect(setup, proxy, path_scheduler.clone()).await?;
         let winner = setup.race.winner();
-        let over_noq = h3_over_noq::Connection::new(connection.clone());
+        let over_noq = h3_over_noq::Connection::new(connection.clone(), path_scheduler.clone());
         let handles = over_noq.send_handles();
         let (driver, requests) = h3::client::builder()
             .send_grease(false)
@@ -79,6 +79,7 @@ impl Dialler {
             tolerates: true,
             rests: false,
             foreign: false,
+            copies: false,
         });
         let (terms_to, terms) = watch::channel(first_terms);
         let session = Arc::new(Session {

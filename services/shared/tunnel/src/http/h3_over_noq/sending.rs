@@ -14,12 +14,13 @@
 use std::{
     collections::HashMap,
     future::Future,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
+    time::Instant,
 };
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -27,13 +28,16 @@ use h3::{
     error::Code,
     quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf},
 };
+use multipath::{PathScheduler, RESERVED_MAX};
 use parking_lot::Mutex;
+use tokio::time::{Sleep, sleep};
 
 use super::{
     conversions::{on_stream, stream_id, varint, write_error},
     protocol,
 };
 use crate::http::{
+    copy_number::CopyNumber,
     request::Urgency,
     transport::{SEND_BEYOND_BYTES, SEND_WINDOW_BYTES},
     varint as variable,
@@ -52,6 +56,7 @@ const FRAME_HEADER_BYTES_MAX: usize = 9;
 /// more.
 struct SendWindow {
     connection: noq::Connection,
+    path_scheduler: Arc<PathScheduler>,
     raised: Mutex<()>,
     /// Bytes that its streams hold for lack of room.
     refused_bytes: AtomicUsize,
@@ -81,11 +86,12 @@ pub struct SendHandles {
 }
 
 impl SendHandles {
-    pub(super) fn new(connection: noq::Connection) -> Self {
+    pub(super) fn new(connection: noq::Connection, path_scheduler: Arc<PathScheduler>) -> Self {
         Self {
             handles: Arc::default(),
             window: Arc::new(SendWindow {
                 connection,
+                path_scheduler,
                 raised: Mutex::new(()),
                 refused_bytes: AtomicUsize::new(0),
                 written_bytes: AtomicU64::new(0),
@@ -125,6 +131,8 @@ impl SendHandles {
                 beyond_bytes: SEND_BEYOND_BYTES,
                 data_beyond_bytes: 0,
                 data_priority: None,
+                copy: None,
+                asks_again: None,
             }),
             window: self.window.clone(),
         });
@@ -149,11 +157,32 @@ struct Sending {
     data_beyond_bytes: u64,
     /// The priority of data where headers are more urgent; set by the first DATA frame.
     data_priority: Option<i32>,
+    copy: Option<CopyNumber>,
+    /// Another copy is being sent. When to ask for the next packet again.
+    asks_again: Option<Pin<Box<Sleep>>>,
 }
 
 impl Sending {
     fn pending_bytes(&self) -> usize {
         self.pending.iter().map(Bytes::len).sum()
+    }
+
+    /// Ready once the next packet may carry this stream. Returns whether it is reserved.
+    fn poll_reserve(&mut self, cx: &mut Context<'_>, scheduler: &PathScheduler) -> Poll<bool> {
+        let Some(copy) = self.copy.as_ref().map(CopyNumber::get) else {
+            return Poll::Ready(false);
+        };
+        let bytes = self.pending_bytes();
+        while scheduler
+            .poll_reserve(cx, Instant::now(), copy, bytes)
+            .is_pending()
+        {
+            let sleep = || Box::pin(sleep(RESERVED_MAX));
+            ready!(self.asks_again.get_or_insert_with(sleep).as_mut().poll(cx));
+            self.asks_again = None;
+        }
+        self.asks_again = None;
+        Poll::Ready(true)
     }
 }
 
@@ -196,6 +225,10 @@ impl SendHandle {
     ) -> Poll<Result<(), noq::WriteError>> {
         loop {
             let before = sending.pending_bytes();
+            let reserved = match before {
+                0 => false,
+                _ => ready!(sending.poll_reserve(cx, &self.window.path_scheduler)),
+            };
             let mut rest = match &mut sending.pending {
                 [header, payload] if header.is_empty() && payload.is_empty() => {
                     return Poll::Ready(Ok(()));
@@ -214,6 +247,9 @@ impl SendHandle {
             self.window
                 .written_bytes
                 .fetch_add(taken, Ordering::Relaxed);
+            if reserved && taken == 0 {
+                self.window.path_scheduler.cancel_reservation();
+            }
             ready!(written)?;
         }
     }
@@ -251,6 +287,11 @@ impl SendHandle {
         } else {
             sending.data_priority = Some(priority);
         }
+    }
+
+    /// The stream carries copies with this number.
+    pub fn set_copy(&self, copy: CopyNumber) {
+        self.sending.lock().copy = Some(copy);
     }
 
     /// Ends the stream as broken and not as complete.

@@ -15,7 +15,10 @@ use h3::{
 };
 
 use super::wire_error::{Broken, WireError};
-use crate::http::h3_over_noq::{BidiStream, RecvStream, SendHandle, SendStream};
+use crate::http::{
+    copy_number::CopyNumber,
+    h3_over_noq::{BidiStream, RecvStream, SendHandle, SendStream},
+};
 
 enum Sender {
     Client(h3::client::RequestStream<SendStream, Bytes>),
@@ -89,6 +92,10 @@ impl H3Wire {
             Sender::Server(sender) => pin!(sender.finish()).poll(cx),
         };
         finished.map_err(WireError::from)
+    }
+
+    pub(super) fn set_copy(&self, copy: CopyNumber) {
+        self.handle.set_copy(copy);
     }
 
     pub(super) fn id(&self) -> StreamId {
