@@ -7,7 +7,10 @@
 
 use std::{
     io,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -43,7 +46,13 @@ pub struct Follower {
     turn: Arc<Semaphore>,
     answers: mpsc::Sender<FollowRulesResponse>,
     following: Following,
+    kept: KeptRules,
 }
+
+/// Digest of the rules that are in force and on disk; 0 for none since the start. Clones are the
+/// same.
+#[derive(Clone, Debug, Default)]
+pub struct KeptRules(Arc<AtomicU64>);
 
 impl Follower {
     pub fn new() -> (Follower, mpsc::Receiver<FollowRulesResponse>) {
@@ -53,12 +62,17 @@ impl Follower {
             turn,
             answers,
             following: Following::default(),
+            kept: KeptRules::default(),
         };
         (follower, taken)
     }
 
     pub fn following(&self) -> Following {
         self.following.clone()
+    }
+
+    pub fn kept(&self) -> KeptRules {
+        self.kept.clone()
     }
 
     /// Follows over this link, once no other link does, until the link is lost or the receiver
@@ -70,10 +84,11 @@ impl Follower {
         let mut backoff = Backoff::for_reconnect();
         // Also when the link, and with it this future, is dropped.
         let _off = Off(&self.following);
-        let request = FollowRulesRequest {
-            takes_high_alerts: true,
-        };
         loop {
+            let request = FollowRulesRequest {
+                takes_high_alerts: true,
+                known_digest: self.kept.0.load(Ordering::Relaxed),
+            };
             let status = match link.follow_rules(request).await {
                 Ok(answers) => {
                     let mut answers = answers.into_inner();
@@ -161,7 +176,7 @@ impl<D: Disk> RulesFile<D> {
 pub async fn keep<D: Disk, B: Disk>(
     mut answers: mpsc::Receiver<FollowRulesResponse>,
     mut in_force: RulesInForce,
-    file: RulesFile<B>,
+    (file, kept): (RulesFile<B>, KeptRules),
     intake: Arc<Intake<D>>,
     alarms: Alarms,
     warning: WarningHandle,
@@ -174,6 +189,7 @@ pub async fn keep<D: Disk, B: Disk>(
         if answer.only_high_alerts {
             continue;
         }
+        let digest = answer.digest;
         let (next, refused) = in_force.take(answer);
         metrics::counter!("braid_gateway_rules_refused_total").increment(refused.len() as u64);
         for refused in &refused {
@@ -181,12 +197,16 @@ pub async fn keep<D: Disk, B: Disk>(
         }
         warning.set(warning_of(&refused));
         if next == in_force && is_kept {
+            kept.0.store(digest, Ordering::Relaxed);
             continue;
         }
         let (to, of) = (file.clone(), next.clone());
         let stored = tokio::task::spawn_blocking(move || to.store(&of)).await;
         let stored = stored.map_err(io::Error::other).flatten();
         is_kept = stored.is_ok();
+        // What is not on disk must come again.
+        let known = if is_kept { digest } else { 0 };
+        kept.0.store(known, Ordering::Relaxed);
         if let Err(error) = stored {
             // The rules are in force all the same: the next start may use older rules, but this run
             // must not.

@@ -91,7 +91,7 @@ pub(crate) async fn with_sensors(
         .open(move || counted.0.waiting() + counted.1.waiting());
 
     let (follower, answers) = Follower::new();
-    let following = follower.following();
+    let (following, kept) = (follower.following(), follower.kept());
     let core = Arc::new(CoreClock::default());
     let urgent = Arc::<Notify>::default();
     let couriers = Couriers {
@@ -123,7 +123,7 @@ pub(crate) async fn with_sensors(
     tasks.spawn(from_ingest::keep(
         answers,
         in_force,
-        file,
+        (file, kept),
         Arc::clone(&intake),
         surroundings.alarms,
         rules,

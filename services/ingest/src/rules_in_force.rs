@@ -9,6 +9,8 @@ use contracts::{
     alerts::Document,
     vitals::{DeviceInterval, FollowRulesResponse, PatientRules, RulesDocument},
 };
+use prost::Message;
+use sha2::{Digest, Sha256};
 use store::{Assignment, Spo2Scale};
 use vitals::TeamGroups;
 
@@ -122,7 +124,15 @@ pub(crate) fn answer(
     if bytes > ANSWER_BYTES_MAX {
         return Err(TooLarge(bytes));
     }
+    answer.digest = digest(&answer);
     Ok(answer)
+}
+
+/// Never 0, which means none.
+fn digest(answer: &FollowRulesResponse) -> u64 {
+    let hash = Sha256::digest(answer.encode_to_vec());
+    let number = hash.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+    number.unwrap_or_default().max(1)
 }
 
 #[cfg(test)]

@@ -115,6 +115,8 @@ struct Follower {
     high_alerts: Arc<HighAlerts>,
     /// The gateway reads answers that hold nothing but alerts.
     takes_high_alerts: bool,
+    /// The rules that the gateway has; 0 for none.
+    known_digest: u64,
     refresh: Duration,
 }
 
@@ -131,6 +133,7 @@ impl Followers {
             rules: self.rules.clone(),
             high_alerts: Arc::clone(&self.high_alerts),
             takes_high_alerts: request.get_ref().takes_high_alerts,
+            known_digest: request.get_ref().known_digest,
             refresh: self.refresh,
         };
         let shutdown = self.shutdown.clone();
@@ -167,7 +170,8 @@ impl Follower {
         let mut changes = self.register.changes();
         let mut alerts_changed = self.high_alerts.changes();
         let mut worn = None;
-        let mut told = Told::default();
+        let known = self.known_digest;
+        let mut told = Told::of_gateway(known * u64::from(self.takes_high_alerts));
         loop {
             let woken = tokio::select! {
                 changed = rules.changed() => changed.map(|()| Woken::Rules),
@@ -246,11 +250,21 @@ enum Woken {
 /// The last answers to the gateway.
 #[derive(Debug, Default)]
 struct Told {
-    rules: Option<FollowRulesResponse>,
+    /// Digest of the rules that the gateway has; 0 for none.
+    rules: u64,
     alerts: Option<Alerts>,
+    /// It has had an answer, so it knows that its rules are followed.
+    answered: bool,
 }
 
 impl Told {
+    fn of_gateway(known: u64) -> Self {
+        Self {
+            rules: known,
+            ..Self::default()
+        }
+    }
+
     /// The next answer. A change of alerts alone leaves the rules out, which are thousands of
     /// bytes.
     fn news(
@@ -258,17 +272,21 @@ impl Told {
         rules: Option<FollowRulesResponse>,
         alerts: Option<Alerts>,
     ) -> Option<FollowRulesResponse> {
-        let rules = rules.filter(|rules| self.rules.as_ref() != Some(rules));
+        let rules = rules.filter(|rules| self.rules != rules.digest);
         let alerts = alerts.filter(|alerts| self.alerts.as_ref() != Some(alerts));
         if alerts.is_some() {
             self.alerts.clone_from(&alerts);
         }
         let is_of_alerts = rules.is_none();
         let answer = match rules {
-            Some(rules) => self.rules.insert(rules).clone(),
-            None if alerts.is_none() => return None,
+            Some(rules) => {
+                self.rules = rules.digest;
+                rules
+            }
+            None if alerts.is_none() && self.answered => return None,
             None => FollowRulesResponse::default(),
         };
+        self.answered = true;
         Some(FollowRulesResponse {
             only_high_alerts: is_of_alerts,
             high_alerts: alerts,

@@ -278,6 +278,7 @@ async fn a_gateway_learns_which_high_alerts_of_its_patients_are_acknowledged() {
     let running = world.start().await;
     let takes = FollowRulesRequest {
         takes_high_alerts: true,
+        ..FollowRulesRequest::default()
     };
     let mut answers = follow_with(&world, &running, gateway("gw"), takes)
         .await
@@ -289,6 +290,20 @@ async fn a_gateway_learns_which_high_alerts_of_its_patients_are_acknowledged() {
     let mut of_older = follow(&world, &running, gateway("gw")).await.unwrap();
     let first = next(&mut of_older).await.unwrap();
     assert_eq!((first.patients.len(), &first.high_alerts), (4, &None));
+
+    // A gateway that has the rules gets an answer without them, and one with other rules all.
+    for (known_digest, patients) in [(first.digest, 0), (first.digest ^ 1, 4)] {
+        let knows = FollowRulesRequest {
+            known_digest,
+            ..takes
+        };
+        let mut answers = follow_with(&world, &running, gateway("gw"), knows)
+            .await
+            .unwrap();
+        let answer = next(&mut answers).await.unwrap();
+        assert_eq!(answer.patients.len(), patients);
+        assert_eq!(answer.only_high_alerts, patients == 0);
+    }
 
     let mut rules = 0;
     let mut alerts = async || loop {
