@@ -7,16 +7,14 @@
 
 use std::{
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use contracts::vitals::{
     FollowRulesRequest, FollowRulesResponse, ingest_service_client::IngestServiceClient,
 };
+use parking_lot::Mutex;
 use prost::Message;
 use service_kit::{Backoff, Warning, WarningHandle};
 use tokio::sync::{Semaphore, mpsc};
@@ -49,10 +47,36 @@ pub struct Follower {
     kept: KeptRules,
 }
 
-/// Digest of the rules that are in force and on disk; 0 for none since the start. Clones are the
-/// same.
+/// The core's rules that are in force and on disk. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct KeptRules(Arc<AtomicU64>);
+pub struct KeptRules(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// 0 for none since the start.
+    digest: u64,
+    /// Answers that are not taken yet.
+    pending: usize,
+}
+
+impl KeptRules {
+    /// Digest of the rules, or 0 while others are on their way.
+    fn known(&self) -> u64 {
+        let kept = self.0.lock();
+        if kept.pending == 0 { kept.digest } else { 0 }
+    }
+
+    fn on_answer(&self) {
+        self.0.lock().pending += 1;
+    }
+
+    /// An answer was taken. The digest changes unless it held alerts only.
+    fn on_taken(&self, digest: Option<u64>) {
+        let mut kept = self.0.lock();
+        kept.pending = kept.pending.saturating_sub(1);
+        kept.digest = digest.unwrap_or(kept.digest);
+    }
+}
 
 impl Follower {
     pub fn new() -> (Follower, mpsc::Receiver<FollowRulesResponse>) {
@@ -87,7 +111,7 @@ impl Follower {
         loop {
             let request = FollowRulesRequest {
                 takes_high_alerts: true,
-                known_digest: self.kept.0.load(Ordering::Relaxed),
+                known_digest: self.kept.known(),
             };
             let status = match link.follow_rules(request).await {
                 Ok(answers) => {
@@ -96,9 +120,11 @@ impl Follower {
                         match answers.message().await {
                             Ok(Some(answer)) => {
                                 backoff.reset();
-                                if self.answers.send(answer).await.is_err() {
+                                let Ok(place) = self.answers.reserve().await else {
                                     return;
-                                }
+                                };
+                                self.kept.on_answer();
+                                place.send(answer);
                                 self.following.set(true);
                             }
                             Ok(None) => break Status::unavailable("ingest ended the stream"),
@@ -187,6 +213,7 @@ pub async fn keep<D: Disk, B: Disk>(
             alarms.on_core(alerts, Instant::now());
         }
         if answer.only_high_alerts {
+            kept.on_taken(None);
             continue;
         }
         let digest = answer.digest;
@@ -197,16 +224,13 @@ pub async fn keep<D: Disk, B: Disk>(
         }
         warning.set(warning_of(&refused));
         if next == in_force && is_kept {
-            kept.0.store(digest, Ordering::Relaxed);
+            kept.on_taken(Some(digest));
             continue;
         }
         let (to, of) = (file.clone(), next.clone());
         let stored = tokio::task::spawn_blocking(move || to.store(&of)).await;
         let stored = stored.map_err(io::Error::other).flatten();
         is_kept = stored.is_ok();
-        // What is not on disk must come again.
-        let known = if is_kept { digest } else { 0 };
-        kept.0.store(known, Ordering::Relaxed);
         if let Err(error) = stored {
             // The rules are in force all the same: the next start may use older rules, but this run
             // must not.
@@ -220,6 +244,8 @@ pub async fn keep<D: Disk, B: Disk>(
         metrics::counter!("braid_gateway_rules_taken_total").increment(1);
         intake.judge_by(next.clone());
         in_force = next;
+        // Rules that are not on disk must come again.
+        kept.on_taken(Some(if is_kept { digest } else { 0 }));
     }
 }
 

@@ -176,6 +176,7 @@ async fn nobody_is_told_of_other_gateways_or_tenants() {
         let answer = next(&mut answers).await.unwrap();
         let nothing = FollowRulesResponse {
             has_intervals: true,
+            digest: answer.digest,
             ..FollowRulesResponse::default()
         };
         assert_eq!(answer, nothing, "{id}");

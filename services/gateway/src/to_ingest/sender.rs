@@ -174,6 +174,8 @@ pub struct Sender {
     current: Option<Generation>,
     spare: Option<Generation>,
     recovering: Option<Recovering>,
+    /// Ends of the entries that were sent on the current link, and acknowledged on it.
+    on_current: (u64, u64),
     /// At most as many as the limit of links for copies.
     copiers: Vec<Copier>,
     redundant: bool,
@@ -210,6 +212,7 @@ impl Sender {
             current: None,
             spare: None,
             recovering: None,
+            on_current: (0, 0),
             copiers: Vec::new(),
             redundant: limits.redundant,
             opening: None,
@@ -265,6 +268,9 @@ impl Sender {
                         self.copiers.remove(index);
                         self.closing.push_back(generation);
                     }
+                }
+                if self.current == Some(generation) {
+                    self.on_current.0 = end.max(self.on_current.0);
                 }
                 if self.current == Some(generation) && end > self.next {
                     self.next = end;
@@ -483,6 +489,7 @@ impl Sender {
 
     fn make_current(&mut self, generation: Generation) {
         self.closing.extend(self.current.replace(generation));
+        self.begin_current();
         if self.redundant {
             // At least one copy is on a living path, and goes on until it is replaced.
             self.copiers.iter_mut().for_each(|copier| copier.old = true);

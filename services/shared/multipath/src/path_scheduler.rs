@@ -81,6 +81,8 @@ struct State {
     sent_last: Option<usize>,
     turn_at: Option<Instant>,
     reserved: Option<Reservation>,
+    /// Number of reservations so far.
+    reservations: u64,
     /// Writes of other copies. At most `WAITING_WRITES_MAX`.
     awaits_reservation: Vec<Waker>,
     backlog: Backlog,
@@ -309,7 +311,7 @@ impl PathScheduler {
         let now = state.now;
         state.backlog.sent(now, bytes);
         state.took_turn(slot, bytes);
-        state.ends_reservation(bytes);
+        state.uses_reservation(slot, bytes);
         state.sent_packets += 1;
         if let Some(waker) = state.awaits_sent.take() {
             waker.wake();

@@ -1,8 +1,8 @@
 //! The link that a silent path may hold up.
 //!
 //! A path that is silent may be alive: packets or their acknowledgements were lost. So the link
-//! that the spare relieves is not closed. Once everything sent on it is acknowledged it becomes the
-//! spare, without another handshake.
+//! that the spare relieves is not closed. Once everything sent on it is acknowledged, or at once if
+//! it already is, it becomes the spare, without another handshake.
 
 use std::time::{Duration, Instant};
 
@@ -28,20 +28,38 @@ impl Sender {
             self.want_another();
             return;
         };
-        if let Some(generation) = self.current.replace(spare) {
-            let recovering = Recovering {
-                generation,
-                sent: self.next,
-                until: now + RECOVER_MAX,
-            };
-            let before = self.recovering.replace(recovering);
-            self.closing.extend(before.map(|it| it.generation));
+        if let Some(opening) = &mut self.opening {
+            opening.disturbed = true;
+        }
+        let (sent, answered) = self.begin_current();
+        match self.current.replace(spare) {
+            Some(generation) if answered >= sent => self.spare = Some(generation),
+            Some(generation) => {
+                let recovering = Recovering {
+                    generation,
+                    sent,
+                    until: now + RECOVER_MAX,
+                };
+                let before = self.recovering.replace(recovering);
+                self.closing.extend(before.map(|it| it.generation));
+            }
+            None => {}
         }
         self.start_over();
     }
 
+    /// Another link becomes current, on which nothing was sent. Returns the end of the entries that
+    /// were sent on the one before, and of those that it has acknowledged.
+    pub(super) fn begin_current(&mut self) -> (u64, u64) {
+        std::mem::take(&mut self.on_current)
+    }
+
     /// A link has acknowledged everything up to the position.
     pub(super) fn on_answered(&mut self, generation: Generation, position: u64) {
+        if self.current == Some(generation) {
+            let (_, answered) = &mut self.on_current;
+            *answered = position.max(*answered);
+        }
         let is_clear = |it: &mut Recovering| it.generation == generation && position >= it.sent;
         if self.recovering.take_if(is_clear).is_none() {
             return;
@@ -64,8 +82,9 @@ impl Sender {
         lost.is_some()
     }
 
-    /// Whether a spare is there, or may be soon.
+    /// Whether a spare is there, or may be soon while the current link is good.
     pub(super) fn has_spare(&self) -> bool {
-        self.spare.is_some() || self.recovering.is_some()
+        let is_good = self.current.is_some() && !self.replace;
+        self.spare.is_some() || is_good && self.recovering.is_some()
     }
 }

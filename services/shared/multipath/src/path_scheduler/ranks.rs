@@ -17,7 +17,7 @@ const TURN_ENDS_AFTER: Duration = Duration::from_millis(20);
 /// Delay of an acknowledgement beyond its round trip, with the peer's and our pauses.
 const ACKNOWLEDGED_AFTER: Duration = Duration::from_millis(35);
 /// Packets below are pings and acknowledgements, which take no turn.
-pub(super) const TURN_BYTES_MIN: u64 = 200;
+const TURN_BYTES_MIN: u64 = 200;
 
 /// The schedule of a slot, and what was sent by it.
 #[derive(Debug, Clone, Copy)]

@@ -5,13 +5,12 @@
 //! different numbers. Each write of such a stream reserves the next packet for one path, and no
 //! other copy is written before that packet was sent.
 //!
-//! Invariant: a reservation holds back the other paths only while its own path has room, and for
-//! at most `RESERVED_MAX`.
+//! Invariant: a reservation holds back the other paths only while its own path may send, and until
+//! the writer expires it after `RESERVED_MAX`.
 
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::ranks::TURN_BYTES_MIN;
 use super::{PathScheduler, State};
 use crate::steering_rules::Rank;
 
@@ -22,18 +21,21 @@ pub const RESERVED_MAX: Duration = Duration::from_millis(5);
 /// Writes that wait for their turn. Further ones go without a reservation.
 const WAITING_WRITES_MAX: usize = 64;
 
+/// Bytes of a packet that are surely no data: header, seal and the header of a frame.
+const OVERHEAD_BYTES_MIN: u64 = 25;
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reservation {
+    number: u64,
     slot: usize,
     until: Instant,
-    /// A packet of this size or more ends it.
+    /// The part of the write that is not sent.
     bytes: u64,
 }
 
 impl State {
-    /// The path of the copy with this number. Each number keeps its path as long as the paths live.
-    /// Numbers beyond the paths begin again with the quickest one. With one path alone, copies
-    /// still travel in packets of their own.
+    /// The path of the copy with this number, if it has room. Each number keeps its path as long as
+    /// the paths live. With one path alone, copies still travel in packets of their own.
     fn path_of_copy(&self, copy: u8) -> Option<usize> {
         if !self.alternates {
             return None;
@@ -43,16 +45,13 @@ impl State {
             .filter(|(_, slot)| {
                 let schedule = slot.ranked.schedule();
                 let takes_turns = schedule.weight.is_none() && schedule.rank == Some(Rank::Active);
-                slot.owners > 0 && slot.ranked.is_alive() && takes_turns && self.has_room(slot)
+                slot.owners > 0 && slot.ranked.is_alive() && takes_turns
             })
             .collect();
         active.sort_by_key(|(index, slot)| (slot.ranked.schedule().place, *index));
-        let number = usize::from(copy);
-        if number >= active.len() {
-            active.sort_by_key(|(_, slot)| slot.round_trip());
-        }
-        let own = number.checked_rem(active.len())?;
-        active.get(own).map(|(index, _)| *index)
+        let own = usize::from(copy).checked_rem(active.len())?;
+        let own = active.get(own).filter(|(_, slot)| self.has_room(slot));
+        own.map(|(index, _)| *index)
     }
 
     /// The path that the next packet is reserved for.
@@ -60,7 +59,8 @@ impl State {
         let reserved = self.reserved?;
         let slot = self.slots.get(reserved.slot)?;
         let holds = self.now.is_none_or(|now| now < reserved.until);
-        let takes = slot.owners > 0 && slot.ranked.is_alive() && self.has_room(slot);
+        let alive = slot.owners > 0 && slot.ranked.is_alive();
+        let takes = alive && self.has_room(slot) && !self.resends_elsewhere(reserved.slot, slot);
         (holds && takes).then_some(reserved.slot)
     }
 
@@ -71,48 +71,62 @@ impl State {
         }
     }
 
-    /// A packet of this size was sent.
-    pub(super) fn ends_reservation(&mut self, bytes: u64) {
-        if self.reserved.is_some_and(|held| bytes >= held.bytes) {
-            self.end_reservation();
+    /// A packet of this size was sent on the slot.
+    pub(super) fn uses_reservation(&mut self, slot: usize, bytes: u64) {
+        if let Some(reserved) = self.reserved.as_mut().filter(|held| held.slot == slot) {
+            let data = bytes.saturating_sub(OVERHEAD_BYTES_MIN);
+            reserved.bytes = reserved.bytes.saturating_sub(data);
+            if reserved.bytes == 0 {
+                self.end_reservation();
+            }
         }
     }
 }
 
 impl PathScheduler {
-    /// Reserves the next packet for a write of this copy. Pending while another copy has the
-    /// reservation; the caller is woken when it ends, and asks again after `RESERVED_MAX`. Ready
-    /// without a reservation where packets keep to one path.
+    /// Reserves the next packets for a write of this copy, and returns the number of the
+    /// reservation. Pending while another copy has one; the caller is woken when it ends, and asks
+    /// again after `RESERVED_MAX`. Ready without a reservation where packets keep to one path.
     pub fn poll_reserve(
         &self,
         cx: &mut Context<'_>,
         now: Instant,
         copy: u8,
         bytes: usize,
-    ) -> Poll<()> {
+    ) -> Poll<Option<u64>> {
         let mut state = self.state.lock();
         state.now = state.now.max(Some(now));
         let Some(slot) = state.path_of_copy(copy) else {
-            return Poll::Ready(());
+            return Poll::Ready(None);
         };
         if state.reserved.is_some_and(|held| now < held.until) {
             if state.awaits_reservation.len() >= WAITING_WRITES_MAX {
-                return Poll::Ready(());
+                return Poll::Ready(None);
             }
             state.awaits_reservation.push(cx.waker().clone());
             return Poll::Pending;
         }
+        state.end_reservation();
+        state.reservations += 1;
+        let number = state.reservations;
         state.reserved = Some(Reservation {
+            number,
             slot,
             until: now + RESERVED_MAX,
-            bytes: TURN_BYTES_MIN.min(bytes as u64),
+            bytes: bytes as u64,
         });
-        Poll::Ready(())
+        Poll::Ready(Some(number))
     }
 
-    /// Nothing was written after all.
-    pub fn cancel_reservation(&self) {
-        self.state.lock().end_reservation();
+    /// Ends the reservation with this number. Returns whether it was still there, so that other
+    /// paths may now send.
+    pub fn end_reservation(&self, number: u64) -> bool {
+        let mut state = self.state.lock();
+        let held = state.reserved.is_some_and(|held| held.number == number);
+        if held {
+            state.end_reservation();
+        }
+        held
     }
 }
 
@@ -122,14 +136,17 @@ mod tests {
     use std::task::Waker;
 
     use super::*;
-    use crate::coupling::Coupling;
     use crate::path_scheduler::Admission;
     use crate::path_scheduler::ranks::tests::{WINDOW, at, scheduler};
 
-    fn reserve(scheduler: &PathScheduler, now: Instant, copy: u8) -> bool {
+    fn reserve_bytes(scheduler: &PathScheduler, now: Instant, copy: u8, bytes: usize) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        let reserved = scheduler.poll_reserve(&mut cx, now, copy, 500);
+        let reserved = scheduler.poll_reserve(&mut cx, now, copy, bytes);
         reserved.is_ready()
+    }
+
+    fn reserve(scheduler: &PathScheduler, now: Instant, copy: u8) -> bool {
+        reserve_bytes(scheduler, now, copy, 450)
     }
 
     fn admitted(scheduler: &PathScheduler) -> Vec<usize> {
@@ -180,9 +197,42 @@ mod tests {
         );
         assert_eq!(send(&scheduler, 500), 0);
         assert!(reserve(&scheduler, now, 1));
-        scheduler.cancel_reservation();
+        assert!(!scheduler.end_reservation(1), "of an earlier write");
+        assert!(!reserve(&scheduler, now, 0));
+        assert!(scheduler.end_reservation(2) && !scheduler.end_reservation(2));
         assert!(reserve(&scheduler, now, 0));
         assert!(reserve(&scheduler, now + RESERVED_MAX, 1), "it is over");
+    }
+
+    #[test]
+    fn a_write_of_many_packets_takes_one_path() {
+        let scheduler = scheduler(&[at(0, Rank::Active), at(0, Rank::Active)]);
+        scheduler.set_alternates(true);
+        let now = Instant::now();
+        assert!(reserve_bytes(&scheduler, now, 1, 10_000));
+        for _ in 0..9 {
+            // Another path's ping or acknowledgement ends nothing.
+            scheduler.sent(0, 1_300, 0);
+            assert_eq!(send(&scheduler, 1_200), 1);
+        }
+        assert!(reserve(&scheduler, now, 0));
+    }
+
+    /// In a cut, the first copy reserves the silent path while lost data must avoid it.
+    #[test]
+    fn lost_data_needs_no_reserved_path() {
+        let scheduler = scheduler(&[at(0, Rank::Active), at(0, Rank::Active)]);
+        scheduler.set_alternates(true);
+        let start = Instant::now();
+        scheduler.tick(start);
+        scheduler.sent(0, 500, 500);
+        let later = start + Duration::from_millis(60);
+        assert!(reserve(&scheduler, later, 0));
+        assert_eq!(admitted(&scheduler), [0]);
+        scheduler.lost(500);
+        assert_eq!(admitted(&scheduler), [1]);
+        scheduler.sent(1, 500, 500);
+        assert_eq!(admitted(&scheduler), [0]);
     }
 
     #[test]
@@ -215,14 +265,11 @@ mod tests {
     }
 
     #[test]
-    fn the_third_and_fourth_copy_take_the_quickest_path_and_the_other_one() {
+    fn the_third_and_fourth_copy_begin_again_with_the_first_path() {
         let scheduler = scheduler(&[at(0, Rank::Active), at(0, Rank::Active)]);
-        let mut slow: crate::PathModel = scheduler.models()[0];
-        slow.rtt_smoothed = Duration::from_millis(70);
-        scheduler.report(Instant::now(), slow, false, Coupling::Off);
         scheduler.set_alternates(true);
         let now = Instant::now();
-        for (copy, path) in [(0, 0), (1, 1), (2, 1), (3, 0)] {
+        for (copy, path) in [(0, 0), (1, 1), (2, 0), (3, 1)] {
             assert!(reserve(&scheduler, now, copy));
             assert_eq!(send(&scheduler, 500), path, "copy {copy}");
         }

@@ -156,7 +156,7 @@ fn a_silent_path_costs_no_handshake_if_its_links_recover() {
         );
         assert_eq!(bench.sent(current, from + 1), [copy(from, from + 1)]);
         bench.sent(3, from + 1);
-        // What has no answer goes again by the spare. The copy keeps its link.
+        // Entries without an answer go again by the spare. The copy keeps its link.
         assert_eq!(bench.on_event(Event::PathSilent), [send(other, from)]);
         assert_eq!(bench.sent(other, from + 1), []);
         // Nothing is opened while the old link may recover.
@@ -170,6 +170,14 @@ fn a_silent_path_costs_no_handshake_if_its_links_recover() {
         bench.sent(3, from + 2);
         bench.on_event(Event::Acknowledged(from + 2));
     }
+    // One that has acknowledged everything is the spare at once.
+    bench.on_event(Event::Answered(2, 6));
+    assert_eq!(bench.on_event(Event::PathSilent), []);
+    assert_eq!(bench.on_event(Event::PathSilent), []);
+    assert_eq!(
+        (bench.sender.current, bench.sender.spare),
+        (Some(2), Some(1))
+    );
     // A link that does not recover is replaced.
     bench.on_event(Event::Durable(7));
     bench.sent(2, 7);
@@ -180,6 +188,29 @@ fn a_silent_path_costs_no_handshake_if_its_links_recover() {
     assert_eq!(bench.pass(Duration::from_millis(1_999)), []);
     let commands = bench.pass(MS);
     assert_eq!(commands, [Command::Close(2), Command::Open(4)]);
+}
+
+#[test]
+fn a_link_that_recovers_keeps_no_other_from_being_opened() {
+    for then in [Event::Lost(2, 0.5), Event::PathDown, Event::PathSilent] {
+        let mut bench = Bench::with_copies(0);
+        bench.on_event(Event::Redundant(true));
+        bench.on_event(Event::Durable(1));
+        bench.sent(1, 1);
+        bench.sent(3, 1);
+        assert_eq!(bench.on_event(Event::PathSilent), [send(2, 0)]);
+        bench.sent(2, 1);
+        let mut commands = bench.on_event(then);
+        commands.extend(bench.pass(REOPEN_INTERVAL));
+        assert!(
+            commands.contains(&Command::Open(4)),
+            "{then:?}: {commands:?}"
+        );
+        assert!(
+            bench.on_event(Event::Up(4)).contains(&send(4, 0)),
+            "{then:?}"
+        );
+    }
 }
 
 /// Alerts at this interval over two paths, 8 and 35 ms away, that lose 3 % of packets. With

@@ -76,6 +76,25 @@ impl SendWindow {
     }
 }
 
+impl SendWindow {
+    /// Ends a reservation at once if nothing was written, and otherwise after `RESERVED_MAX`. The
+    /// path may be paced or full, and then nothing else would wake the connection.
+    fn expire(self: &Arc<Self>, reserved: u64, written: bool) {
+        if !written {
+            self.path_scheduler.end_reservation(reserved);
+            return;
+        }
+        let window = Arc::clone(self);
+        tokio::spawn(async move {
+            sleep(RESERVED_MAX).await;
+            if window.path_scheduler.end_reservation(reserved) {
+                // Wakes the connection.
+                window.connection.set_send_window(SEND_WINDOW_BYTES);
+            }
+        });
+    }
+}
+
 /// The send halves of a connection by stream id; only streams that still have an owner.
 #[derive(Clone)]
 pub struct SendHandles {
@@ -167,22 +186,25 @@ impl Sending {
         self.pending.iter().map(Bytes::len).sum()
     }
 
-    /// Ready once the next packet may carry this stream. Returns whether it is reserved.
-    fn poll_reserve(&mut self, cx: &mut Context<'_>, scheduler: &PathScheduler) -> Poll<bool> {
+    /// Ready once the next packet may carry this stream. Returns the number of its reservation.
+    fn poll_reserve(
+        &mut self,
+        cx: &mut Context<'_>,
+        scheduler: &PathScheduler,
+    ) -> Poll<Option<u64>> {
         let Some(copy) = self.copy.as_ref().map(CopyNumber::get) else {
-            return Poll::Ready(false);
+            return Poll::Ready(None);
         };
         let bytes = self.pending_bytes();
-        while scheduler
-            .poll_reserve(cx, Instant::now(), copy, bytes)
-            .is_pending()
-        {
+        loop {
+            if let Poll::Ready(reserved) = scheduler.poll_reserve(cx, Instant::now(), copy, bytes) {
+                self.asks_again = None;
+                return Poll::Ready(reserved);
+            }
             let sleep = || Box::pin(sleep(RESERVED_MAX));
             ready!(self.asks_again.get_or_insert_with(sleep).as_mut().poll(cx));
             self.asks_again = None;
         }
-        self.asks_again = None;
-        Poll::Ready(true)
     }
 }
 
@@ -204,7 +226,11 @@ impl SendHandle {
     /// Updates this stream's part of the connection's sum of refused bytes. The steering reads that
     /// sum each turn, and there may be many streams.
     fn count(&self, sending: &mut Sending) {
-        let bytes = sending.pending_bytes();
+        // The wait for a reservation is short, and no backlog.
+        let bytes = match sending.asks_again {
+            Some(_) => 0,
+            None => sending.pending_bytes(),
+        };
         let before = std::mem::replace(&mut sending.refused_bytes, bytes);
         let sum = &self.window.refused_bytes;
         match bytes.checked_sub(before) {
@@ -226,7 +252,7 @@ impl SendHandle {
         loop {
             let before = sending.pending_bytes();
             let reserved = match before {
-                0 => false,
+                0 => None,
                 _ => ready!(sending.poll_reserve(cx, &self.window.path_scheduler)),
             };
             let mut rest = match &mut sending.pending {
@@ -247,8 +273,8 @@ impl SendHandle {
             self.window
                 .written_bytes
                 .fetch_add(taken, Ordering::Relaxed);
-            if reserved && taken == 0 {
-                self.window.path_scheduler.cancel_reservation();
+            if let Some(reserved) = reserved {
+                self.window.expire(reserved, taken > 0);
             }
             ready!(written)?;
         }
