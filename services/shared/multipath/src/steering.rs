@@ -268,6 +268,7 @@ impl Steering {
                 }
             }
             Event::Written { bytes } => self.scheduler.written(now, bytes),
+            Event::Urgent { bytes } => self.copies.on_urgent(now, bytes),
             Event::Keepalive(terms) if terms != self.terms => {
                 self.terms = terms;
                 for path in self.paths.values_mut() {

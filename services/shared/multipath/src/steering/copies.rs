@@ -2,6 +2,7 @@
 //!
 //! Both ends know the schedule, but the news of a change and the statuses of paths travel apart.
 //! For a moment after each change an end is active, and takes the use of several paths for copies.
+//! The alerts themselves are activity: the one end sends them, and the other one answers.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,10 @@ use super::Steering;
 /// The schedule and the statuses reach the peer within this time of a change, in any order.
 const COPIES_NEWS: Duration = Duration::from_secs(1);
 
+/// Both ends are active for so long after an alert or an answer, so a cut is noticed as soon as
+/// under other data.
+const URGENT_LASTS: Duration = Duration::from_secs(2);
+
 /// Copies of packets by the schedule.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
@@ -17,6 +22,9 @@ pub(super) struct Copies {
     changed_at: Option<Instant>,
     /// Whether copies explained the use of several paths at the last look.
     explained: bool,
+    /// Bytes of alerts and their answers, and when they last grew.
+    urgent_bytes: u64,
+    urgent_at: Option<Instant>,
 }
 
 impl Copies {
@@ -24,6 +32,13 @@ impl Copies {
         if self.wanted != wanted {
             self.wanted = wanted;
             self.changed_at = Some(now);
+        }
+    }
+
+    pub(super) fn on_urgent(&mut self, now: Instant, bytes: u64) {
+        if self.urgent_bytes != bytes {
+            self.urgent_bytes = bytes;
+            self.urgent_at = Some(now);
         }
     }
 
@@ -37,6 +52,12 @@ impl Steering {
     /// The schedule began or ended to have copies a moment ago.
     pub(super) fn copies_are_news(&self, now: Instant) -> bool {
         self.terms.rest.copies && self.copies.is_news(now)
+    }
+
+    /// An alert was sent a moment ago, and both ends know that alone it makes them active.
+    pub(super) fn alerts_flow(&self, now: Instant) -> bool {
+        let urgent = self.copies.urgent_at;
+        self.copies(now) && urgent.is_some_and(|at| now < at + URGENT_LASTS)
     }
 
     /// The use of several paths is no sign of a backlog, or was none a moment ago.

@@ -102,6 +102,8 @@ pub enum Event {
     Backlog { bytes: u64 },
     /// Bytes that the application has written to the streams of this end since the beginning.
     Written { bytes: u64 },
+    /// The same to urgent streams. An alert or its answer is under way.
+    Urgent { bytes: u64 },
     /// The agreed keepalive of all paths from now on.
     Keepalive(KeepaliveTerms),
     /// The session's schedule for this path. Without one a path is free.

@@ -63,6 +63,8 @@ enum Arrival {
     Status(PathId, PathStatus),
     /// Whether the client's schedule has copies.
     Copies(bool),
+    /// A copy of an alert.
+    Alert(u64),
 }
 
 /// The role of the end in the agreement.
@@ -169,6 +171,8 @@ pub(super) struct Plan {
     /// Seconds in which the schedule has copies. The client then sends two messages a second on
     /// each path, and the server answers each.
     pub(super) copies: fn(u64) -> bool,
+    /// Seconds in which the client sends four alerts a second on each path.
+    pub(super) alerts: fn(u64) -> bool,
 }
 
 impl Plan {
@@ -186,6 +190,7 @@ impl Plan {
             old: None,
             rest: Rest::default(),
             copies: |_| false,
+            alerts: |_| false,
         }
     }
 }
@@ -280,6 +285,22 @@ impl World {
         }
         if copies && passed.as_millis().is_multiple_of(500) {
             self.send_on_all(&[CLIENT, SERVER]);
+        }
+        if (self.plan.alerts)(passed.as_secs()) && passed.as_millis().is_multiple_of(250) {
+            let bytes = passed.as_millis() as u64;
+            self.alert(CLIENT, bytes);
+            for path in 0..2 {
+                self.fly(SERVER, path, Arrival::Alert(bytes));
+            }
+        }
+    }
+
+    /// The end writes an alert, or its answer.
+    fn alert(&mut self, index: usize, bytes: u64) {
+        let event = Event::Urgent { bytes };
+        self.ends[index].steering.on_event(self.now, event);
+        for path in 0..2 {
+            self.send(index, path);
         }
     }
 
@@ -398,6 +419,7 @@ impl World {
                 }
                 Arrival::Message(message) => self.take(to, message),
                 Arrival::Copies(copies) => self.spread(to, copies),
+                Arrival::Alert(bytes) => self.alert(to, bytes),
                 Arrival::Status(path, status) => {
                     let event = Event::RemoteStatus { path, status };
                     self.ends[to].steering.on_event(now, event);

@@ -198,7 +198,8 @@ impl Steering {
             }
         }
         let backlog = self.is_bulk(now) || self.peer_spreads() && !self.copies(now);
-        let active = backlog || self.copies_are_news(now) || self.is_flowing(now);
+        let urgent = self.copies_are_news(now) || self.alerts_flow(now);
+        let active = backlog || urgent || self.is_flowing(now);
         if active {
             self.activity.last = Some(now);
             if self.activity.since.is_none() {
@@ -268,6 +269,7 @@ impl Steering {
         let is_known = || {
             others.clone().count() < 2
                 || !self.copies(now) && (self.spreads(now) || self.peer_spreads())
+                || self.alerts_flow(now)
                 || self.is_flowing(now)
         };
         self.activity.since.is_some() && dense && is_known()

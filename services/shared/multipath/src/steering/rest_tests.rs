@@ -111,6 +111,11 @@ fn no_healthy_path_is_closed_while_copies_begin_and_end() {
             1 => |second| second % 29 < 27,
             _ => plan.copies,
         };
+        plan.alerts = match seed % 7 {
+            0..3 => |_| false,
+            3 => |second| second % 41 < 3,
+            _ => |second| second % 23 < 11,
+        };
         plan.loss = seed % 2;
         let ends = World::new(plan).run();
         assert_eq!(ends[CLIENT].closed, [], "seed {seed}");

@@ -227,6 +227,8 @@ impl Steered {
         }
         let bytes = self.handles.written_bytes();
         self.steering.on_event(now, Event::Written { bytes });
+        let bytes = self.handles.urgent_bytes();
+        self.steering.on_event(now, Event::Urgent { bytes });
         self.obey_schedule(now);
         for _ in 0..COMMANDS_PER_TURN_MAX {
             let Some(command) = self.steering.poll(now) else {

@@ -62,6 +62,8 @@ struct SendWindow {
     refused_bytes: AtomicUsize,
     /// Bytes that the transport has accepted so far.
     written_bytes: AtomicU64,
+    /// The part of them of urgent streams.
+    urgent_bytes: AtomicU64,
 }
 
 impl SendWindow {
@@ -114,6 +116,7 @@ impl SendHandles {
                 raised: Mutex::new(()),
                 refused_bytes: AtomicUsize::new(0),
                 written_bytes: AtomicU64::new(0),
+                urgent_bytes: AtomicU64::new(0),
             }),
             datagram_bytes: Arc::default(),
         }
@@ -135,6 +138,11 @@ impl SendHandles {
         self.window.written_bytes.load(Ordering::Relaxed)
     }
 
+    /// The part of them of urgent streams.
+    pub fn urgent_bytes(&self) -> u64 {
+        self.window.urgent_bytes.load(Ordering::Relaxed)
+    }
+
     /// The sum of the waiting datagrams' bytes, which their queues keep.
     pub fn datagram_bytes(&self) -> Arc<AtomicUsize> {
         self.datagram_bytes.clone()
@@ -150,6 +158,7 @@ impl SendHandles {
                 beyond_bytes: SEND_BEYOND_BYTES,
                 data_beyond_bytes: 0,
                 data_priority: None,
+                urgent: false,
                 copy: None,
                 asks_again: None,
             }),
@@ -176,6 +185,7 @@ struct Sending {
     data_beyond_bytes: u64,
     /// The priority of data where headers are more urgent; set by the first DATA frame.
     data_priority: Option<i32>,
+    urgent: bool,
     copy: Option<CopyNumber>,
     /// Another copy is being sent. When to ask for the next packet again.
     asks_again: Option<Pin<Box<Sleep>>>,
@@ -273,6 +283,10 @@ impl SendHandle {
             self.window
                 .written_bytes
                 .fetch_add(taken, Ordering::Relaxed);
+            if sending.urgent {
+                let urgent = &self.window.urgent_bytes;
+                urgent.fetch_add(taken, Ordering::Relaxed);
+            }
             if let Some(reserved) = reserved {
                 self.window.expire(reserved, taken > 0);
             }
@@ -301,6 +315,7 @@ impl SendHandle {
     /// bulk do not wait for vitals.
     pub fn set_urgency(&self, urgency: Urgency) {
         let sending = &mut *self.sending.lock();
+        sending.urgent = urgency == Urgency::Urgent;
         sending.data_beyond_bytes = match urgency {
             Urgency::Urgent => SEND_BEYOND_BYTES,
             Urgency::Prompt => SEND_BEYOND_BYTES / 2,
