@@ -869,6 +869,8 @@ fn reopen_after(failures: u32) -> Duration {
 }
 
 #[cfg(test)]
+mod keepalive_plan_tests;
+#[cfg(test)]
 mod keepalive_tests;
 #[cfg(test)]
 mod keepalive_world_tests;

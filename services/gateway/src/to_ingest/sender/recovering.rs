@@ -25,7 +25,10 @@ impl Sender {
     /// on other paths, and keep them.
     pub(super) fn on_silence(&mut self, now: Instant) {
         let Some(spare) = self.spare.take() else {
-            self.want_another();
+            // Copies cover a second silence. New links would be opened over a path in trouble.
+            if !(self.redundant && self.recovering.is_some()) {
+                self.want_another();
+            }
             return;
         };
         if let Some(opening) = &mut self.opening {

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::keepalive_world_tests::{CLIENT, MS, Plan, Random, SERVER, World};
+use super::keepalive_plan_tests::{Plan, Random};
+use super::keepalive_world_tests::{CLIENT, MS, SERVER, World};
 use crate::Keepalive;
 
 fn every(interval_ms: u64, silent_intervals: u32) -> Keepalive {

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use noq_proto::PathId;
 
 use super::{
+    keepalive_plan_tests::Plan,
     keepalive_tests::policies,
-    keepalive_world_tests::{CLIENT, MS, Plan, SERVER, World},
+    keepalive_world_tests::{CLIENT, MS, SERVER, World},
 };
 use crate::{Command, Event, KeepaliveTerms, PathScheduler, Rest, Side, Steering, SteeringConfig};
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use noq_proto::{PathId, PathStatus};
 
-use super::keepalive_world_tests::{MS, Random};
+use super::keepalive_plan_tests::Random;
+use super::keepalive_world_tests::MS;
 use crate::{Command, Coupling, Event, PathModel, PathScheduler, Side, Steering, SteeringConfig};
 
 const TICK: Duration = Duration::from_millis(1);

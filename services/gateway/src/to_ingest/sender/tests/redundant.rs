@@ -192,7 +192,7 @@ fn a_silent_path_costs_no_handshake_if_its_links_recover() {
 
 #[test]
 fn a_link_that_recovers_keeps_no_other_from_being_opened() {
-    for then in [Event::Lost(2, 0.5), Event::PathDown, Event::PathSilent] {
+    for then in [Event::Lost(2, 0.5), Event::PathDown] {
         let mut bench = Bench::with_copies(0);
         bench.on_event(Event::Redundant(true));
         bench.on_event(Event::Durable(1));
