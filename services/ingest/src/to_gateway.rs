@@ -115,7 +115,7 @@ struct Follower {
     high_alerts: Arc<HighAlerts>,
     /// The gateway reads answers that hold nothing but alerts.
     takes_high_alerts: bool,
-    /// The rules that the gateway has; 0 for none.
+    /// The rules that the gateway has; 0 for none, and if it reads no answer without rules.
     known_digest: u64,
     refresh: Duration,
 }
@@ -126,14 +126,18 @@ impl Followers {
         request: Request<FollowRulesRequest>,
     ) -> Result<Response<RulesStream>, Status> {
         let (gateway, ended) = caller(request.extensions(), &self.guard)?;
+        let FollowRulesRequest {
+            takes_high_alerts,
+            known_digest,
+        } = *request.get_ref();
         let follower = Follower {
             gateway,
             store: Arc::clone(&self.store),
             register: Arc::clone(&self.register),
             rules: self.rules.clone(),
             high_alerts: Arc::clone(&self.high_alerts),
-            takes_high_alerts: request.get_ref().takes_high_alerts,
-            known_digest: request.get_ref().known_digest,
+            takes_high_alerts,
+            known_digest: if takes_high_alerts { known_digest } else { 0 },
             refresh: self.refresh,
         };
         let shutdown = self.shutdown.clone();
@@ -170,8 +174,10 @@ impl Follower {
         let mut changes = self.register.changes();
         let mut alerts_changed = self.high_alerts.changes();
         let mut worn = None;
-        let known = self.known_digest;
-        let mut told = Told::of_gateway(known * u64::from(self.takes_high_alerts));
+        let mut told = Told {
+            rules: self.known_digest,
+            ..Told::default()
+        };
         loop {
             let woken = tokio::select! {
                 changed = rules.changed() => changed.map(|()| Woken::Rules),
@@ -258,13 +264,6 @@ struct Told {
 }
 
 impl Told {
-    fn of_gateway(known: u64) -> Self {
-        Self {
-            rules: known,
-            ..Self::default()
-        }
-    }
-
     /// The next answer. A change of alerts alone leaves the rules out, which are thousands of
     /// bytes.
     fn news(

@@ -47,7 +47,7 @@ impl Uplink for Through {
                 let authority: Authority = format!("{host}:{port}")
                     .parse()
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-                let opened = match copy {
+                let opened = match &copy {
                     Some(copy) => tunnel.open_copied_tcp(&authority, urgency, copy).await,
                     None => tunnel.open_plain_tcp(&authority, urgency).await,
                 };

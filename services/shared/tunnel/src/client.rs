@@ -149,18 +149,11 @@ impl Tunnel {
         &self,
         authority: &Authority,
         urgency: Urgency,
-        copy: CopyNumber,
+        copy: &CopyNumber,
     ) -> Result<TunnelStream, OpenError> {
-        self.open(authority, |session| {
-            let copy = copy.clone();
-            async move {
-                let ask = || opening::tcp(&session, authority, urgency, false);
-                let (stream, _) = opening::insist(&session, authority, ask).await?;
-                stream.set_copy(copy);
-                Ok(TunnelStream::plain(stream))
-            }
-        })
-        .await
+        let stream = self.open_plain_tcp(authority, urgency).await?;
+        stream.set_copy(copy);
+        Ok(stream)
     }
 
     /// Exchanges UDP datagrams with `authority` through the proxy, and waits for a session if there

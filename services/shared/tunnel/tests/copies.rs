@@ -77,7 +77,7 @@ async fn delays_in_cuts(numbered: bool) -> Vec<Duration> {
         let copy = CopyNumber::default();
         copy.set(number);
         let stream = match numbered {
-            true => within(bench.tunnel.open_copied_tcp(&to, Urgency::Urgent, copy)).await,
+            true => within(bench.tunnel.open_copied_tcp(&to, Urgency::Urgent, &copy)).await,
             false => within(bench.tunnel.open_plain_tcp(&to, Urgency::Urgent)).await,
         };
         streams.push(write(stream.unwrap()));

@@ -58,6 +58,15 @@ impl Ranked {
     pub(super) fn is_alive(&self) -> bool {
         self.alive
     }
+
+    fn is_active(&self) -> bool {
+        self.schedule.rank == Some(Rank::Active)
+    }
+
+    /// Whether its packets take turns with those of other paths, where packets change their path.
+    pub(super) fn takes_turns(&self) -> bool {
+        self.is_active() && self.schedule.weight.is_none()
+    }
 }
 
 impl Slot {
@@ -73,7 +82,7 @@ impl Slot {
     }
 
     /// A path without a measured round trip is the slowest.
-    pub(super) fn round_trip(&self) -> Duration {
+    fn round_trip(&self) -> Duration {
         match self.model.rtt_smoothed {
             Duration::ZERO => Duration::MAX,
             rtt => rtt,
@@ -90,6 +99,12 @@ impl State {
             *index != own && other.owners > 0 && ranked.alive && !ranked.is_forbidden()
         });
         alive.map(|(_, other)| other)
+    }
+
+    /// Those of them that are active and have room.
+    fn active_others(&self, own: usize) -> impl Iterator<Item = &Slot> {
+        let others = self.ranked_others(own);
+        others.filter(|other| other.ranked.is_active() && self.has_room(other))
     }
 
     /// Whether a packet would stay with this path if it were asked.
@@ -135,15 +150,11 @@ impl State {
     /// follows that. After a pause the quickest path begins: an odd number of copies would
     /// otherwise give every other message to the slow path first.
     fn is_in_turn(&self, own: usize, slot: &Slot) -> bool {
-        let takes_turns = self.alternates && slot.ranked.schedule.weight.is_none();
+        let takes_turns = self.alternates && slot.ranked.takes_turns();
         if !takes_turns || self.reserved() == Some(own) {
             return true;
         }
-        let active = |other: &&Slot| other.ranked.schedule.rank == Some(Rank::Active);
-        let mut others = self
-            .ranked_others(own)
-            .filter(active)
-            .filter(|other| self.has_room(other));
+        let mut others = self.active_others(own);
         let ends_at = self.turn_at.and_then(|at| at.checked_add(TURN_ENDS_AFTER));
         let goes_on = ends_at.zip(self.now).is_some_and(|(ends, now)| now < ends);
         match goes_on {
@@ -155,13 +166,11 @@ impl State {
     /// While packets change their path, lost data takes no path whose acknowledgements are overdue,
     /// if there is a better one.
     pub(super) fn resends_elsewhere(&self, own: usize, slot: &Slot) -> bool {
-        let takes_turns = self.alternates && slot.ranked.schedule.weight.is_none();
-        let active = |other: &&Slot| other.ranked.schedule.rank == Some(Rank::Active);
-        let mut others = self.ranked_others(own).filter(active);
-        takes_turns
+        self.alternates
             && self.to_resend_bytes > 0
+            && slot.ranked.schedule.weight.is_none()
             && self.is_overdue(slot)
-            && others.any(|other| self.has_room(other) && !self.is_overdue(other))
+            && self.active_others(own).any(|other| !self.is_overdue(other))
     }
 
     fn is_overdue(&self, slot: &Slot) -> bool {

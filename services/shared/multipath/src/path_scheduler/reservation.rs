@@ -12,7 +12,6 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::{PathScheduler, State};
-use crate::steering_rules::Rank;
 
 /// Longest time for which the next packet is reserved. Its write may have been refused, or the path
 /// may be paced.
@@ -43,9 +42,8 @@ impl State {
         let slots = self.slots.iter().enumerate();
         let mut active: Vec<_> = slots
             .filter(|(_, slot)| {
-                let schedule = slot.ranked.schedule();
-                let takes_turns = schedule.weight.is_none() && schedule.rank == Some(Rank::Active);
-                slot.owners > 0 && slot.ranked.is_alive() && takes_turns
+                let ranked = &slot.ranked;
+                slot.owners > 0 && ranked.is_alive() && ranked.takes_turns()
             })
             .collect();
         active.sort_by_key(|(index, slot)| (slot.ranked.schedule().place, *index));
@@ -138,6 +136,7 @@ mod tests {
     use super::*;
     use crate::path_scheduler::Admission;
     use crate::path_scheduler::ranks::tests::{WINDOW, at, scheduler};
+    use crate::steering_rules::Rank;
 
     fn reserve_bytes(scheduler: &PathScheduler, now: Instant, copy: u8, bytes: usize) -> bool {
         let mut cx = Context::from_waker(Waker::noop());

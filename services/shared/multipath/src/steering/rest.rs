@@ -4,8 +4,7 @@
 //! backlog, or data flows. The peer's backlog shows in its statuses: it then uses several paths.
 //! Several paths are also used for copies (`copies`), which are no activity: each copy asks its
 //! path. Dense pings last a while longer, so that the news of rest is with the peer before they
-//! end.
-//! A path that was opened just now is pinged densely as well.
+//! end. A path that was opened just now is pinged densely as well.
 //!
 //! At rest the client pings a path that nothing was sent on for [`REST_INTERVAL`], which keeps the
 //! bindings of address translators. The server answers on the path where its acknowledgements take

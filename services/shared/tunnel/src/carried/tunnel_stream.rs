@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{
     carried::pieces::{Parcel, Pieces},
-    http::stream::ConnectStream,
+    http::{copy_number::CopyNumber, stream::ConnectStream},
     resume::ResumableStream,
 };
 
@@ -36,6 +36,14 @@ impl TunnelStream {
 
     pub(crate) fn resumable(stream: ResumableStream) -> Self {
         Self(Kind::Resumable(stream))
+    }
+
+    /// The stream carries copies with this number. A resumable one changes its carrying stream, and
+    /// carries none.
+    pub(crate) fn set_copy(&self, copy: &CopyNumber) {
+        if let Kind::Plain(stream) = &self.0 {
+            stream.set_copy(copy.clone());
+        }
     }
 
     /// Whether the tunnel outlives its connection; both ends must agree.

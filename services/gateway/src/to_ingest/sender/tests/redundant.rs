@@ -58,8 +58,19 @@ fn while_redundant_entries_wait_half_a_second_at_most_and_those_of_an_alert_not_
     assert!(bench.on_event(Event::Durable(2)).contains(&send(1, 1)));
 }
 
+/// The current link is 1 and the spare is 2; the links for copies follow.
+fn with_links_up(limits: Limits) -> Bench {
+    let mut bench = Bench::with(limits, 0);
+    bench.commands();
+    for generation in 1..=(2 + limits.copies as u64) {
+        bench.on_event(Event::Up(generation));
+        bench.pass(REOPEN_INTERVAL);
+    }
+    bench
+}
+
 #[test]
-fn alerts_have_two_links_of_copies_and_use_both_at_once() {
+fn all_links_of_copies_are_used_at_once() {
     let limits = Limits {
         copies: 2,
         redundant: true,
@@ -93,17 +104,11 @@ fn alerts_have_two_links_of_copies_and_use_both_at_once() {
 
 #[test]
 fn copies_go_on_during_a_takeover_until_their_replacements_are_up() {
-    let limits = Limits {
+    let mut bench = with_links_up(Limits {
         copies: 2,
         redundant: true,
         ..LIMITS
-    };
-    let mut bench = Bench::with(limits, 0);
-    bench.commands();
-    for generation in 1..=4 {
-        bench.on_event(Event::Up(generation));
-        bench.pass(REOPEN_INTERVAL);
-    }
+    });
     bench.on_event(Event::Durable(1));
     for link in [1, 3, 4] {
         bench.sent(link, 1);
@@ -221,12 +226,7 @@ fn delays(
     cut_path: Option<usize>,
     (alerts, interval): (u64, Duration),
 ) -> Vec<Duration> {
-    let mut bench = Bench::with(limits, 0);
-    bench.commands();
-    for generation in 1..=(2 + limits.copies as u64) {
-        bench.on_event(Event::Up(generation));
-        bench.pass(REOPEN_INTERVAL);
-    }
+    let mut bench = with_links_up(limits);
     let mut random = 77_u64;
     let mut lost = move || {
         random = random

@@ -76,9 +76,7 @@ impl SendWindow {
         self.connection.set_send_window(SEND_WINDOW_BYTES);
         written
     }
-}
 
-impl SendWindow {
     /// Ends a reservation at once if nothing was written, and otherwise after `RESERVED_MAX`. The
     /// path may be paced or full, and then nothing else would wake the connection.
     fn expire(self: &Arc<Self>, reserved: u64, written: bool) {
