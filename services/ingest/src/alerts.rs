@@ -27,18 +27,14 @@ use crate::{
     admission::{GatewayId, refuse},
     duplicates::Duplicates,
     judging::{Alert, At, Judged, Judging, Run},
-    newest::Newest,
     to_bus::{Lane, Lanes, NotPublished, Records},
+    under_way::UnderWay,
 };
 
 /// Alerts in one upload; one with more is refused as a whole. A gateway sends at most 512.
 pub(crate) const ALERTS_PER_UPLOAD_MAX: usize = 4_096;
 /// A gateway may send at once what it did not use of its quota in this time.
 const SAVED: Duration = Duration::from_secs(60);
-/// A copy waits so long for the copy that paid; then it pays itself.
-const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
-/// Alerts that are remembered as under way; beyond it the oldest is forgotten.
-const UNDER_WAY_COUNT_MAX: usize = 4_096;
 /// Shortest pause before the quota is looked at again.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 
@@ -103,7 +99,7 @@ pub(crate) struct Admitted {
 pub(crate) struct Taken {
     /// Alerts that were published at once, and when the bus holds them.
     pub published: Option<Published>,
-    pub sent: Vec<EdgeAlert>,
+    pub count: usize,
     /// Alerts beyond the quota, in the order in which they will be published.
     pub rest: Vec<Admitted>,
     /// Alerts of no patient.
@@ -117,7 +113,7 @@ pub(crate) struct Alerts {
     lanes: Lanes,
     duplicates: Arc<Mutex<Duplicates>>,
     quotas: Mutex<Quotas<(GatewayId, Class)>>,
-    under_way: Mutex<UnderWay>,
+    under_way: Arc<UnderWay>,
     /// Pause between two looks at a quota that is used up.
     pause: Duration,
     shutdown: Shutdown,
@@ -135,9 +131,9 @@ impl Alerts {
         Alerts {
             judging,
             lanes,
+            under_way: Arc::new(UnderWay::new(Arc::clone(&duplicates))),
             duplicates,
             quotas: Mutex::new(Quotas::new(Quota::items(per_s, SAVED))),
-            under_way: Mutex::default(),
             pause: (Duration::from_secs(1) / u32::try_from(per_s.max(1)).unwrap_or(u32::MAX))
                 .max(PAUSE_MIN),
             shutdown,
@@ -157,7 +153,7 @@ impl Alerts {
         let mut paced = 0;
         // The sort is stable, so that the raising and the end of one rule keep their order.
         alerts.sort_by_key(|alert| Reverse(alert.priority));
-        let mut urgent = Records::new();
+        let (mut urgent, mut sent) = (Records::new(), Vec::new());
         let mut run = Run::new(gateway, at, &mut taken.apart);
         for came in alerts {
             let Alert { alert, came } = match self.judging.judge(&mut run, Alert::new(came)).await?
@@ -196,10 +192,12 @@ impl Alerts {
                 .or_default()
                 .alerts
                 .push(admitted.alert);
-            taken.sent.push(admitted.came);
+            sent.push(admitted.came);
+            taken.count += 1;
         }
         if !urgent.is_empty() {
-            taken.published = Some(self.lanes.publish(Lane::Alerts, urgent).await);
+            let published = self.lanes.publish(Lane::Alerts, urgent).await;
+            taken.published = Some(self.under_way.follow(published, sent));
         }
         if paced > 0 {
             metrics::counter!("braid_ingest_paced_alerts_total").increment(paced);
@@ -222,13 +220,13 @@ impl Alerts {
         answers: &Answers,
     ) -> Result<(), NotPublished> {
         if let Some(published) = taken.published {
-            self.enter(published, &taken.sent).await?;
+            published.await.unwrap_or(Err(NotPublished::Ending))?;
         }
         let mut rest = VecDeque::from(taken.rest);
         while !rest.is_empty() {
-            let mut urgent = Records::new();
-            let mut sent = Vec::new();
-            let mut pause = self.pause;
+            let (mut urgent, mut sent) = (Records::new(), Vec::new());
+            let settled = self.under_way.settled();
+            let mut follows_a_copy = false;
             while let Some(next) = rest.pop_front() {
                 // The alert may have arrived by another stream meanwhile.
                 if self.is_held(&next.came) {
@@ -236,9 +234,7 @@ impl Alerts {
                 }
                 let payment = self.pay(gateway, Class::of(&next.alert), &next.came);
                 if payment != Payment::Paid {
-                    if payment == Payment::UnderWay {
-                        pause = PAUSE_MIN;
-                    }
+                    follows_a_copy = payment == Payment::UnderWay;
                     rest.push_front(next);
                     break;
                 }
@@ -248,23 +244,17 @@ impl Alerts {
             }
             if !urgent.is_empty() {
                 let published = self.lanes.publish(Lane::Alerts, urgent).await;
-                self.enter(published, &sent).await?;
+                let published = self.under_way.follow(published, sent);
+                published.await.unwrap_or(Err(NotPublished::Ending))?;
                 continue;
             }
             tokio::select! {
                 () = self.shutdown.requested() => return Err(NotPublished::Ending),
                 () = answers.closed() => return Err(NotPublished::Ending),
-                () = tokio::time::sleep(pause) => {}
+                () = settled, if follows_a_copy => {}
+                () = tokio::time::sleep(self.pause) => {}
             }
         }
-        Ok(())
-    }
-
-    /// Once the bus holds these alerts, a repetition costs nothing.
-    async fn enter(&self, published: Published, sent: &[EdgeAlert]) -> Result<(), NotPublished> {
-        published.await.unwrap_or(Err(NotPublished::Ending))?;
-        let mut duplicates = self.duplicates.lock();
-        sent.iter().for_each(|alert| duplicates.enter_alert(alert));
         Ok(())
     }
 
@@ -281,8 +271,7 @@ impl Alerts {
     fn pay(&self, gateway: &GatewayId, class: Class, came: &EdgeAlert) -> Payment {
         let (payer, now) = ((gateway.clone(), class), Instant::now());
         let key = self.duplicates.lock().alert_key(came);
-        let mut under_way = self.under_way.lock();
-        if under_way.has(key, now) {
+        if self.under_way.has(key, now) {
             return Payment::UnderWay;
         }
         let mut quotas = self.quotas.lock();
@@ -290,7 +279,7 @@ impl Alerts {
             return Payment::NoRoom;
         }
         quotas.take(&payer, now, 1, 0);
-        under_way.enter(key, now);
+        self.under_way.enter(key, now);
         Payment::Paid
     }
 }
@@ -305,48 +294,6 @@ enum Payment {
     NoRoom,
 }
 
-/// Alerts that were paid for, with the time of the payment.
-struct UnderWay(Newest<Instant>);
-
-impl Default for UnderWay {
-    fn default() -> Self {
-        Self(Newest::new(UNDER_WAY_COUNT_MAX))
-    }
-}
-
-impl UnderWay {
-    fn has(&self, alert: u64, now: Instant) -> bool {
-        let paid = self.0.get(alert);
-        paid.is_some_and(|paid| now.saturating_duration_since(*paid) < UNDER_WAY_MAX)
-    }
-
-    fn enter(&mut self, alert: u64, now: Instant) {
-        self.0.enter(alert, now);
-    }
-}
-
 fn count_duplicate() {
     metrics::counter!("braid_ingest_duplicates_total", "kind" => "alert").increment(1);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_copy_waits_for_the_copy_that_paid_and_pays_when_that_takes_long() {
-        let (mut under_way, start) = (UnderWay::default(), Instant::now());
-        assert!(!under_way.has(7, start));
-        under_way.enter(7, start);
-        assert!(under_way.has(7, start + UNDER_WAY_MAX / 2));
-        assert!(!under_way.has(8, start));
-        assert!(!under_way.has(7, start + UNDER_WAY_MAX));
-        under_way.enter(7, start + UNDER_WAY_MAX);
-        assert!(under_way.has(7, start + UNDER_WAY_MAX));
-        for alert in 0..10_000 {
-            under_way.enter(alert, start);
-        }
-        assert!(under_way.0.len() <= UNDER_WAY_COUNT_MAX);
-        assert!(under_way.has(9_999, start) && !under_way.has(1, start));
-    }
 }

@@ -1,7 +1,7 @@
 //! The second half of a stream: waits for the lanes in the order of the uploads, and acknowledges.
 
 use clocks::CheckedClock;
-use contracts::vitals::{EdgeAlert, Quarantined, Rejection, UploadResponse};
+use contracts::vitals::{Quarantined, Rejection, UploadResponse};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -25,7 +25,8 @@ pub(crate) struct Pending {
     /// Samples to remember once the bus holds them: index in the request, device, stream and
     /// sequence.
     pub samples: Vec<(u32, String, String, u64)>,
-    pub alerts: Vec<EdgeAlert>,
+    /// Alerts that were passed to the bus at once.
+    pub alerts: usize,
     /// All alerts of the upload, if some of them exceed the gateway's quota.
     pub paced: Option<Taken>,
     pub gaps: usize,
@@ -66,7 +67,6 @@ pub(crate) async fn acknowledge(
                         reason: REFUSED_BY_BUS.to_owned(),
                     });
                     pending.rejections.extend(rejections);
-                    pending.alerts.clear();
                 }
             }
         }
@@ -74,9 +74,6 @@ pub(crate) async fn acknowledge(
             let mut duplicates = duplicates.lock();
             for (_, device, stream, sequence) in &pending.samples {
                 duplicates.enter_sample(device, stream, *sequence);
-            }
-            for alert in &pending.alerts {
-                duplicates.enter_alert(alert);
             }
         }
         let answer = UploadResponse {

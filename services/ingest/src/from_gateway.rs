@@ -191,7 +191,7 @@ impl Gateways {
         let rejections = pending.rejections.into_iter().map(|it| it.reason);
         Ok(Readmitted {
             samples: pending.samples.len(),
-            alerts: pending.alerts.len(),
+            alerts: pending.alerts,
             gaps: pending.gaps,
             apart: pending.apart_count,
             refused: pending.refused.into_iter().chain(rejections).collect(),
@@ -325,11 +325,11 @@ impl Shared {
             let arrival = self.clocks.arrival(arrived_us);
             let at = At { arrival, clock };
             let mut taken = self.alerts.take(gateway, upload.alerts, at, behind).await?;
+            pending.alerts = taken.count;
             pending.refused.append(&mut taken.refused);
             pending.apart.append(&mut taken.apart);
             if taken.rest.is_empty() {
                 pending.published.extend(taken.published);
-                pending.alerts = taken.sent;
             } else {
                 pending.paced = Some(taken);
             }

@@ -37,6 +37,7 @@ mod rules_in_force;
 mod to_bus;
 mod to_gateway;
 mod to_store;
+mod under_way;
 
 use std::{sync::Arc, time::Duration};
 

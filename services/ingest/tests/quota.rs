@@ -7,7 +7,7 @@
 #[allow(dead_code)]
 mod world;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bus::{Bus, Event, Topic};
 use contracts::vitals::{EdgeAlert, Priority, UploadRequest, VitalsRecord};
@@ -17,6 +17,9 @@ use world::{Running, Uplink, World, gateway, sample, upload};
 
 /// Samples that a gateway of one sample a second saves in ten minutes, twice.
 const TWICE_SAVED: u64 = 1_200;
+
+/// Alerts, one after the other, whose copies are timed.
+const COPIED_ALERTS: u64 = 30;
 
 fn samples(device: &str, from: u64) -> UploadRequest {
     let numbers = from + 1..=from + TWICE_SAVED;
@@ -191,6 +194,42 @@ async fn alerts_beyond_the_quota_go_on_later_and_none_is_lost_or_twice() {
         .await;
     assert_eq!(sending.answer().await.position, 6);
     assert_eq!(on_the_bus(&running, count + 1).await.len(), count + 1);
+    running.stop().await;
+}
+
+/// Sends each alert on all of these streams, as a gateway sends copies, and waits for the answers.
+async fn time_of_copies(streams: &mut [Uplink], from: u64) -> Duration {
+    let begun = Instant::now();
+    for position in from + 1..=from + COPIED_ALERTS {
+        let copy = alerts(
+            position,
+            vec![alert("belt-0", position as i64, Priority::High)],
+        );
+        for stream in &*streams {
+            stream.send(copy.clone()).await;
+        }
+        for stream in &mut *streams {
+            assert_eq!(stream.answer().await.position, position);
+        }
+    }
+    begun.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_of_an_alert_wait_for_the_bus_and_for_nothing_else() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let mut alone = [world.gateway(&running, gateway("gw")).await];
+    let alone = time_of_copies(&mut alone, 0).await;
+    let mut three = Vec::new();
+    for _ in 0..3 {
+        three.push(world.gateway(&running, gateway("gw")).await);
+    }
+    let copied = time_of_copies(&mut three, COPIED_ALERTS).await;
+    let more = copied.saturating_sub(alone) / COPIED_ALERTS as u32;
+    assert!(more < Duration::from_millis(25), "each waited {more:?}");
+    let all = 2 * COPIED_ALERTS as usize;
+    assert_eq!(on_the_bus(&running, all).await.len(), all);
     running.stop().await;
 }
 
