@@ -248,6 +248,9 @@ impl Alerts {
                 published.await.unwrap_or(Err(NotPublished::Ending))?;
                 continue;
             }
+            if rest.is_empty() {
+                break;
+            }
             tokio::select! {
                 () = self.shutdown.requested() => return Err(NotPublished::Ending),
                 () = answers.closed() => return Err(NotPublished::Ending),
