@@ -438,6 +438,21 @@ mod tests {
     }
 
     #[test]
+    fn former_names_of_flags_of_the_proxy_still_hold() {
+        let line = "braid proxy --allow a:1 --sessions-per-device-max 3 --tunnels-per-device-max 3 \
+                    --plain-tunnels-per-device-max 3 --resume-mib-per-device-max 3";
+        let matches = layered(None)
+            .unwrap()
+            .try_get_matches_from(line.split_whitespace());
+        let matches = matches.unwrap();
+        let (_, proxy) = matches.subcommand().unwrap();
+        for field in ["sessions", "tunnels", "plain_tunnels", "resume_mib"] {
+            let value = proxy.get_one::<usize>(&format!("{field}_per_gateway_max"));
+            assert_eq!(value, Some(&3), "{field}");
+        }
+    }
+
+    #[test]
     fn a_refused_value_is_found_where_it_stands() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         std::io::Write::write_all(&mut file, b"[ingest]\nlisten = 7\n").unwrap();

@@ -106,17 +106,32 @@ pub struct Config {
     pub sessions_max: usize,
     /// Sessions of one gateway; at the bound the oldest session is closed, since it is most likely
     /// dead.
-    #[arg(long, value_name = "COUNT", default_value_t = 4)]
-    pub sessions_per_device_max: usize,
+    #[arg(
+        long,
+        alias = "sessions-per-device-max",
+        value_name = "COUNT",
+        default_value_t = 4
+    )]
+    pub sessions_per_gateway_max: usize,
     /// Tunnels of one gateway, an eighth of them not for bulk; at the bound requests are answered
     /// with 429.
-    #[arg(long, value_name = "COUNT", default_value_t = 512)]
-    pub tunnels_per_device_max: usize,
+    #[arg(
+        long,
+        alias = "tunnels-per-device-max",
+        value_name = "COUNT",
+        default_value_t = 512
+    )]
+    pub tunnels_per_gateway_max: usize,
     /// Tunnels over TCP of one gateway that are not resumable, a third of them not for bulk. Each
     /// may hold 2.3 MB that its destination does not read. At the bound requests are answered with
     /// 429. Clients without resumption need a higher bound.
-    #[arg(long, value_name = "COUNT", default_value_t = 48)]
-    pub plain_tunnels_per_device_max: usize,
+    #[arg(
+        long,
+        alias = "plain-tunnels-per-device-max",
+        value_name = "COUNT",
+        default_value_t = 48
+    )]
+    pub plain_tunnels_per_gateway_max: usize,
     /// Requests of one gateway per second, four seconds' worth at once (bulk: three). Further
     /// requests wait up to 5 s, then they are answered with 429.
     #[arg(long, value_name = "COUNT", default_value_t = 250)]
@@ -134,8 +149,13 @@ pub struct Config {
     pub resume_within_s: u64,
     /// MiB that the resumable tunnels of one gateway hold, beyond 64 KiB each; at the bound they
     /// read nothing more.
-    #[arg(long, value_name = "MIB", default_value_t = 64)]
-    pub resume_mib_per_device_max: usize,
+    #[arg(
+        long,
+        alias = "resume-mib-per-device-max",
+        value_name = "MIB",
+        default_value_t = 64
+    )]
+    pub resume_mib_per_gateway_max: usize,
     /// The same for all gateways together.
     #[arg(long, value_name = "MIB", default_value_t = 1_024)]
     pub resume_mib_max: usize,
@@ -239,9 +259,9 @@ impl Config {
     pub(crate) fn resume(&self) -> ResumeLimits {
         ResumeLimits {
             detached_max: Duration::from_secs(self.resume_within_s),
-            tunnels_per_peer_max: self.tunnels_per_device_max,
-            detached_per_peer_max: self.tunnels_per_device_max,
-            bytes_per_peer_max: self.resume_mib_per_device_max << 20,
+            tunnels_per_peer_max: self.tunnels_per_gateway_max,
+            detached_per_peer_max: self.tunnels_per_gateway_max,
+            bytes_per_peer_max: self.resume_mib_per_gateway_max << 20,
             bytes_all_max: self.resume_mib_max << 20,
             ..ResumeLimits::default()
         }
@@ -285,20 +305,20 @@ impl ServiceConfig for Config {
             SESSIONS_MAX as u64,
         )?;
         within(
-            "sessions_per_device_max",
-            self.sessions_per_device_max as u64,
+            "sessions_per_gateway_max",
+            self.sessions_per_gateway_max as u64,
             1,
             64,
         )?;
         within(
-            "tunnels_per_device_max",
-            self.tunnels_per_device_max as u64,
+            "tunnels_per_gateway_max",
+            self.tunnels_per_gateway_max as u64,
             1,
             4_096,
         )?;
         within(
-            "plain_tunnels_per_device_max",
-            self.plain_tunnels_per_device_max as u64,
+            "plain_tunnels_per_gateway_max",
+            self.plain_tunnels_per_gateway_max as u64,
             1,
             4_096,
         )?;
@@ -317,8 +337,8 @@ impl ServiceConfig for Config {
         within("idle_timeout_s", self.idle_timeout_s, 1, 86_400)?;
         within("resume_within_s", self.resume_within_s, 0, 3_600)?;
         within(
-            "resume_mib_per_device_max",
-            self.resume_mib_per_device_max as u64,
+            "resume_mib_per_gateway_max",
+            self.resume_mib_per_gateway_max as u64,
             1,
             RESUME_MIB_MAX,
         )?;

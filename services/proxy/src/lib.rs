@@ -84,9 +84,9 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
     let (policy_to, policy) = watch::channel(Arc::new(policy));
     let sessions = Sessions::new(Limits {
         sessions_max: config.sessions_max,
-        sessions_per_gateway_max: config.sessions_per_device_max,
-        tunnels_per_gateway_max: config.tunnels_per_device_max,
-        plain_per_gateway_max: config.plain_tunnels_per_device_max,
+        sessions_per_gateway_max: config.sessions_per_gateway_max,
+        tunnels_per_gateway_max: config.tunnels_per_gateway_max,
+        plain_per_gateway_max: config.plain_tunnels_per_gateway_max,
         requests_per_second_max: config.requests_per_second_max,
     });
     let shown = sessions.clone();

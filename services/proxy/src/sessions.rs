@@ -246,8 +246,8 @@ pub(crate) enum NoPlace {
 
 /// The flag that sets a limit, for the log.
 pub(crate) type Limit = &'static str;
-const TUNNELS: Limit = "--tunnels-per-device-max";
-const PLAIN_TUNNELS: Limit = "--plain-tunnels-per-device-max";
+const TUNNELS: Limit = "--tunnels-per-gateway-max";
+const PLAIN_TUNNELS: Limit = "--plain-tunnels-per-gateway-max";
 const REQUESTS: Limit = "--requests-per-second-max";
 
 /// The quotas of one gateway, shared by all its sessions.

@@ -59,7 +59,7 @@ async fn plain_tunnels_have_a_lower_bound_than_resumable_ones() {
         &to.to_string(),
         "--requests-per-second-max",
         "1000",
-        "--plain-tunnels-per-device-max",
+        "--plain-tunnels-per-gateway-max",
         "12",
     ];
     let proxy = Proxy::start(&flags).await;

@@ -124,7 +124,7 @@ async fn each_path_may_be_cut_under_a_flow() {
 /// The proxy closes the session, as it closes the oldest session of a gateway with too many.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_session_may_be_closed_under_a_flow() {
-    let mut scene = Scene::start(&["--sessions-per-device-max", "1"]).await;
+    let mut scene = Scene::start(&["--sessions-per-gateway-max", "1"]).await;
     let transfer = scene.transfer();
     scene.received(1_000_000).await;
     let link = LinkConfig::new(20e6, Duration::from_millis(10));
@@ -150,7 +150,7 @@ async fn all_networks_may_go_and_return_under_a_flow() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_stays_away_is_a_reset_for_the_destination() {
     let mut scene =
-        Scene::start(&["--resume-within-s", "1", "--sessions-per-device-max", "1"]).await;
+        Scene::start(&["--resume-within-s", "1", "--sessions-per-gateway-max", "1"]).await;
     let transfer = scene.transfer();
     scene.received(1_000_000).await;
     scene.set_up(false);

@@ -103,7 +103,7 @@ async fn a_revoked_certificate_ends_no_session_of_its_successor() {
         &to.to_string(),
         "--path-telemetry",
         &url,
-        "--sessions-per-device-max",
+        "--sessions-per-gateway-max",
         "1",
     ])
     .await;

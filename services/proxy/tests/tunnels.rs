@@ -148,7 +148,7 @@ async fn only_listed_destinations_are_reached() {
 async fn tunnels_of_a_gateway_are_bounded() {
     let upstream = echo().await;
     let allowed = upstream.to_string();
-    let proxy = Proxy::start(&["--allow", &allowed, "--tunnels-per-device-max", "2"]).await;
+    let proxy = Proxy::start(&["--allow", &allowed, "--tunnels-per-gateway-max", "2"]).await;
     let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
     let to = authority_of(upstream);
     let first = within(tunnel.open_tcp(&to, Urgency::Bulk)).await.unwrap();

@@ -85,7 +85,7 @@ async fn datagrams_go_only_to_listed_destinations_from_one_socket_per_request() 
 async fn datagrams_count_among_the_tunnels_of_a_gateway() {
     let listed = destination().await;
     let to = listed.to_string();
-    let flags = ["--allow", &to, "--tunnels-per-device-max", "1"];
+    let flags = ["--allow", &to, "--tunnels-per-gateway-max", "1"];
     let proxy = Proxy::start(&flags).await;
     let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
     let first = open(&tunnel, listed).await;

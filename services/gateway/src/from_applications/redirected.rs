@@ -160,7 +160,7 @@ impl Redirected {
         if let OpenError::Refused(StatusCode::TOO_MANY_REQUESTS) = error {
             // Written once in 10 s, however many are refused.
             tracing::warn!(
-                limit = "the proxy's --requests-per-second-max or --tunnels-per-device-max",
+                limit = "the proxy's --requests-per-second-max or --tunnels-per-gateway-max",
                 "redirected connections are refused"
             );
             return;

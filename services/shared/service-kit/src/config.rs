@@ -8,6 +8,7 @@
 
 mod address;
 mod error;
+mod field;
 mod file;
 mod print;
 
@@ -20,8 +21,11 @@ use clap::{ArgMatches, Command};
 
 pub use address::parse_address;
 pub use error::ConfigError;
+pub use field::variable;
 pub use file::ConfigFile;
 pub use print::render;
+
+use field::Field;
 
 /// EX_USAGE of sysexits.h: the command was used incorrectly.
 pub const EXIT_CONFIG: u8 = 64;
@@ -75,14 +79,6 @@ pub fn defaults<C: clap::Args>() -> Result<C, clap::Error> {
     C::from_arg_matches(&command.try_get_matches_from(std::iter::empty::<&str>())?)
 }
 
-/// The variable of a field: `("path-telemetry", "keepalive_ms")` gives
-/// `BRAID_PATH_TELEMETRY_KEEPALIVE_MS`.
-pub fn variable(noun: &str, field: &str) -> String {
-    format!("BRAID_{noun}_{field}")
-        .to_uppercase()
-        .replace('-', "_")
-}
-
 /// Gives the flags of `command` their environment variables and, from the table `[noun]` of `file`,
 /// their defaults.
 pub fn layer(
@@ -90,19 +86,20 @@ pub fn layer(
     noun: &str,
     file: Option<&ConfigFile>,
 ) -> Result<Command, ConfigError> {
-    let ids: Vec<String> = command
+    let fields: Vec<Field> = command
         .get_arguments()
         .filter(|arg| arg.get_long().is_some() && !is_about_the_command_line(arg.get_id().as_str()))
-        .map(|arg| arg.get_id().to_string())
+        .map(Field::of)
         .collect();
     let values = match file {
-        Some(file) => file.values(noun, &ids)?,
+        Some(file) => file.values(noun, &fields)?,
         None => Vec::new(),
     };
-    for id in &ids {
-        command = command.mut_arg(id, |arg| match arg.get_env() {
+    let is_set = |variable: &str| std::env::var_os(variable).is_some();
+    for field in &fields {
+        command = command.mut_arg(&field.id, |arg| match arg.get_env() {
             Some(_) => arg,
-            None => arg.env(OsStr::from(variable(noun, id))),
+            None => arg.env(OsStr::from(field.variable(noun, is_set))),
         });
     }
     for (id, values) in values {
@@ -124,17 +121,17 @@ pub fn origin(
     command: &Command,
     field: &str,
 ) -> Origin {
+    let arg = command.get_arguments().find(|arg| arg.get_id() == field);
+    let is_in_file = |arg| file.is_some_and(|file| file.sets(noun, &Field::of(arg)));
     match matches.value_source(field) {
         Some(ValueSource::CommandLine) => Origin::Flag,
         Some(ValueSource::EnvVariable) => {
-            let named = command
-                .get_arguments()
-                .find(|arg| arg.get_id() == field)
+            let named = arg
                 .and_then(|arg| arg.get_env())
                 .map(|name| name.to_string_lossy().into_owned());
             Origin::Environment(named.unwrap_or_else(|| variable(noun, field)))
         }
-        _ if file.is_some_and(|file| file.sets(noun, field)) => Origin::File,
+        _ if arg.is_some_and(is_in_file) => Origin::File,
         _ => Origin::Default,
     }
 }
@@ -153,7 +150,7 @@ mod tests {
         #[arg(long, default_value = "127.0.0.1:8090")]
         listen: std::net::SocketAddr,
         /// Limit.
-        #[arg(long, default_value_t = 10)]
+        #[arg(long, alias = "rate-bound", default_value_t = 10)]
         rate_limit: u32,
         /// Needed.
         #[arg(long)]
@@ -247,6 +244,30 @@ mod tests {
 
         assert!(refused("listen = ").reason.contains("TOML"));
         assert!(refused("listen = 3\n").reason.contains("table"));
+    }
+
+    #[test]
+    fn a_former_name_of_a_flag_holds_in_every_layer() {
+        let file = file("[sample]\nrate_bound = 20\nupstream = \"a\"\n");
+        let command = layer(command(), "sample", Some(&file)).unwrap();
+        let limit = |line: &str| {
+            let matches = command.clone().try_get_matches_from(line.split(' '));
+            let matches = matches.unwrap();
+            let from = origin(&matches, "sample", Some(&file), &command, "rate_limit");
+            (Sample::from_arg_matches(&matches).unwrap().rate_limit, from)
+        };
+        assert_eq!(limit("sample"), (20, Origin::File));
+        assert_eq!(limit("sample --rate-bound 30"), (30, Origin::Flag));
+
+        let arg = command
+            .get_arguments()
+            .find(|it| it.get_id() == "rate_limit");
+        let field = Field::of(arg.unwrap());
+        let variable = |set: &[&str]| field.variable("sample", |it| set.contains(&it));
+        let (current, former) = ("BRAID_SAMPLE_RATE_LIMIT", "BRAID_SAMPLE_RATE_BOUND");
+        assert_eq!(variable(&[]), current);
+        assert_eq!(variable(&[former]), former);
+        assert_eq!(variable(&[current, former]), current);
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use super::error::ConfigError;
+use super::{
+    error::ConfigError,
+    field::{Field, id_of},
+};
 
 /// Bytes of the file; a larger file is refused.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -63,16 +66,16 @@ impl ConfigFile {
         &self.path
     }
 
-    pub(super) fn sets(&self, noun: &str, field: &str) -> bool {
+    pub(super) fn sets(&self, noun: &str, field: &Field) -> bool {
         self.table(noun)
-            .is_some_and(|table| table.keys().any(|key| id_of(key) == field))
+            .is_some_and(|table| table.keys().any(|key| field.is_named(&id_of(key))))
     }
 
     /// The values of a service's table in the form of flags.
     pub(super) fn values(
         &self,
         noun: &str,
-        known: &[String],
+        known: &[Field],
     ) -> Result<Vec<(String, Vec<String>)>, ConfigError> {
         let Some(table) = self.table(noun) else {
             return Ok(Vec::new());
@@ -80,14 +83,14 @@ impl ConfigFile {
         let mut values = Vec::with_capacity(table.len());
         for (key, value) in table {
             let id = id_of(key);
-            if !known.contains(&id) {
-                let near = nearest(&id, known.iter().map(String::as_str));
+            let Some(field) = known.iter().find(|field| field.is_named(&id)) else {
+                let near = nearest(&id, known.iter().map(|field| field.id.as_str()));
                 return Err(ConfigError::new(
                     format!("[{noun}] {key}"),
                     format!("{} has a key that {noun} does not know", self.path),
                     format!("{near} = ... (the nearest known key)"),
                 ));
-            }
+            };
             let texts = match value {
                 toml::Value::Array(items) => items.iter().map(scalar).collect(),
                 single => scalar(single).map(|text| vec![text]),
@@ -99,7 +102,7 @@ impl ConfigFile {
                     format!("{id} = \"...\""),
                 )
             })?;
-            values.push((id, texts));
+            values.push((field.id.clone(), texts));
         }
         Ok(values)
     }
@@ -107,10 +110,6 @@ impl ConfigFile {
     fn table(&self, noun: &str) -> Option<&toml::Table> {
         self.tables.get(noun)?.as_table()
     }
-}
-
-fn id_of(key: &str) -> String {
-    key.replace('-', "_")
 }
 
 fn scalar(value: &toml::Value) -> Option<String> {
