@@ -17,45 +17,45 @@ use service_kit::grpc::Peer;
 
 use super::{app::App, sign_in};
 
-/// Verdict of an answer on the token of the request.
+/// Where a request brings a token, and how the answer shows that the token is wrong.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Door {
+enum TokenEntry {
     /// 401: the token opens no session.
     Service,
-    /// 204: likewise.
+    /// 204: the token belongs to no session.
     Session,
     /// 403: the token is unknown, used, or expired.
     Certificate,
 }
 
-impl Door {
-    fn of(request: &Request) -> Option<Door> {
+impl TokenEntry {
+    fn of(request: &Request) -> Option<TokenEntry> {
         let path = request.uri().path();
         if let Some(asked) = path.strip_prefix("/api/gateways/") {
             let takes_token = request.method() == Method::POST && asked != "authority";
-            return takes_token.then_some(Door::Certificate);
+            return takes_token.then_some(TokenEntry::Certificate);
         }
         sign_in::bearer(request.headers())?;
         let service = path.strip_prefix('/')?.split('/').next()?;
         match path {
-            "/api/session" => Some(Door::Session),
+            "/api/session" => Some(TokenEntry::Session),
             _ => [SERVICE_NAME, ADMINISTRATION_NAME]
                 .contains(&service)
-                .then_some(Door::Service),
+                .then_some(TokenEntry::Service),
         }
     }
 
     const fn wrong(self) -> StatusCode {
         match self {
-            Door::Service => StatusCode::UNAUTHORIZED,
-            Door::Session => StatusCode::NO_CONTENT,
-            Door::Certificate => StatusCode::FORBIDDEN,
+            TokenEntry::Service => StatusCode::UNAUTHORIZED,
+            TokenEntry::Session => StatusCode::NO_CONTENT,
+            TokenEntry::Certificate => StatusCode::FORBIDDEN,
         }
     }
 }
 
 pub(crate) async fn slowed(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let Some(door) = Door::of(&request) else {
+    let Some(entry) = TokenEntry::of(&request) else {
         return next.run(request).await;
     };
     let peer = request.extensions().get::<Peer>();
@@ -68,7 +68,7 @@ pub(crate) async fn slowed(State(app): State<Arc<App>>, request: Request, next: 
     }
     let answer = next.run(request).await;
     let (mut guesses, now) = (app.guesses.lock(), Instant::now());
-    if answer.status() == door.wrong() {
+    if answer.status() == entry.wrong() {
         guesses.wrong(address, now);
     } else if answer.status() == StatusCode::OK {
         guesses.right(address, now);
