@@ -27,7 +27,7 @@ const TWO_LANES_FROM: usize = 100;
 
 /// Reason of the copy of a record of a newer version.
 const NEWER: &str =
-    "has fields of a newer version: what this version knows is stored, all of it is kept here only";
+    "has fields of a newer version: the known part is stored, and the whole is kept here only";
 
 struct Vitals(Arc<dyn Store>);
 

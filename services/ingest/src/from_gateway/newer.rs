@@ -19,7 +19,8 @@ use crate::to_bus::NotPublished;
 pub const UPLOADS: &str = "uploads";
 /// Header: the gateway of the upload.
 pub const GATEWAY: &str = "gateway";
-const REASON: &str = "is an upload of a newer gateway: what this version knows of it went on, all of it is kept here only";
+const REASON: &str =
+    "is an upload of a newer gateway: the known part was accepted, and the whole is kept here only";
 
 /// The known fields, and the whole upload if it has more.
 pub(crate) struct Upload {

@@ -37,8 +37,9 @@ impl RttProbe {
         self.restored_at.is_some()
     }
 
-    /// A round trip of `rtt` has ended. Returns the smallest one of the probe, once all packets
-    /// sent into the empty queue are acknowledged. `part` is how long the queue stays empty.
+    /// A round trip of `rtt` has ended. Returns the smallest round trip of the probe, once
+    /// all packets sent into the empty queue are acknowledged. `part` is how long the queue stays
+    /// empty.
     pub(super) fn on_round_trip(
         &mut self,
         now: Instant,

@@ -34,7 +34,7 @@ const TUNNELS_MAX: u32 = 512;
 /// Bytes of a request's headers; larger headers are refused.
 const HEADER_BYTES_MAX: u32 = 16 * 1024;
 
-/// Interval of looks for the answer to a ping.
+/// Interval at which a ping is checked for its answer.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Time without an answer to a ping after which a path is suspect.

@@ -50,14 +50,14 @@ fn the_link_of_copies_goes_with_the_path() {
     bench.sent(1, 1);
     bench.pass(Duration::from_millis(20));
     bench.sent(3, 1);
-    // It may have bytes on the dead path: the idle spare takes over.
+    // The link of copies may have bytes on the dead path, so the idle spare takes over.
     let taken = [Command::Close(1), Command::Close(3), send(2, 0)];
     assert_eq!(bench.on_event(Event::PathDown), taken);
     bench.sent(2, 1);
     assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(4)]);
     bench.on_event(Event::Up(4));
     assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(5)]);
-    // When it is lost alone, or takes no more, the others go on.
+    // When the link of copies is lost alone, or takes no more, the others go on.
     let copy = |generation| Command::Copy {
         generation,
         number: 1,
