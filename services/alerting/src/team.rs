@@ -11,18 +11,25 @@ use vitals::{Invalid, validate_identifier};
 
 use crate::{names::Names, zone::Zone};
 
-/// Bounds of one team. A larger team is refused.
+/// Contacts of one team; a larger team is refused.
 pub const CONTACTS_MAX: usize = 10_000;
+/// Patients of one team; a larger team is refused.
 pub const PATIENTS_MAX: usize = 50_000;
+/// Shifts of one team, in all rotas together; a larger team is refused.
 pub const SHIFTS_MAX: usize = 500;
+/// Escalation steps of one plan; a plan with more is refused.
 pub const STEPS_MAX: usize = 10;
 /// Contacts of one patient in one role.
 const ROLE_CONTACTS_MAX: usize = 20;
 /// Longest delay of a step: one day.
 const AFTER_S_MAX: u32 = 86_400;
+/// Largest `reminders_max` of a plan: reminders of one alert.
 const REMINDERS_MAX: u32 = 100;
+/// Shortest interval of reminders, in seconds.
 const REMIND_EVERY_S_MIN: u32 = 10;
+/// Bytes of an e-mail address (RFC 5321, 4.5.3.1); a contact with a longer one is refused.
 const ADDRESS_BYTES_MAX: usize = 254;
+/// Bytes of a contact's name; a longer one is refused.
 const NAME_BYTES_MAX: usize = 200;
 
 const MINUTE_US: i64 = 60_000_000;

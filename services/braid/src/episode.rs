@@ -16,6 +16,7 @@ use crate::process::Failure;
 pub const SOCKET: &str = "up.sock";
 /// Answer to a request that was executed; any other answer is the reason of a failure.
 pub const DONE: &str = "done";
+/// Longest wait for the answer; then the command fails.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]

@@ -9,7 +9,9 @@ use crate::hashing::hashing;
 pub const FIRST_ACCOUNT: &str = "admin";
 /// Longer passwords are refused before anything is computed.
 pub const PASSWORD_BYTES_MAX: usize = 256;
+/// Bytes of the shortest password of a new account.
 pub const PASSWORD_BYTES_MIN: usize = 8;
+/// Bytes of an account's name; no account has a longer one.
 pub const NAME_BYTES_MAX: usize = 64;
 /// RFC 9106 recommends 128 bits.
 const SALT_BYTES: usize = 16;

@@ -15,7 +15,9 @@ pub(crate) const KEYS_MAX: usize = 8_192;
 const FREE_PAIR: u32 = 5;
 const FREE_ADDRESS: u32 = 20;
 const FREE_NAME: u32 = 100;
+/// First wait of a key after its free failures, in microseconds; each failure doubles it.
 const WAIT_US_FIRST: i64 = 2_000_000;
+/// Longest wait of a key after failures, in microseconds.
 const WAIT_US_MAX: i64 = 300_000_000;
 /// A key without failures for this long starts anew.
 const FORGET_US: i64 = 900_000_000;

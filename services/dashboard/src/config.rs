@@ -195,6 +195,7 @@ impl OidcConfig {
 
 /// A code that can be guessed is a password that everybody has.
 const SIGN_IN_CODE_LENGTH_MIN: usize = 24;
+/// Longest session of a person: one week.
 const SESSION_HOURS_MAX: u32 = 24 * 7;
 
 impl ServiceConfig for Config {

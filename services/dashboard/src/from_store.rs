@@ -39,8 +39,9 @@ const POINTS_MAX: usize = 4_000;
 /// Longest stretch of a series: 31 days.
 const STRETCH_US_MAX: i64 = 31 * 86_400 * 1_000_000;
 
-/// The recent samples that a new viewer gets, so that the strip does not start empty.
+/// Time of the recent samples that a new viewer gets, so that the strip does not start empty.
 const RECENT_US: i64 = 8_000_000;
+/// Recent samples that a new viewer gets of one patient.
 const RECENT_SAMPLES_MAX: usize = 600;
 
 /// Keeps the ward view in step with the store until shutdown.

@@ -28,7 +28,9 @@ const WAITING_MAX: usize = 8;
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 /// Tries of one post, over about ten minutes. Then it is given up and logged.
 const TRIES_MAX: u32 = 16;
+/// First pause between two tries; each pause doubles it.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
+/// Longest pause between two tries of one post.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]

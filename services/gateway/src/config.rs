@@ -16,9 +16,11 @@ use crate::to_ingest::{self, Options};
 /// Segments of the smallest journal, so that dropping one leaves room for the next; a smaller
 /// journal is refused.
 const SEGMENTS_MIN: u64 = 4;
+/// Bytes of the smallest segment of a journal.
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+/// Longest time that the journal gathers before it syncs, in milliseconds: sensors wait for it.
 const GATHER_MS_MAX: u64 = 1_000;
-/// Zero: nothing waits.
+/// Longest age of readings at their upload, in milliseconds; zero: nothing waits.
 const FRESHNESS_MS_MAX: u64 = 60_000;
 const REPORT_INTERVAL_MS: RangeInclusive<u64> = 100..=60_000;
 /// Path-telemetry refuses reports over more than an hour.
@@ -26,9 +28,9 @@ const REPORT_BEAT_S: RangeInclusive<u64> = 1..=3_600;
 const TOKEN_BYTES_MIN: usize = 8;
 /// Bytes of a SOCKS5 password (RFC 1929); a longer token is refused.
 const TOKEN_BYTES_MAX: usize = 255;
-/// Largest number of application connections that may be configured. A session has 256 tunnels, 64
-/// of them for UDP flows, and the gateway's own tunnels must never wait. Each connection holds two
-/// buffers of 64 KiB and the windows of QUIC and TCP.
+/// Largest number of application connections that may be configured. A session has 512 tunnels: up
+/// to 256 for redirected connections and 64 for UDP flows. The gateway's own tunnels must never
+/// wait. Each connection holds two buffers of 64 KiB and the windows of QUIC and TCP.
 const APPLICATIONS_MAX: usize = 160;
 
 /// How TCP connections to the TUN device travel.

@@ -35,6 +35,7 @@ use crate::{
 pub const SAMPLES_PER_REQUEST_MAX: usize = 10_000;
 /// First pause between attempts to store refused alerts. Each attempt is one write on a full disk.
 const AGAIN_INITIAL: Duration = Duration::from_millis(500);
+/// Longest pause between attempts to store refused alerts.
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 
 /// The reason for refusing a device that the core has not registered here.

@@ -45,6 +45,7 @@ const RULE_USES_MAX: usize = 64;
 /// Each question costs a SIM card 400 bytes.
 const POLICY_INTERVAL: Duration = Duration::from_secs(120);
 const POLICY_INTERVAL_RETRY: Duration = Duration::from_secs(30);
+/// Longest wait for a policy; then it is asked for again later.
 const POLICY_LIMIT: Duration = Duration::from_secs(10);
 /// A policy outside these bounds is not obeyed.
 const KEEPALIVE_INTERVAL_MS: std::ops::RangeInclusive<u32> = 10..=10_000;

@@ -18,9 +18,11 @@ use crate::admission::{GatewayId, Refusal};
 
 /// Entries kept apart for one gateway: half a day of five values a second.
 pub(crate) const GATEWAY_ENTRIES_MAX: u64 = 200_000;
+/// Bytes kept apart for one gateway; at the bound no more is taken.
 pub(crate) const GATEWAY_BYTES_MAX: u64 = 256 << 20;
-/// The same for all gateways together.
+/// Entries kept apart for all gateways together.
 pub(crate) const ALL_ENTRIES_MAX: u64 = 2_000_000;
+/// Bytes kept apart for all gateways together; at the bound no more is taken.
 pub(crate) const ALL_BYTES_MAX: u64 = 2 << 30;
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 

@@ -27,6 +27,7 @@ use crate::admission::GatewayId;
 const DEVICES_MAX: usize = 100_000;
 /// A device that is unknown, or of another tenant, is asked for again after this time.
 const UNKNOWN_REFRESH: Duration = Duration::from_secs(1);
+/// Age up to which a remembered device holds while the store does not answer.
 const STALE_MAX: Duration = Duration::from_secs(3600);
 /// How often changes are asked for, and how far back. The clock of the program that enters a change
 /// may be behind by this much; beyond it the refresh time holds.

@@ -17,12 +17,14 @@ pub(crate) const PATH_BYTES_MAX: usize = 64;
 pub(crate) const AGE_US_MAX: i64 = 86_400_000_000;
 /// Interval of a report in milliseconds, one hour; a longer interval is refused.
 const INTERVAL_MS_MAX: u32 = 3_600_000;
-/// Rules of a report, and characters of a rule or a mode; more are refused. A gateway sends at most
-/// 64 rules, and a document holds no longer names.
+/// Rules in each of a report's two lists; more than both may hold are refused. A gateway sends no
+/// more.
 const RULES_MAX: usize = 64;
+/// Characters of the name of a rule or a mode, as in a steering document.
 const RULE_CHARS_MAX: usize = 64;
-/// As in a steering document.
+/// Highest price of a gigabyte, as in a steering document.
 const PRICE_MAX: f64 = 1e6;
+/// Last day of a month on which a cap may begin anew, as in a steering document.
 const RESET_DAY_MAX: u32 = 28;
 
 /// Why a report is refused.

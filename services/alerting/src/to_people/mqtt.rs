@@ -1,8 +1,8 @@
 //! MQTT 3.1.1: publishes each notice to `<prefix>/<tenant>/<patient>/<priority>` at QoS 1. A notice
 //! counts as delivered when the broker has acknowledged it.
 //!
-//! One connection is opened on first use and dropped at the first failure. The notice under way is
-//! then published again, so that no acknowledgement is taken for another's.
+//! The first notice opens a connection, and a failure closes it. The notice under way is published
+//! again by the next connection, so no late acknowledgement counts for another notice.
 
 use std::{
     path::Path,
@@ -20,12 +20,13 @@ use super::{
     tls::{bare_host, client_config, is_loopback},
 };
 
-/// Limit of each step of an attempt: the wait for the connection, then the kept and a fresh
-/// connection. Three steps fit into the lease of a notice.
+/// Limit of each step of an attempt. The three steps wait for the connection, publish by the kept
+/// one, and publish by a new one. Together they fit into the lease of a notice.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// No task answers pings between notices, so an idle connection is replaced well before the broker
-/// would end it.
+/// The broker ends a connection after one and a half times this silence.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
+/// A connection that was idle for longer is replaced, because no task answers pings between
+/// notices.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 /// A longer packet is refused.
 const PACKET_BYTES_MAX: usize = 256 << 10;

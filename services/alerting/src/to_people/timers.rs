@@ -13,9 +13,10 @@ const TIMERS_MAX: usize = 64;
 /// Failures in one look. Then the store itself is likely at fault, and the rest waits for the next
 /// look.
 const FAILURES_MAX: usize = 8;
-/// Interval and size of the look at timers that are not due. A clock that was set back since may
+/// Interval of the look at timers that are not due. A clock that was set back since may
 /// have set a far timer.
 const LOOK_AHEAD_EVERY: Duration = Duration::from_secs(10);
+/// Timers that a look ahead or a clock step reads, the earliest first.
 const AHEAD_MAX: usize = 10_000;
 /// Failing timers that are queried beyond the due ones. Past it all are treated as if they had not
 /// failed.

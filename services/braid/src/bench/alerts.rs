@@ -35,6 +35,7 @@ const LOAD_PER_S: u32 = 10_000;
 /// Devices in one upload, with one reading of every metric each.
 const UPLOAD_DEVICES: u32 = 10;
 pub(super) const PROBES_PER_S: u64 = 20;
+/// Probes of one measurement; a longer measurement sends no more.
 const PROBES_MAX: u64 = 2_000;
 /// Time after which connections, keys and statements are cached.
 const SETTLE: Duration = Duration::from_secs(10);

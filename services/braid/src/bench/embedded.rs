@@ -15,11 +15,14 @@ use super::readings::{PATIENCE, POLL_INTERVAL, memory_mib, metric, unusable};
 use crate::process::{Failure, block_on};
 use crate::up::Addresses;
 
-/// Figures of the start; memory is read after this long with patients sending.
+/// Figures of the start.
 pub(super) const START_IDS: [&str; 3] = ["up.first_sample", "up.memory", "up.drain"];
 pub(super) const SAMPLES_PER_S: &str = "embedded.samples_per_s";
+/// Target: seconds from the start until the first sample is shown.
 const FIRST_SAMPLE_S_MAX: f64 = 3.0;
+/// Target: seconds from the request to end until the process has ended.
 const DRAIN_S_MAX: f64 = 5.0;
+/// Memory is read after this long with patients sending.
 pub(super) const SETTLE: Duration = Duration::from_secs(10);
 const SAMPLES_PER_REQUEST: u64 = 500;
 /// Unanswered requests to the gateway; at the bound the sender waits.

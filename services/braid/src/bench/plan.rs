@@ -22,6 +22,7 @@ const PUBLISH_TARGET: f64 = 0.7;
 const END_TO_END_PER_S: f64 = 100_000.0;
 /// Largest growth: noise of the allocator.
 const MEMORY_GROWTH_MAX: f64 = 1.1;
+/// Target: milliseconds from an accepted upload to the webhook, 99th percentile.
 const TOLD_MS_MAX: f64 = 50.0;
 /// With 3 % loss on both paths, and while one of them is cut.
 const SENSOR_MS_MAX: f64 = 40.0;

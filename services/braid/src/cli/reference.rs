@@ -152,26 +152,36 @@ fn first_sentence(comment: &str) -> &str {
     &comment[..end.unwrap_or(comment.len())]
 }
 
+/// Whether a constant may share the comment of another one: both names end in the same two words.
+fn may_share(name: &str, commented: &str) -> bool {
+    let words = |name| str::rsplit(name, '_').take(2);
+    words(name).eq(words(commented))
+}
+
 fn bounds() -> String {
     let mut page = String::from(
         "# Bounds\n\nConstants with `MAX` or `LIMIT` in their names, and the first sentence of their \
          comments. `make\nreference` writes this page.\n\n| bound | value | what it bounds | file |\n|---|---|---|---|\n",
     );
     for (file, text) in code() {
-        // A constant without a comment shares the comment of the constant in the line before.
-        let (mut comment, mut is_shared) = (String::new(), false);
+        // A constant without a comment may share the comment of the constants before it.
+        let (mut comment, mut commented) = (String::new(), None);
         for line in text.lines() {
             let line = line.trim();
             if let Some(text) = line.strip_prefix("///") {
-                if std::mem::take(&mut is_shared) {
+                if commented.take().is_some() {
                     comment.clear();
                 }
                 comment.push_str(text);
                 continue;
             }
             if let Some((name, value)) = constant(line) {
-                is_shared = true;
+                let commented = *commented.get_or_insert(name);
                 if is_bound(name) {
+                    assert!(
+                        may_share(name, commented),
+                        "{file}: {name} has no comment of its own below {commented}"
+                    );
                     let value = cell(value.trim().trim_end_matches(';'));
                     let says = cell(first_sentence(&comment));
                     assert!(
@@ -181,7 +191,7 @@ fn bounds() -> String {
                     let _ = writeln!(page, "| `{name}` | `{value}` | {says} | `{file}` |");
                 }
             } else if !line.starts_with("#[") {
-                (comment, is_shared) = (String::new(), false);
+                (comment, commented) = (String::new(), None);
             }
         }
     }

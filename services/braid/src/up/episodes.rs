@@ -18,6 +18,7 @@ use crate::process::Failure;
 
 /// Bytes of a request; a longer request is refused.
 const REQUEST_BYTES_MAX: u64 = 512;
+/// Longest time of one request; then its connection is closed.
 const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 
 /// Episodes by patient: the worn device, and the channel to its feed.

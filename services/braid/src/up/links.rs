@@ -24,7 +24,9 @@ use crate::process::Failure;
 
 /// Lowest rate of a link in bits per second.
 const RATE_MIN: u64 = 1_000;
+/// Highest rate of a link in bits per second.
 const RATE_MAX: u64 = 10_000_000_000;
+/// Longest delay of a link in milliseconds; a longer one is refused.
 const DELAY_MS_MAX: u32 = 10_000;
 
 struct Entry {

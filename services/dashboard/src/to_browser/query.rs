@@ -28,10 +28,11 @@ use crate::explain::{self, Described, ExplainError};
 use crate::from_store::{self, SeriesError};
 use crate::sessions::{Key, Person};
 
-/// Alerts and path reports in one answer at most.
+/// Alerts in one answer at most.
 const ALERTS_MAX: u32 = 1_000;
 /// Cases of readings of no patient in one answer, unless the request names another number.
 const QUARANTINE_LISTED: usize = 100;
+/// Path reports in one answer.
 const PATH_REPORTS_MAX: usize = 10_000;
 /// Longest stretch of path reports: one day.
 const PATHS_US_MAX: i64 = 86_400 * 1_000_000;

@@ -27,7 +27,7 @@ use tunnel::{Tunnel, Urgency};
 use super::socks5::datagram::{self, Datagram};
 use flow::{Flow, Touched, count_dropped};
 
-/// Flows of all associations together, a quarter of a gateway's tunnels at the proxy; at the bound
+/// Flows of all associations together, an eighth of a gateway's tunnels at the proxy; at the bound
 /// an association gives up one of its own.
 pub(super) const FLOWS_MAX: usize = 64;
 

@@ -21,6 +21,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 const FLUSH_LIMIT: Duration = Duration::from_millis(1500);
 /// A person may wait for help, so the pauses between attempts stay short.
 const RETRY_INITIAL: Duration = Duration::from_millis(250);
+/// Longest pause between attempts of an upload from memory.
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
 pub struct FromMemory<D: Disk> {

@@ -13,6 +13,7 @@ const DEVIATIONS: u32 = 4;
 /// packet even on a slow link, and unnecessary where answers come at once.
 const COPY_PART: u32 = 8;
 const COPY_AFTER_MIN: Duration = Duration::from_millis(5);
+/// Longest time without an answer until a copy is sent.
 const COPY_AFTER_MAX: Duration = Duration::from_millis(60);
 /// Values before the first answer.
 const COPY_AFTER_FIRST: Duration = Duration::from_millis(15);

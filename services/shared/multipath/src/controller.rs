@@ -86,6 +86,7 @@ const LOW_RATE_PROBE_PACKETS_MIN: u64 = 2;
 /// below the maximum. One packet is a fifth of a round trip of queue. With more loss such a window
 /// is too small to measure its own rate, and would shrink.
 const SMALL_BDP_PACKETS: f64 = 8.0;
+/// Share of lost packets below which a small BDP counts as such.
 const SMALL_BDP_LOSS_MAX: f64 = 0.002;
 /// Packets sent in the first round trip, paced over it once it is known. The trials are in
 /// `docs/lab/path-model.md`.

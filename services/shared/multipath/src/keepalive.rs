@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-/// Bounds of what a policy may ask for.
+/// Shortest interval of pings that a policy may ask for.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// Longest interval of pings that a policy may ask for.
 const INTERVAL_MAX: Duration = Duration::from_secs(10);
 
 /// One lost ping is not fatal.
 const SILENT_INTERVALS_MIN: u32 = 2;
+/// Most silent intervals that a policy may ask for.
 const SILENT_INTERVALS_MAX: u32 = 100;
 /// Under dense traffic a path is dead after this silence at the soonest.
 pub(crate) const DENSE_SILENCE_FATAL: Duration = Duration::from_millis(200);

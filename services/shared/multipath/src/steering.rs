@@ -51,8 +51,9 @@ const PATHS_MAX: usize = 32;
 /// The peer issues connection ids for a path right after the handshake, so the next request follows
 /// soon.
 const RETRY_CIDS: Duration = Duration::from_millis(20);
-/// First pause before a path is opened again, and the longest.
+/// First pause before a path is opened again.
 const REOPEN_BACKOFF_MIN: Duration = Duration::from_millis(200);
+/// Longest pause before a path is opened again.
 const REOPEN_BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Failures in a row before the back-off grows: an interface that soon returns is found soon.
 const REOPEN_FAILURES_FREE: u32 = 20;
@@ -76,13 +77,16 @@ const SERVER_PATIENCE: u32 = 4;
 /// If a detour died, the interface gets a new path after this time; the old path is closed if any
 /// path is alive by then.
 const RECALLED_OPENS_AFTER: Duration = Duration::from_millis(500);
-/// Minimum and maximum time of a detour beyond two round trips; it ends when little is in flight.
+/// Time beyond two round trips after which a rerouted path with little in flight is closed.
 const REROUTE_MIN: Duration = Duration::from_millis(50);
+/// Time after which a rerouted path is closed, whatever is in flight.
 const REROUTE_MAX: Duration = Duration::from_secs(2);
+/// Bytes in flight that count as little.
 const REROUTE_LEFT_BYTES: u64 = 3_000;
 
-/// At the end of a transfer each path is pinged four times a round trip, within these bounds.
+/// At the end of a transfer each path is pinged four times a round trip, or more rarely.
 const TAIL_PING_MIN: Duration = Duration::from_millis(5);
+/// Pings of a path at the end of one transfer.
 const TAIL_PINGS_MAX: u32 = 16;
 
 #[derive(Debug)]

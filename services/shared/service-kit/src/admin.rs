@@ -25,6 +25,7 @@ use crate::{ConfigError, Context, Health, ProgressHandle};
 
 /// Interval of the main event loop's beats.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// Time without a beat after which the event loop counts as stalled.
 const BEAT_SILENCE_MAX: Duration = Duration::from_secs(10);
 /// A page of another site cannot set it without this listener's consent, which it never gives.
 pub const OPERATOR_HEADER: &str = "x-braid-operator";

@@ -24,9 +24,11 @@ const UPLOADS_PER_S: u32 = 1;
 /// Bytes of an upload of six samples, and of its acknowledgement.
 const QUESTION_BYTES: usize = 300;
 const ANSWER_BYTES: usize = 40;
+/// Paths of one connection, as both ends permit.
 const PATHS_MAX: u32 = 4;
 /// Interval of attempts until the peer has given identifiers for a second path.
 const PATH_INTERVAL: Duration = Duration::from_millis(50);
+/// Longest time until the connections are established; then the measurement fails.
 const CONNECT_MAX: Duration = Duration::from_secs(120);
 
 /// Processor time of a connection in each second, and its answers.

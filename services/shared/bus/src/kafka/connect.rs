@@ -19,7 +19,9 @@ use super::{
 
 /// Limit of one question to the cluster; the first contains the connection and its handshakes.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// First pause between questions to the cluster; each pause doubles it.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
+/// Longest pause between questions to the cluster.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A failed TLS handshake may be a broker that is just ending; so many in a row are an error.
 const TLS_FAILURES_MAX: u32 = 3;

@@ -7,11 +7,13 @@ use std::ops::RangeInclusive;
 use super::document::{AccessTerms, Document, FORMAT, Kind, Mode, Rule, Urgency};
 use super::flow::{port_range, prefix};
 
-/// A document holds so many rules and accesses at most; a flow is matched against each rule.
+/// Rules of a document; a flow is matched against each rule.
 pub(super) const RULES_MAX: usize = 256;
+/// Accesses of a document, and of one rule; a document with more is refused.
 pub(super) const ACCESSES_MAX: usize = 64;
-/// Gateways with an entry of their own, and entries of all groups.
+/// Gateways with an entry of their own, and gateways of all groups together.
 pub(super) const GATEWAYS_MAX: usize = 2_048;
+/// Groups of a document; a document with more is refused.
 const GROUPS_MAX: usize = 256;
 const FRESHNESS_MS: RangeInclusive<u32> = 100..=60_000;
 /// Entries of one list of a rule.
@@ -22,8 +24,11 @@ const TEXT_BYTES_MAX: usize = 256 << 10;
 const NAME_CHARS_MAX: usize = 64;
 /// Longest name of a host.
 const HOST_BYTES_MAX: usize = 253;
+/// Largest cap of an access, in gigabytes a month.
 const CAP_GB_MAX: f64 = 1e6;
+/// Highest price of a gigabyte, in the currency of the installation.
 const PRICE_MAX: f64 = 1e6;
+/// Largest weight of an access in a rule.
 const WEIGHT_MAX: u32 = 1_000;
 
 /// Why a document is refused.

@@ -16,9 +16,11 @@ use crate::tls::Identity;
 
 /// Longest time of one attempt to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// Interval of HTTP/2 pings.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Through a tunnel, which reports its own end and may use metered accesses.
 const KEEPALIVE_INTERVAL_THROUGH: Duration = Duration::from_secs(900);
+/// Time without an answer to an HTTP/2 ping after which the connection is closed.
 const KEEPALIVE_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]

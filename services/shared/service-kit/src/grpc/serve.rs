@@ -28,11 +28,12 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 const OPENING_LIMIT: Duration = Duration::from_secs(10);
 /// Concurrent requests of one HTTP/2 connection; the client queues further requests.
 const STREAMS_MAX: u32 = 256;
-/// Time without an answer to an HTTP/2 ping after which the peer counts as gone.
+/// Interval of HTTP/2 pings to a peer.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// For connections of gateways, which pay for each packet. The proxy closes the connections of one
 /// that is gone.
 const KEEPALIVE_INTERVAL_GATEWAY: Duration = Duration::from_secs(900);
+/// Time without an answer to an HTTP/2 ping after which the peer counts as gone.
 const KEEPALIVE_LIMIT: Duration = Duration::from_secs(10);
 /// Pause after a failed `accept`, which means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

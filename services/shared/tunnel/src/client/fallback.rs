@@ -8,8 +8,8 @@
 //! Where every access network refuses UDP by ICMP (`icmp`), UDP counts as blocked at once.
 //!
 //! During a TCP session QUIC is probed at growing intervals, and at once when an access network
-//! arrives; when QUIC answers it replaces TCP. After UDP was found blocked TCP is tried at once,
-//! until QUIC has answered or another network has arrived.
+//! arrives. When QUIC answers, it replaces TCP. After UDP was found blocked, a new session tries
+//! TCP at once, until QUIC has answered or another network has arrived.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,12 @@ const HEAD_START: Duration = Duration::from_secs(1);
 
 /// Shortest pause between failed attempts over TCP.
 const RETRY_MIN: Duration = Duration::from_secs(1);
+/// Longest pause between failed attempts over TCP.
 const RETRY_MAX: Duration = Duration::from_secs(15);
 
 /// Shortest pause between probes of QUIC; a probe costs a few datagrams over each network.
 const PROBE_MIN: Duration = Duration::from_secs(5);
+/// Longest pause between probes of QUIC.
 const PROBE_MAX: Duration = Duration::from_secs(60);
 
 /// The state machine of the fallback.

@@ -40,9 +40,11 @@ use crate::{
 /// Concurrent handshakes; the next one begins when one has failed.
 const ATTEMPTS_MAX: usize = 5;
 
-/// First pause between two handshakes without an answer; `ATTEMPT_GROWTH` later pauses double it.
+/// First pause between two handshakes without an answer.
 const ATTEMPT_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// Longest pause between two handshakes without an answer.
 const ATTEMPT_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Time after which this pause has doubled.
 const ATTEMPT_GROWTH: Duration = Duration::from_secs(60);
 
 /// Time after a network's arrival in which handshakes begin at shorter pauses: the first packets

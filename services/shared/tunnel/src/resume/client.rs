@@ -36,6 +36,7 @@ const ATTACH_MAX: Duration = Duration::from_secs(4);
 
 /// First pause after a failed attempt.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
+/// Longest pause after failed attempts.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Time for which the client tries to report a reset of a detached tunnel to the proxy. Later the
