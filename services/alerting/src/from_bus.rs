@@ -82,7 +82,7 @@ pub(crate) async fn run(
     heard: Arc<Heard>,
     context: Context,
 ) {
-    engines.set_rules_in_force(Arc::clone(&in_force.borrow_and_update()));
+    engines.set_documents_in_force(Arc::clone(&in_force.borrow_and_update()));
     let check = context.health().check("bus");
     let (duty, level) = (duty::JUDGING, Level::Failing);
     let setup = Setup::new(duty, level, "from-bus", BATCH_RECORDS_MAX);
@@ -215,7 +215,7 @@ impl JudgingState {
         let readable = &records.readable;
         self.heard
             .note(records.newest_us, readable, self.context.clock());
-        self.follow_rules_in_force();
+        self.follow_documents_in_force();
         let asked_us = self.now_us();
         let wanted = self.engines.wanting_profile(readable, asked_us);
         if !self.fetch_profiles(wanted, asked_us).await {
@@ -340,15 +340,15 @@ impl JudgingState {
         self.context.clock().now_us()
     }
 
-    fn follow_rules_in_force(&mut self) {
+    fn follow_documents_in_force(&mut self) {
         if self.in_force.has_changed().unwrap_or(false) {
             let in_force = Arc::clone(&self.in_force.borrow_and_update());
-            self.engines.set_rules_in_force(in_force);
+            self.engines.set_documents_in_force(in_force);
         }
     }
 
     async fn on_tick(&mut self) {
-        self.follow_rules_in_force();
+        self.follow_documents_in_force();
         let now_us = self.now_us();
         let waiting = self.engines.waiting_without_profile(now_us);
         if !self.fetch_profiles(waiting, now_us).await {

@@ -67,7 +67,7 @@ pub(crate) async fn run(
 async fn look(
     store: &dyn Store,
     channels: &Channels,
-    in_force: &rules_in_force::RulesInForce,
+    in_force: &rules_in_force::DocumentsInForce,
 ) -> Result<Found, QueryError> {
     let patients = store.patients(&Scope::Service).await?;
     let gateways = store.gateways(&Scope::Service).await?;

@@ -30,7 +30,7 @@ use self::progress::{Progress, read, write};
 pub(crate) use self::progress::{moved, set_anew};
 use crate::{
     names::NamePolicy,
-    silence::InForce,
+    silence::SilenceInForce,
     team::{Contact, Plan, Role, Step, Team},
     zone::Zone,
 };
@@ -68,7 +68,7 @@ pub(crate) struct Case<'a> {
     /// The patient's registered name.
     pub patient_name: &'a str,
     pub team: Option<&'a Team>,
-    pub silence: Option<&'a InForce>,
+    pub silence: Option<&'a SilenceInForce>,
     /// Id of the open alert that explains this alert.
     pub inhibited_by: Option<&'a str>,
     pub watch: Option<&'a Watch>,

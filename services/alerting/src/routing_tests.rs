@@ -242,7 +242,7 @@ fn without_a_team_the_ward_hears_of_it() {
 #[test]
 fn a_silence_is_written_down_and_when_it_ends_the_first_step_is_taken() {
     let team = Team::from_json(EXAMPLE).unwrap();
-    let silence = InForce {
+    let silence = SilenceInForce {
         id: "s-1".into(),
         tenant: "default".into(),
         author: "Eve".into(),

@@ -23,7 +23,7 @@ use vitals::{Engine, Origin, PRESENT_US, Profile, RuleSet};
 use crate::{
     canary,
     lateness::Lateness,
-    rules_in_force::RulesInForce,
+    rules_in_force::DocumentsInForce,
     watermark::{LATE_US_MIN, Watermark},
 };
 
@@ -52,7 +52,7 @@ struct Patient {
 pub(crate) struct RuleEngines {
     /// Rules of patients without a rule set of their own.
     rules: Arc<RuleSet>,
-    in_force: Arc<RulesInForce>,
+    in_force: Arc<DocumentsInForce>,
     backfill_after_us: i64,
     patients: HashMap<String, Patient>,
     /// Patients touched by the running attempt, as they were before. `None`: the patient was not
@@ -212,7 +212,7 @@ impl RuleEngines {
 
     /// Applies other documents. Every patient follows them from the next event on. Only between
     /// attempts.
-    pub(crate) fn set_rules_in_force(&mut self, in_force: Arc<RulesInForce>) {
+    pub(crate) fn set_documents_in_force(&mut self, in_force: Arc<DocumentsInForce>) {
         self.in_force = in_force;
         let known: Vec<(String, Arc<RuleSet>)> = self
             .patients

@@ -126,9 +126,9 @@ fn an_outage_of_the_core_makes_no_alert_of_the_edge_a_backfill() {
     assert_eq!(is_backfill, [false, true]);
 }
 
-fn in_force_by(rules: contracts::alerts::Document) -> RulesInForce {
+fn in_force_by(rules: contracts::alerts::Document) -> DocumentsInForce {
     let set = crate::rules_in_force::rules_of(&rules).unwrap();
-    RulesInForce::new(Vec::new(), Vec::new(), vec![(rules, set)])
+    DocumentsInForce::new(Vec::new(), Vec::new(), vec![(rules, set)])
 }
 
 #[test]
@@ -149,11 +149,11 @@ fn other_rules_hold_from_the_next_event_on() {
         ..contracts::alerts::Document::default()
     };
     // A patient of another tenant with the same name is a different patient.
-    engines.set_rules_in_force(Arc::new(in_force_by(document("two", 7))));
+    engines.set_documents_in_force(Arc::new(in_force_by(document("two", 7))));
     let same = engines.evaluate(&[record(2, 2.0)], T0 + 2 * S);
     assert_eq!(of_rule(&same), []);
     engines.keep();
-    engines.set_rules_in_force(Arc::new(in_force_by(document("one", 8))));
+    engines.set_documents_in_force(Arc::new(in_force_by(document("one", 8))));
     let other = engines.evaluate(&[record(3, 2.0)], T0 + 3 * S);
     assert_eq!(of_rule(&other), [(2, AlertState::Resolved)]);
     assert_eq!(other.transitions[0].rule_version, 8);
@@ -247,7 +247,7 @@ fn what_a_patients_own_rules_remember_outlives_a_takeover() {
     };
     let in_force = Arc::new(in_force_by(document));
     let begin = |engines: &mut RuleEngines| {
-        engines.set_rules_in_force(Arc::clone(&in_force));
+        engines.set_documents_in_force(Arc::clone(&in_force));
         engines.set_profile("p", 3, "one", Profile::default(), T0);
     };
     let pulse = |second: u64, value| {

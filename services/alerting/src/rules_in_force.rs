@@ -6,28 +6,28 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use contracts::alerts::{Alert, Document};
 use service_kit::{Backoff, Context, Warning};
 use store::{
-    Damaged, Otherwise, PUT_ANEW, QueryError, RULES, SILENCE, Said, Store, TEAM, in_force,
+    Damaged, Otherwise, PUT_ANEW, QueryError, RULES, Reported, SILENCE, Store, TEAM, in_force,
 };
 use tokio::sync::watch;
 use vitals::{RuleSet, rules::subjects};
 
-use crate::{silence::InForce, team::Team};
+use crate::{silence::SilenceInForce, team::Team};
 
 /// Interval of the poll for new documents.
 const POLL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(crate) struct RulesInForce {
+pub(crate) struct DocumentsInForce {
     /// By tenant.
     teams: HashMap<String, Team>,
-    silences: Vec<InForce>,
+    silences: Vec<SilenceInForce>,
     /// By tenant and subject. Each set carries the version of its document.
     rules: HashMap<(String, String), Arc<RuleSet>>,
 }
 
-pub(crate) type Reader = watch::Receiver<Arc<RulesInForce>>;
+pub(crate) type Reader = watch::Receiver<Arc<DocumentsInForce>>;
 
-impl RulesInForce {
+impl DocumentsInForce {
     pub(crate) fn tenants_with_team(&self) -> impl Iterator<Item = &String> {
         self.teams.keys()
     }
@@ -37,7 +37,12 @@ impl RulesInForce {
     }
 
     /// The silence of this alert that lasts longest.
-    pub(crate) fn silence(&self, tenant: &str, alert: &Alert, now_us: i64) -> Option<&InForce> {
+    pub(crate) fn silence(
+        &self,
+        tenant: &str,
+        alert: &Alert,
+        now_us: i64,
+    ) -> Option<&SilenceInForce> {
         self.silences
             .iter()
             .filter(|silence| silence.tenant == tenant && silence.until_us > now_us)
@@ -54,9 +59,9 @@ impl RulesInForce {
 
     pub(crate) fn new(
         teams: Vec<(Document, Team)>,
-        silences: Vec<(Document, InForce)>,
+        silences: Vec<(Document, SilenceInForce)>,
         rules: Vec<(Document, Option<RuleSet>)>,
-    ) -> RulesInForce {
+    ) -> DocumentsInForce {
         let rules = rules.into_iter().filter_map(|(document, set)| {
             // Alerts carry the version of the document, so that it can be found. The version inside
             // the body is ignored.
@@ -67,7 +72,7 @@ impl RulesInForce {
             Some(((document.tenant, document.subject), Arc::new(set)))
         });
         let teams = teams.into_iter();
-        RulesInForce {
+        DocumentsInForce {
             teams: teams.map(|(it, team)| (it.tenant, team)).collect(),
             silences: silences.into_iter().map(|(_, silence)| silence).collect(),
             rules: rules.collect(),
@@ -86,15 +91,17 @@ pub(crate) fn rules_of(document: &Document) -> Result<Option<RuleSet>, String> {
 
 /// Also returns the documents that cannot be read. An unreadable silence is ignored, because an
 /// extra notice is safer than a missing one.
-pub(crate) async fn load(store: &dyn Store) -> Result<(RulesInForce, Vec<Damaged>), QueryError> {
+pub(crate) async fn load(
+    store: &dyn Store,
+) -> Result<(DocumentsInForce, Vec<Damaged>), QueryError> {
     let now_us = contracts::now_us();
     let team = |it: &Document| Team::from_json(&it.body).map_err(|error| error.to_string());
     let teams = in_force(store, TEAM, now_us, Otherwise::Earlier, team).await?;
-    let silence = |it: &Document| InForce::read(it).map_err(|error| error.to_string());
+    let silence = |it: &Document| SilenceInForce::read(it).map_err(|error| error.to_string());
     let silences = in_force(store, SILENCE, now_us, Otherwise::Nothing, silence).await?;
     let rules = in_force(store, RULES, now_us, Otherwise::Earlier, rules_of).await?;
     let damaged = [teams.damaged, silences.damaged, rules.damaged].concat();
-    let in_force = RulesInForce::new(teams.documents, silences.documents, rules.documents);
+    let in_force = DocumentsInForce::new(teams.documents, silences.documents, rules.documents);
     Ok((in_force, damaged))
 }
 
@@ -105,12 +112,12 @@ pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Rea
     let shutdown = context.shutdown().clone();
     let mut backoff = Backoff::for_reconnect();
     let warning = context.health().warning("damaged-documents");
-    let mut said = Said::default();
+    let mut reported = Reported::default();
     let mut read = async move |store: &dyn Store| {
         // The version comes first, so that the next poll finds a document stored during the read.
         let newest = store.newest_document().await?;
         let (in_force, damaged) = load(store).await?;
-        let says = said.say("alerting", damaged);
+        let says = reported.report("alerting", damaged);
         warning.set(says.map(|says| Warning {
             says,
             to_do: PUT_ANEW.to_owned(),
@@ -174,7 +181,7 @@ mod tests {
         let version = |rules: &[(Document, Option<RuleSet>)], tenant: &str, patient: &str| {
             let team = Team::from_json(EXAMPLE).unwrap();
             let teams = vec![(document("one", DEFAULT, 1), team)];
-            let in_force = RulesInForce::new(teams, Vec::new(), rules.to_vec());
+            let in_force = DocumentsInForce::new(teams, Vec::new(), rules.to_vec());
             in_force.rules(tenant, patient).map(|set| set.version)
         };
         let mut rules = vec![

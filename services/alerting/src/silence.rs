@@ -50,7 +50,7 @@ impl Silence {
 
 /// A silence in force: its coverage and its end.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct InForce {
+pub(crate) struct SilenceInForce {
     pub id: String,
     pub tenant: String,
     pub author: String,
@@ -58,9 +58,9 @@ pub(crate) struct InForce {
     pub silence: Silence,
 }
 
-impl InForce {
-    pub(crate) fn read(document: &Document) -> Result<InForce, Invalid> {
-        Ok(InForce {
+impl SilenceInForce {
+    pub(crate) fn read(document: &Document) -> Result<SilenceInForce, Invalid> {
+        Ok(SilenceInForce {
             id: document.subject.clone(),
             tenant: document.tenant.clone(),
             author: document.author.clone(),

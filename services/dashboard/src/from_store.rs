@@ -11,8 +11,8 @@ use contracts::query::{
 use contracts::vitals::{Metric, Sample};
 use service_kit::{Backoff, Context, Shutdown};
 use store::{
-    AlertsQuery, OpenAlerts, Otherwise, QueryError, RULES, Said, Scope, SeriesQuery, Store, TEAM,
-    in_force,
+    AlertsQuery, OpenAlerts, Otherwise, QueryError, RULES, Reported, Scope, SeriesQuery, Store,
+    TEAM, in_force,
 };
 use vitals::{RuleSet, RulesInForce, TeamGroups};
 
@@ -116,7 +116,7 @@ async fn refresh(
 struct Documents {
     /// Number of the newest document when they were read.
     newest: Option<u64>,
-    damaged: Said,
+    damaged: Reported,
 }
 
 impl Documents {
@@ -132,7 +132,7 @@ impl Documents {
         let teams = in_force(store, TEAM, now_us, Otherwise::Earlier, TeamGroups::read).await?;
         let rules = in_force(store, RULES, now_us, Otherwise::Earlier, rule_set).await?;
         self.damaged
-            .say("dashboard", [teams.damaged, rules.damaged].concat());
+            .report("dashboard", [teams.damaged, rules.damaged].concat());
         live.on_rules(RulesInForce::new(teams.documents, rules.documents));
         self.newest = Some(newest);
         Ok(())

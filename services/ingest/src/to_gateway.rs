@@ -7,8 +7,8 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use contracts::vitals::{FollowRulesRequest, FollowRulesResponse, HighAlerts as Alerts};
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use store::{
-    CallGuard, Damaged, Followed, Of, Otherwise, PUT_ANEW, QueryError, RULES, Said, Scope, Store,
-    TEAM,
+    CallGuard, Damaged, Followed, Of, Otherwise, PUT_ANEW, QueryError, RULES, Reported, Scope,
+    Store, TEAM,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
@@ -38,7 +38,7 @@ pub(crate) async fn follow_documents(
     warning: WarningHandle,
     shutdown: Shutdown,
 ) {
-    let mut said = Said::default();
+    let mut reported = Reported::default();
     let mut backoff = Backoff::for_reconnect();
     loop {
         // Marked as seen before reading, so that a document put meanwhile is read the next time.
@@ -53,7 +53,7 @@ pub(crate) async fn follow_documents(
             Ok(rules) => {
                 backoff.reset();
                 if let Some((rules, damaged)) = rules {
-                    let says = said.say("ingest", damaged);
+                    let says = reported.report("ingest", damaged);
                     warning.set(says.map(|says| Warning {
                         says,
                         to_do: PUT_ANEW.to_owned(),

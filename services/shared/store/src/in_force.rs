@@ -122,12 +122,12 @@ pub async fn in_force<T>(
 
 /// Faults that were reported already.
 #[derive(Debug, Default)]
-pub struct Said(Vec<Damaged>);
+pub struct Reported(Vec<Damaged>);
 
-impl Said {
-    /// Logs each once and counts them; what they come to for people, when there are any. `reader`:
-    /// who goes on without them.
-    pub fn say(&mut self, reader: &'static str, damaged: Vec<Damaged>) -> Option<String> {
+impl Reported {
+    /// Logs each fault once, and counts them. Returns their text for people, if there are any.
+    /// `reader` goes on without the documents.
+    pub fn report(&mut self, reader: &'static str, damaged: Vec<Damaged>) -> Option<String> {
         for damaged in damaged.iter().filter(|it| !self.0.contains(it)) {
             tracing::error!(tenant = damaged.tenant, "{damaged}");
         }
@@ -135,11 +135,11 @@ impl Said {
             .set(damaged.len() as f64);
         self.0 = damaged;
         let named = self.0.iter().take(NAMED_MAX).map(Damaged::to_string);
-        let mut says = named.collect::<Vec<_>>();
+        let mut reasons = named.collect::<Vec<_>>();
         if self.0.len() > NAMED_MAX {
-            says.push(format!("and {} more", self.0.len() - NAMED_MAX));
+            reasons.push(format!("and {} more", self.0.len() - NAMED_MAX));
         }
-        (!says.is_empty()).then(|| says.join("; "))
+        (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 }
 

@@ -52,7 +52,7 @@ pub use identities::{
     CERTIFICATE, ENROLMENT, Enrolment, Followed, Issued, REVOCATION, Revocation,
     follow_revocations, revocations, until_revoked,
 };
-pub use in_force::{Damaged, InForce, Otherwise, PUT_ANEW, Said, in_force};
+pub use in_force::{Damaged, InForce, Otherwise, PUT_ANEW, Reported, in_force};
 pub use maintenance::{Expire, Maintenance};
 pub use notices::{NoticesBatch, NoticesStore, QueuedNotice, Watch, WatchChange};
 pub use paths::{
