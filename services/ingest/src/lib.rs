@@ -22,7 +22,6 @@ mod caller;
 mod canary;
 pub mod config;
 mod duplicates;
-mod engines;
 mod from_bus;
 mod from_gateway;
 mod gateway_clocks;
@@ -30,6 +29,7 @@ mod high_alerts;
 mod judging;
 pub mod measure;
 mod newest;
+mod readiness;
 pub mod readmission;
 mod register;
 pub mod release;
@@ -76,7 +76,7 @@ pub async fn run(
 
     let tasks = context.tasks();
     tasks.spawn(service_kit::own_clock::watch(context.clone()));
-    tasks.spawn(engines::watch(
+    tasks.spawn(readiness::watch(
         Arc::clone(&bus),
         Arc::clone(&store),
         context.clone(),

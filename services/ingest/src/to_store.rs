@@ -29,7 +29,7 @@ const TWO_LANES_FROM: usize = 100;
 const NEWER: &str =
     "has fields of a newer version: the known part is stored, and the whole is kept here only";
 
-struct Vitals(Arc<dyn Store>);
+struct VitalsSink(Arc<dyn Store>);
 
 pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
     // A sink that stands still is a warning: uploads are safe on the bus, and alerting reads them
@@ -39,12 +39,12 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
         two_lanes_from: Some(TWO_LANES_FROM),
         ..Setup::new(duty, level, "to-store", BATCH_RECORDS_MAX)
     };
-    let sink = Vitals(Arc::clone(&store));
+    let sink = VitalsSink(Arc::clone(&store));
     Consumer::new(bus, store, setup, context).run(sink).await;
 }
 
 #[async_trait]
-impl Sink for Vitals {
+impl Sink for VitalsSink {
     type Batch = VitalsBatch;
 
     fn decode(&self, delivery: &Delivery, batch: &mut VitalsBatch) -> Decoded {
