@@ -15,7 +15,7 @@ const LISTED_US: i64 = 600_000_000;
 const POSTING_US: i64 = 90_000_000;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Shared {
+pub(crate) struct OutageDocument {
     /// Replicas that see the outage, and until when each is listed.
     replicas: BTreeMap<String, i64>,
     is_posted: bool,
@@ -33,7 +33,7 @@ pub(crate) enum Turn {
     Done,
 }
 
-impl Shared {
+impl OutageDocument {
     /// The replica sees an outage. `has_posted`: it has posted, or given its post up.
     pub(crate) fn enter(&mut self, replica: &str, has_posted: bool, now_us: i64) -> Turn {
         self.replicas.retain(|_, until_us| *until_us > now_us);
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn the_first_replica_posts_the_outage_and_the_last_posts_the_recovery() {
-        let mut shared = Shared::default();
+        let mut shared = OutageDocument::default();
         assert_eq!(shared.enter("a", false, 0), Turn::Post);
         assert_eq!(shared.enter("b", false, S), Turn::Wait);
         assert_eq!(shared.enter("a", true, 2 * S), Turn::Done);
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_replica_that_dies_is_replaced() {
-        let mut shared = Shared::default();
+        let mut shared = OutageDocument::default();
         assert_eq!(shared.enter("dead", false, 0), Turn::Post);
         assert_eq!(shared.enter("b", false, POSTING_US - S), Turn::Wait);
         assert_eq!(shared.enter("b", false, POSTING_US), Turn::Post);

@@ -12,7 +12,7 @@ use contracts::alerts::Document;
 use store::{DEFAULT_TENANT, Scope, Store, WriteError};
 use tokio::time::timeout;
 
-use crate::outage::shared::{Shared, Turn};
+use crate::outage::shared::{OutageDocument, Turn};
 
 /// The document is of this kind, and has one subject.
 const KIND: &str = "outage-posts";
@@ -39,19 +39,19 @@ impl OnePost {
         }
     }
 
-    /// See [`Shared::enter`]. `None`: the store does not answer.
+    /// See [`OutageDocument::enter`]. `None`: the store does not answer.
     pub(crate) async fn enter(&self, has_posted: bool) -> Option<Turn> {
         self.change(|shared, now_us| shared.enter(&self.replica, has_posted, now_us))
             .await
     }
 
-    /// See [`Shared::leave`]. `None`: the store does not answer.
+    /// See [`OutageDocument::leave`]. `None`: the store does not answer.
     pub(crate) async fn leave(&self) -> Option<Turn> {
         self.change(|shared, now_us| shared.leave(&self.replica, now_us))
             .await
     }
 
-    async fn change(&self, change: impl Fn(&mut Shared, i64) -> Turn) -> Option<Turn> {
+    async fn change(&self, change: impl Fn(&mut OutageDocument, i64) -> Turn) -> Option<Turn> {
         match timeout(WITHIN, self.try_change(change)).await {
             Ok(Ok(turn)) => Some(turn),
             Ok(Err(error)) => {
@@ -64,7 +64,7 @@ impl OnePost {
 
     async fn try_change(
         &self,
-        change: impl Fn(&mut Shared, i64) -> Turn,
+        change: impl Fn(&mut OutageDocument, i64) -> Turn,
     ) -> Result<Turn, WriteError> {
         let scope = Scope::tenant(DEFAULT_TENANT);
         for _ in 0..TRIES_MAX {
@@ -73,7 +73,7 @@ impl OnePost {
             let newest = newest.into_iter().next();
             let version = newest.as_ref().map_or(0, |it| it.version);
             // One that cannot be read is replaced: a post too many is better than none.
-            let before: Shared = newest
+            let before: OutageDocument = newest
                 .and_then(|it| it.document.ok())
                 .and_then(|it| serde_json::from_str(&it.body).ok())
                 .unwrap_or_default();
