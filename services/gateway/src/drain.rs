@@ -7,13 +7,13 @@ use tunnel::Tunnel;
 use crate::{RunError, serve::Journals};
 
 /// The tasks that use the tunnel beside the couriers. A part that is not configured has no task.
-pub(crate) struct Carrying {
+pub(crate) struct TunnelTasks {
     pub(crate) packets: Option<JoinHandle<()>>,
     pub(crate) applications: Option<JoinHandle<()>>,
     pub(crate) telemetry: Option<JoinHandle<()>>,
 }
 
-impl Carrying {
+impl TunnelTasks {
     /// Waits for the tasks after shutdown was requested, then closes the tunnel.
     pub(crate) async fn drain(self, tunnel: &Tunnel) -> Result<(), RunError> {
         let tasks = [self.packets, self.applications, self.telemetry];
@@ -26,13 +26,13 @@ impl Carrying {
 }
 
 /// The tasks that upload, and the journals that they read.
-pub(crate) struct Uploading {
+pub(crate) struct UploadTasks {
     pub(crate) couriers: [JoinHandle<()>; 2],
     pub(crate) from_memory: JoinHandle<()>,
     pub(crate) journals: Journals,
 }
 
-impl Uploading {
+impl UploadTasks {
     /// Ends when a courier has panicked. Otherwise samples would be accepted until the journal is
     /// full, without a report. The process ends, and its supervisor restarts it; accepted samples
     /// are on disk.

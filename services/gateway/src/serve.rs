@@ -18,7 +18,7 @@ use crate::{
     Config, RunError,
     alarms::Alarms,
     clock::{self, CoreClock, Moment},
-    drain::Uploading,
+    drain::UploadTasks,
     edge_rules::at_start::{self, AtStart},
     from_ingest::{self, Follower},
     from_sensors,
@@ -131,7 +131,7 @@ pub(crate) async fn with_sensors(
     let checked = health.warning("clock");
     tasks.spawn(clock::watch(Moment::now, core, checked, shutdown.clone()));
 
-    let mut uploading = Uploading {
+    let mut uploading = UploadTasks {
         couriers,
         from_memory,
         journals,

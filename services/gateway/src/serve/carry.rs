@@ -9,7 +9,7 @@ use tunnel::Tunnel;
 use crate::{
     Config, RunError, TunTcp,
     clock::Moment,
-    drain::Carrying,
+    drain::TunnelTasks,
     from_applications::{self, Applications, Dns, Packets, Redirected},
     parts::Parts,
     steering::{Flows, Steering},
@@ -20,7 +20,7 @@ pub(crate) async fn carry(
     config: &Config,
     parts: &mut Parts,
     context: &Context,
-) -> Result<Carrying, RunError> {
+) -> Result<TunnelTasks, RunError> {
     let shutdown = context.shutdown();
     let steering = steering(config, parts);
     context.tasks().spawn(steering.run(shutdown.clone()));
@@ -41,7 +41,7 @@ pub(crate) async fn carry(
         }
         None => None,
     };
-    Ok(Carrying {
+    Ok(TunnelTasks {
         packets,
         applications,
         telemetry,
