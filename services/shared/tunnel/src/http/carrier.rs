@@ -21,7 +21,7 @@ pub(crate) struct TcpCarrier {
     /// Asks the driver to end the connection.
     end: CancellationToken,
     /// The driver has ended.
-    gone: CancellationToken,
+    closed: CancellationToken,
     reason: Arc<Mutex<Option<String>>>,
 }
 
@@ -30,7 +30,7 @@ impl TcpCarrier {
         Self {
             transport,
             end: CancellationToken::new(),
-            gone: CancellationToken::new(),
+            closed: CancellationToken::new(),
             reason: Arc::default(),
         }
     }
@@ -45,14 +45,14 @@ impl TcpCarrier {
         self.end.cancelled().await;
     }
 
-    pub(crate) async fn gone(&self) {
-        self.gone.cancelled().await;
+    pub(crate) async fn closed(&self) {
+        self.closed.cancelled().await;
     }
 
     /// Must be called by the driver as its last action.
-    pub(crate) fn has_gone(&self, reason: impl fmt::Display) {
+    pub(crate) fn has_closed(&self, reason: impl fmt::Display) {
         self.reason.lock().get_or_insert_with(|| reason.to_string());
-        self.gone.cancel();
+        self.closed.cancel();
     }
 }
 
@@ -77,7 +77,7 @@ impl Carrier {
     pub(crate) fn is_closed(&self) -> bool {
         match self {
             Self::Quic(connection) => connection.close_reason().is_some(),
-            Self::Tcp(tcp) => tcp.end.is_cancelled() || tcp.gone.is_cancelled(),
+            Self::Tcp(tcp) => tcp.end.is_cancelled() || tcp.closed.is_cancelled(),
         }
     }
 
@@ -94,7 +94,7 @@ impl Carrier {
             Self::Quic(_) => self.closed().await,
             Self::Tcp(tcp) => tokio::select! {
                 () = tcp.ending() => {}
-                () = tcp.gone() => {}
+                () = tcp.closed() => {}
             },
         }
     }
@@ -104,7 +104,7 @@ impl Carrier {
             Self::Quic(connection) => {
                 connection.closed().await;
             }
-            Self::Tcp(tcp) => tcp.gone.cancelled().await,
+            Self::Tcp(tcp) => tcp.closed().await,
         }
     }
 }

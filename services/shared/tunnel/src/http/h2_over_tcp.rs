@@ -84,7 +84,7 @@ pub(crate) fn check_protocol(agreed: Option<&[u8]>) -> io::Result<()> {
 }
 
 /// Sends pings, which give the round trip, the state of the path, and the end of a dead connection.
-pub(crate) struct Pulse {
+pub(crate) struct PingTask {
     pub(crate) ping: PingPong,
     pub(crate) carrier: TcpCarrier,
     pub(crate) paths: Arc<Paths>,
@@ -93,13 +93,13 @@ pub(crate) struct Pulse {
     pub(crate) interval: Duration,
 }
 
-impl Pulse {
+impl PingTask {
     /// Runs until the connection is gone.
-    pub(crate) async fn beat(mut self) {
-        let gone = self.carrier.clone();
+    pub(crate) async fn run(mut self) {
+        let carrier = self.carrier.clone();
         tokio::select! {
-            () = self.ask_for_ever() => gone.gone().await,
-            () = gone.gone() => {}
+            () = self.ask_for_ever() => carrier.closed().await,
+            () = carrier.closed() => {}
         }
         self.paths.set_state(PathId::ZERO, PathState::Closed);
     }

@@ -28,7 +28,7 @@ use crate::{
     http::{
         carrier::{Carrier, TcpCarrier},
         exchange::Exchange,
-        h2_over_tcp::{self, Pulse, ServerConnection},
+        h2_over_tcp::{self, PingTask, ServerConnection},
         stream::OpenStreams,
     },
     paths::Paths,
@@ -47,7 +47,7 @@ use crate::{
 };
 
 /// Interval of the server's pings; the client pings more often.
-const PULSE_INTERVAL: Duration = Duration::from_secs(5);
+const PING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Pause after a failed `accept`: file descriptors have most likely run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -173,14 +173,14 @@ impl Accepting {
             goodbye: CancellationToken::new(),
         };
         if let Some(ping) = http.ping_pong() {
-            let pulse = Pulse {
+            let ping_task = PingTask {
                 ping,
                 carrier: carrier.clone(),
                 paths,
                 counts,
-                interval: PULSE_INTERVAL,
+                interval: PING_INTERVAL,
             };
-            tokio::spawn(pulse.beat());
+            tokio::spawn(ping_task.run());
         }
         let (ready, requests) = mpsc::channel(REQUESTS_WAITING_MAX);
         let dispatcher = Dispatcher {
@@ -250,7 +250,7 @@ async fn drive(
     let farewell = poll_fn(|cx| http.poll_closed(cx));
     let _ = tokio::time::timeout(FAREWELL_MAX, farewell).await;
     drop(http);
-    carrier.has_gone(reason);
+    carrier.has_closed(reason);
 }
 
 /// Runs until no stream is left.

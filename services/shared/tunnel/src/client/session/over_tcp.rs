@@ -25,7 +25,7 @@ use crate::{
     client::setup::SessionSetup,
     http::{
         carrier::{Carrier, TcpCarrier},
-        h2_over_tcp::{self, ClientConnection, Pulse},
+        h2_over_tcp::{self, ClientConnection, PingTask},
         stream::OpenStreams,
         transport::Transport,
     },
@@ -37,7 +37,7 @@ use crate::{
 };
 
 /// Interval of pings to the proxy: silence is noticed within seconds, as over QUIC.
-const PULSE_INTERVAL: Duration = Duration::from_secs(1);
+const PING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Longest wait for the last frames to leave.
 const FAREWELL_MAX: Duration = Duration::from_millis(500);
@@ -79,14 +79,14 @@ impl TcpDialler {
         paths.add_tcp(connected.counts.clone());
         paths.set_name(0, connected.transport.as_str());
         let carrier = TcpCarrier::new(connected.transport);
-        let pulse = Pulse {
+        let ping_task = PingTask {
             ping: connected.ping,
             carrier: carrier.clone(),
             paths: paths.clone(),
             counts: connected.counts,
-            interval: PULSE_INTERVAL,
+            interval: PING_INTERVAL,
         };
-        tokio::spawn(pulse.beat());
+        tokio::spawn(ping_task.run());
         tokio::spawn(drive(connected.connection, carrier.clone()));
         let session = Arc::new(Session {
             number,
@@ -196,5 +196,5 @@ async fn drive(mut connection: ClientConnection, carrier: TcpCarrier) {
         }
     };
     drop(connection);
-    carrier.has_gone(reason);
+    carrier.has_closed(reason);
 }
