@@ -97,7 +97,7 @@ pub(crate) struct Capsules {
     pub(crate) arriving: mpsc::Receiver<Raw>,
 }
 
-/// The courier's ends of these channels.
+/// The relay's ends of these channels.
 struct Spoken {
     leaving: mpsc::Receiver<Bytes>,
     arriving: mpsc::Sender<Raw>,
@@ -160,7 +160,7 @@ impl Arrivals {
         let end = CancellationToken::new();
         let packet_size = watch::Sender::default();
         let known = packet_size.subscribe();
-        let courier = Courier {
+        let relay = Relay {
             stream: Mutex::new(stream),
             leaving: Queue::leaving(
                 self.queue.kind(),
@@ -172,18 +172,18 @@ impl Arrivals {
             packet_size,
         };
         let tunnel = DatagramTunnel {
-            leaving: courier.leaving.clone(),
-            arriving: courier.arriving.clone(),
+            leaving: relay.leaving.clone(),
+            arriving: relay.arriving.clone(),
             packet_size: known,
             _end: end.clone().drop_guard(),
         };
-        tokio::spawn(courier.run(spoken, end, replaced));
+        tokio::spawn(relay.run(spoken, end, replaced));
         tunnel
     }
 }
 
 /// Carries the datagrams of one tunnel.
-struct Courier {
+struct Relay {
     /// One task polls both directions, so the lock is never contended.
     stream: Mutex<ConnectStream>,
     flow: Option<DatagramFlow>,
@@ -194,7 +194,7 @@ struct Courier {
     packet_size: watch::Sender<Option<u16>>,
 }
 
-impl Courier {
+impl Relay {
     async fn run(
         self,
         spoken: Option<Spoken>,

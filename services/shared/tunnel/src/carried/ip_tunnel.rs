@@ -91,7 +91,7 @@ impl IpTunnel {
         })
     }
 
-    /// The reason of the courier's end.
+    /// The reason of the relay's end.
     fn reason(&self) -> TunnelEnded {
         self.packets.ended().unwrap_or(TunnelEnded::ByPeer)
     }
