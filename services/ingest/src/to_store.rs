@@ -23,7 +23,7 @@ use tracing::Instrument;
 /// most one batch.
 const BATCH_RECORDS_MAX: usize = 500;
 /// A batch of fewer records is one transaction: a second commit would cost more than it saves.
-const TWO_LANES_FROM: usize = 100;
+const TWO_TRANSACTIONS_FROM: usize = 100;
 
 /// Reason of the copy of a record of a newer version.
 const NEWER: &str =
@@ -36,7 +36,7 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
     // there.
     let (duty, level) = (duty::STORING_VITALS, Level::Warning);
     let setup = Setup {
-        two_lanes_from: Some(TWO_LANES_FROM),
+        two_transactions_from: Some(TWO_TRANSACTIONS_FROM),
         ..Setup::new(duty, level, "to-store", BATCH_RECORDS_MAX)
     };
     let sink = VitalsSink(Arc::clone(&store));

@@ -255,8 +255,8 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 async fn carry_datagrams(request: ConnectRequest, socket: UdpSocket) -> io::Result<String> {
     let tunnel = request.accept_udp().await?;
     let _open = Open::enter();
-    let lanes = ["up", "down"].map(udp::Lane::new);
-    let ended = udp::relay(&tunnel, &socket, &lanes).await;
+    let counters = ["up", "down"].map(udp::DirectionCounters::new);
+    let ended = udp::relay(&tunnel, &socket, &counters).await;
     Ok(ended.to_string())
 }
 

@@ -57,7 +57,7 @@ pub struct Packets {
     /// Whether routes are set on the device.
     routes: bool,
     warning: WarningHandle,
-    lanes: [Lane; 2],
+    counters: [DirectionCounters; 2],
     /// Destinations that the proxy allows, as it last announced them.
     announced: Arc<RwLock<IpRanges>>,
     /// Addresses that this process has set.
@@ -72,13 +72,13 @@ struct Standing {
 }
 
 /// Counters of one direction.
-struct Lane {
+struct DirectionCounters {
     direction: &'static str,
     packets: Counter,
     bytes: Counter,
 }
 
-impl Lane {
+impl DirectionCounters {
     fn new(direction: &'static str) -> Self {
         Self {
             direction,
@@ -129,7 +129,7 @@ impl Packets {
             flows,
             routes,
             warning,
-            lanes: ["up", "down"].map(Lane::new),
+            counters: ["up", "down"].map(DirectionCounters::new),
             announced: Arc::default(),
             own: watch::Sender::default(),
         })
@@ -189,7 +189,7 @@ impl Packets {
                     continue;
                 };
                 while packets.next().is_some() {
-                    self.lanes[0].count_dropped("no_tunnel");
+                    self.counters[0].count_dropped("no_tunnel");
                 }
             }
         };
@@ -334,25 +334,25 @@ impl Packets {
         gate: &RwLock<IpGate>,
         flows: &Mutex<PacketFlows>,
     ) {
-        let lane = &self.lanes[0];
+        let counters = &self.counters[0];
         let passes = gate.read().leaving(packet);
         let is_steered = |read| {
             let flow = PacketFlow::to(read, packet);
             flows.lock().passes(Instant::now(), flow)
         };
         match passes {
-            Ok(read) if !is_steered(&read) => lane.count_dropped("steering"),
+            Ok(read) if !is_steered(&read) => counters.count_dropped("steering"),
             Ok(_) if let Some(answer) = tunnel.too_big(packet) => {
                 self.device.send(&answer);
-                lane.count_dropped("too_big");
+                counters.count_dropped("too_big");
             }
             // The tunnel counts packets that it drops for lack of room.
             Ok(_) => {
                 if tunnel.send(packet) {
-                    lane.passed(packet.len());
+                    counters.passed(packet.len());
                 }
             }
-            Err(error) => lane.count_dropped(error.label()),
+            Err(error) => counters.count_dropped(error.label()),
         }
     }
 
@@ -363,7 +363,7 @@ impl Packets {
         gate: &RwLock<IpGate>,
         flows: &Mutex<PacketFlows>,
     ) -> TunnelEnded {
-        let lane = &self.lanes[1];
+        let counters = &self.counters[1];
         let mut packets = Vec::new();
         loop {
             packets.clear();
@@ -378,14 +378,14 @@ impl Packets {
                         let flow = PacketFlow::from(read, packet);
                         flows.lock().passes(Instant::now(), flow);
                     }
-                    Err(error) => lane.count_dropped(error.label()),
+                    Err(error) => counters.count_dropped(error.label()),
                 }
                 passes.is_ok()
             });
             self.device
                 .send_all(&packets, |packet, accepted| match accepted {
-                    true => lane.passed(packet.len()),
-                    false => lane.count_dropped("device"),
+                    true => counters.passed(packet.len()),
+                    false => counters.count_dropped("device"),
                 });
         }
     }

@@ -28,7 +28,7 @@ use tunnel::{ConnectRequest, IpAddressEntry, IpCapsule, IpTunnel, StatusCode, Tu
 
 use super::{
     counted::{Open, count_connect},
-    udp::Lane,
+    udp::DirectionCounters,
 };
 use crate::{ip_destinations::OWN_MAX, leases::Leases, policy::Policy};
 
@@ -47,7 +47,7 @@ pub(crate) struct IpUpstream {
     leases: Mutex<Vec<Leases>>,
     /// By assigned address; bounded by the leases.
     members: RwLock<HashMap<IpAddr, Arc<Member>>>,
-    lanes: [Lane; 2],
+    counters: [DirectionCounters; 2],
     /// The device's MTU, once it follows the paths of members.
     mtu: tokio::sync::Mutex<Option<u16>>,
 }
@@ -87,7 +87,7 @@ impl IpUpstream {
             policy,
             leases: Mutex::new(settings.pools),
             members: RwLock::default(),
-            lanes: ["up", "down"].map(Lane::of_packets),
+            counters: ["up", "down"].map(DirectionCounters::of_packets),
             mtu: tokio::sync::Mutex::default(),
         }))
     }
@@ -122,7 +122,7 @@ impl IpUpstream {
             // The tunnel counts packets that it drops for lack of room.
             Ok(_) => {
                 if member.tunnel.send(packet) {
-                    self.lanes[1].passed(packet.len());
+                    self.counters[1].passed(packet.len());
                 }
             }
             Err(error) => count_dropped("down", error.label()),
@@ -261,7 +261,7 @@ impl IpUpstream {
         });
         self.device
             .send_all(packets, |packet, accepted| match accepted {
-                true => self.lanes[0].passed(packet.len()),
+                true => self.counters[0].passed(packet.len()),
                 false => count_dropped("up", "device"),
             });
     }

@@ -40,12 +40,12 @@ pub(super) enum RelayEnded {
 }
 
 /// Counters of one direction, for all requests together.
-pub(super) struct Lane {
+pub(super) struct DirectionCounters {
     bytes: Counter,
     datagrams: Counter,
 }
 
-impl Lane {
+impl DirectionCounters {
     pub(super) fn new(direction: &'static str) -> Self {
         Self {
             bytes: metrics::counter!("braid_proxy_bytes_total", "direction" => direction),
@@ -68,8 +68,12 @@ impl Lane {
 }
 
 /// Runs until the request ends or `IDLE_MAX` passes without a datagram.
-pub(super) async fn relay(tunnel: &UdpTunnel, socket: &UdpSocket, lanes: &[Lane; 2]) -> RelayEnded {
-    let [up, down] = lanes;
+pub(super) async fn relay(
+    tunnel: &UdpTunnel,
+    socket: &UdpSocket,
+    counters: &[DirectionCounters; 2],
+) -> RelayEnded {
+    let [up, down] = counters;
     let mut buffer = vec![0; PAYLOAD_BYTES_MAX];
     let mut deadline = Instant::now() + IDLE_MAX;
     loop {

@@ -19,5 +19,5 @@ mod watch;
 
 pub use duty::Duty;
 pub use measure::{Asked, Seen, Source, Unanswered, measure};
-pub use standing::{Judge, Lane, Moment, Standing};
+pub use standing::{Judge, Moment, PartitionOffsets, Standing};
 pub use watch::{Heard, Level, Own, Pace, Report, Watcher, watch};

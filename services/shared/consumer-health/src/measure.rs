@@ -9,7 +9,7 @@ use store::{QueryError, Store};
 
 use crate::{
     duty::{Duty, Kept},
-    standing::{Lane, Moment},
+    standing::{Moment, PartitionOffsets},
 };
 
 /// Entries of the outbox that are counted. Beyond it this number is reported.
@@ -105,7 +105,7 @@ pub async fn measure<S: Asked + ?Sized>(
     bus: &dyn Bus,
     store: &S,
     source: &Source,
-) -> Result<BTreeMap<u32, Lane>, Unanswered> {
+) -> Result<BTreeMap<u32, PartitionOffsets>, Unanswered> {
     let by_store = |error: QueryError| Unanswered::Store(error.to_string());
     let by_bus = |error: bus::NotReady| Unanswered::Bus(error.0);
     let (topic, done) = match source {
@@ -127,13 +127,13 @@ pub async fn measure<S: Asked + ?Sized>(
                 let now_us = Moment::now().wall_us;
                 let due_us = now_us.saturating_sub(UNTRIED_AFTER_US);
                 let untried = store.untried(due_us, now_us, NOTICES_COUNTED_MAX).await;
-                let lane = Lane {
+                let offsets = PartitionOffsets {
                     oldest: 0,
                     next: untried.map_err(by_store)?,
                     // Never moves: attempts at other notices do not help the overdue ones.
                     done: Some(0),
                 };
-                return Ok(BTreeMap::from([(0, lane)]));
+                return Ok(BTreeMap::from([(0, offsets)]));
             }
         },
         Source::Reader { topic, seen } => {
@@ -145,18 +145,18 @@ pub async fn measure<S: Asked + ?Sized>(
         }
     };
     let extents = bus.extents(topic).await.map_err(by_bus)?;
-    let lanes = extents.into_iter().map(|(partition, extent)| {
+    let partitions = extents.into_iter().map(|(partition, extent)| {
         let Extent { oldest, next } = extent;
         let done = done.get(&partition).copied();
-        (partition, Lane { oldest, next, done })
+        (partition, PartitionOffsets { oldest, next, done })
     });
-    Ok(lanes.collect())
+    Ok(partitions.collect())
 }
 
 /// The outbox as one partition. It moves when its oldest entry changes.
-fn outbox(waiting: &[u64]) -> Lane {
+fn outbox(waiting: &[u64]) -> PartitionOffsets {
     let oldest = waiting.first().copied().unwrap_or_default();
-    Lane {
+    PartitionOffsets {
         oldest: 0,
         next: oldest + waiting.len() as u64,
         done: Some(oldest),

@@ -22,14 +22,14 @@ pub struct Moment {
 
 /// One partition as measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lane {
+pub struct PartitionOffsets {
     pub oldest: u64,
     pub next: u64,
     /// First offset that is not done. `None`: no record was ever done.
     pub done: Option<u64>,
 }
 
-impl Lane {
+impl PartitionOffsets {
     /// Number of waiting records, without those that the bus has removed.
     pub fn behind(&self) -> u64 {
         self.next
@@ -87,7 +87,7 @@ pub struct Judge {
     is_measured: bool,
     unanswered: Option<String>,
     /// Bounded by the partitions of a topic.
-    lanes: BTreeMap<u32, Kept>,
+    partitions: BTreeMap<u32, Kept>,
 }
 
 impl Judge {
@@ -99,30 +99,30 @@ impl Judge {
             answered: now,
             is_measured: false,
             unanswered: None,
-            lanes: BTreeMap::new(),
+            partitions: BTreeMap::new(),
         }
     }
 
     /// Takes all partitions. A partition that is not named no longer exists.
-    pub fn on_measured(&mut self, measured: &BTreeMap<u32, Lane>, now: Moment) {
+    pub fn on_measured(&mut self, measured: &BTreeMap<u32, PartitionOffsets>, now: Moment) {
         self.answered = now;
         self.is_measured = true;
         self.unanswered = None;
-        self.lanes
+        self.partitions
             .retain(|partition, _| measured.contains_key(partition));
-        for (partition, lane) in measured {
-            let behind = lane.behind();
-            let kept = self.lanes.entry(*partition).or_insert(Kept {
-                done: lane.done,
+        for (partition, offsets) in measured {
+            let behind = offsets.behind();
+            let kept = self.partitions.entry(*partition).or_insert(Kept {
+                done: offsets.done,
                 behind,
                 since: now,
             });
             // The position went back because the store was restored from a copy. Work from there is
             // progress.
-            if kept.done != lane.done || kept.behind == 0 {
+            if kept.done != offsets.done || kept.behind == 0 {
                 kept.since = now;
             }
-            (kept.done, kept.behind) = (lane.done, behind);
+            (kept.done, kept.behind) = (offsets.done, behind);
         }
     }
 
@@ -143,13 +143,17 @@ impl Judge {
         if !self.is_measured {
             return Standing::Unknown;
         }
-        let behind = self.lanes.values().map(|kept| kept.behind).sum();
+        let behind = self.partitions.values().map(|kept| kept.behind).sum();
         let still = |kept: &&Kept| kept.behind > 0 && lasts(kept.since);
-        let since = self.lanes.values().filter(still).map(|kept| kept.since);
+        let since = self
+            .partitions
+            .values()
+            .filter(still)
+            .map(|kept| kept.since);
         let Some(since) = since.min_by_key(|since| since.at) else {
             return Standing::Well { behind };
         };
-        let partitions = self.lanes.iter().filter(|(_, kept)| still(kept));
+        let partitions = self.partitions.iter().filter(|(_, kept)| still(kept));
         Standing::Still {
             since,
             behind,
@@ -190,15 +194,18 @@ mod tests {
         }
 
         /// `(done, next)` of each partition.
-        fn measure(&mut self, second: u64, lanes: &[(u64, u64)]) -> Standing {
-            let measured = lanes.iter().enumerate().map(|(partition, (done, next))| {
-                let lane = Lane {
-                    oldest: 0,
-                    next: *next,
-                    done: Some(*done),
-                };
-                (u32::try_from(partition).unwrap_or(u32::MAX), lane)
-            });
+        fn measure(&mut self, second: u64, partitions: &[(u64, u64)]) -> Standing {
+            let measured = partitions
+                .iter()
+                .enumerate()
+                .map(|(partition, (done, next))| {
+                    let offsets = PartitionOffsets {
+                        oldest: 0,
+                        next: *next,
+                        done: Some(*done),
+                    };
+                    (u32::try_from(partition).unwrap_or(u32::MAX), offsets)
+                });
             let now = self.moment(second);
             self.judge.on_measured(&measured.collect(), now);
             self.judge.standing(now)
@@ -264,12 +271,12 @@ mod tests {
     #[test]
     fn a_group_that_never_stored_anything_stands_still_over_what_is_kept() {
         let mut bench = Bench::new();
-        let lane = Lane {
+        let offsets = PartitionOffsets {
             oldest: 5,
             next: 9,
             done: None,
         };
-        let measured = BTreeMap::from([(0, lane)]);
+        let measured = BTreeMap::from([(0, offsets)]);
         for second in [0, 15] {
             bench.judge.on_measured(&measured, bench.moment(second));
         }
@@ -278,7 +285,10 @@ mod tests {
             bench.still(0, 4, &[0])
         );
         // Records that expired before they were read no longer wait.
-        let gone = Lane { oldest: 9, ..lane };
+        let gone = PartitionOffsets {
+            oldest: 9,
+            ..offsets
+        };
         bench
             .judge
             .on_measured(&BTreeMap::from([(0, gone)]), bench.moment(16));

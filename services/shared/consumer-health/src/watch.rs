@@ -64,7 +64,7 @@ impl<S: Asked + ?Sized> Watcher<S> {
         let asked = measure(self.bus.as_ref(), self.store.as_ref(), &self.source);
         let within = self.pace.within;
         match timeout(within, asked).await {
-            Ok(Ok(lanes)) => self.judge.on_measured(&lanes, Moment::now()),
+            Ok(Ok(partitions)) => self.judge.on_measured(&partitions, Moment::now()),
             Ok(Err(reason)) => self.judge.on_unanswered(reason.to_string()),
             Err(_) => {
                 let reason = format!("no answer within {within:?}");

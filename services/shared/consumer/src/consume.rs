@@ -15,7 +15,7 @@ use tokio::time::{Interval, MissedTickBehavior, timeout};
 use crate::{
     Answer, Away, Done, Sink,
     account::Account,
-    lanes,
+    parts,
     work::{Command, Work},
 };
 
@@ -37,7 +37,7 @@ pub struct Setup {
     /// Records taken from the bus at once; more wait there.
     pub records_max: usize,
     /// A batch of so many records is two transactions at once, of different partitions.
-    pub two_lanes_from: Option<usize>,
+    pub two_transactions_from: Option<usize>,
     pub tick: Duration,
     pub silence_max: Duration,
 }
@@ -49,7 +49,7 @@ impl Setup {
             level: Some(level),
             turns,
             records_max,
-            two_lanes_from: None,
+            two_transactions_from: None,
             tick: TICK,
             silence_max: SILENCE_MAX,
         }
@@ -233,7 +233,7 @@ impl<S: Sink> Member<S> {
             return true;
         };
         let (records, started) = (deliveries.len(), Instant::now());
-        let [one, other] = lanes::divide(deliveries, self.setup.two_lanes_from);
+        let [one, other] = parts::divide(deliveries, self.setup.two_transactions_from);
         let done = tokio::join!(self.on_part(one), self.on_part(other));
         if done != (true, true) {
             return false;

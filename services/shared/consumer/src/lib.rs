@@ -12,7 +12,7 @@
 
 mod account;
 mod consume;
-mod lanes;
+mod parts;
 mod sink;
 mod tail;
 pub mod work;

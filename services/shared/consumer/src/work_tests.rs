@@ -53,7 +53,7 @@ fn delivery(partition: u32, offset: u64, kind: u8) -> Delivery {
 }
 
 /// One partition with records of these kinds.
-fn lane(kinds: &[u8]) -> Vec<Delivery> {
+fn of_kinds(kinds: &[u8]) -> Vec<Delivery> {
     let numbered = (0..).zip(kinds);
     numbered
         .map(|(offset, kind)| delivery(0, offset, *kind))
@@ -153,7 +153,7 @@ impl Model {
 #[test]
 fn a_batch_without_faults_is_one_write() {
     let mut model = Model::default();
-    model.run(&lane(&[READABLE; 100]));
+    model.run(&of_kinds(&[READABLE; 100]));
     assert_eq!((model.writes, model.stored.len()), (1, 100));
     assert_eq!(model.letters, []);
 }
@@ -164,7 +164,7 @@ fn a_refused_row_is_found_by_halving_and_is_buried_alone() {
         never: [(0, 700)].into(),
         ..Model::default()
     };
-    model.run(&lane(&[READABLE; 1024]));
+    model.run(&of_kinds(&[READABLE; 1024]));
     assert_eq!(model.letters, [((0, 700), "never (0, 700)".to_owned())]);
     assert_eq!(model.stored.len(), 1023);
     assert!(model.stored.is_sorted(), "in the order of the partition");
@@ -175,7 +175,7 @@ fn a_refused_row_is_found_by_halving_and_is_buried_alone() {
 
 #[test]
 fn an_unreadable_record_is_buried_before_anything_is_written() {
-    let mut work = Work::new(&Places, lane(&[READABLE, UNREADABLE, READABLE]));
+    let mut work = Work::new(&Places, of_kinds(&[READABLE, UNREADABLE, READABLE]));
     let Command::Bury { delivery, reason } = work.command() else {
         panic!("a write comes first");
     };
@@ -197,7 +197,7 @@ fn a_record_of_a_newer_version_is_stored_and_copied_once_although_its_batch_is_h
         never: [(0, 0)].into(),
         ..Model::default()
     };
-    model.run(&lane(&[READABLE, READABLE, NEWER, READABLE]));
+    model.run(&of_kinds(&[READABLE, READABLE, NEWER, READABLE]));
     assert_eq!(model.letters_of((0, 2)), 1);
     assert_eq!(model.stored, [(0, 1), (0, 2), (0, 3)]);
 }
@@ -208,7 +208,7 @@ fn a_store_that_contradicts_without_end_costs_one_record() {
         contradicts: [((0, 1), u32::MAX)].into(),
         ..Model::default()
     };
-    model.run(&lane(&[READABLE; 3]));
+    model.run(&of_kinds(&[READABLE; 3]));
     assert_eq!(model.letters_of((0, 1)), 1);
     assert_eq!(model.stored, [(0, 0), (0, 2)]);
     // Three parts with this record, and three writes that are stored.
@@ -221,13 +221,13 @@ fn a_contradiction_that_ends_costs_nothing() {
         contradicts: [((0, 1), ANSWERS_MAX - 1)].into(),
         ..Model::default()
     };
-    model.run(&lane(&[READABLE; 3]));
+    model.run(&of_kinds(&[READABLE; 3]));
     assert_eq!((model.letters.len(), model.stored.len()), (0, 3));
 }
 
 #[test]
 fn a_fence_by_foreign_partitions_is_a_refusal_and_ends() {
-    let mut work = Work::new(&Places, lane(&[READABLE]));
+    let mut work = Work::new(&Places, of_kinds(&[READABLE]));
     let mut writes = 0;
     let passed = loop {
         match work.command() {
@@ -247,7 +247,7 @@ fn a_fence_by_foreign_partitions_is_a_refusal_and_ends() {
 
 #[test]
 fn pauses_grow_while_the_store_is_away_and_end_with_its_answer() {
-    let mut work = Work::new(&Places, lane(&[READABLE; 2]));
+    let mut work = Work::new(&Places, of_kinds(&[READABLE; 2]));
     let mut pauses = Vec::new();
     for _ in 0..12 {
         assert!(matches!(work.command(), Command::Write { .. }));
@@ -268,7 +268,7 @@ fn pauses_grow_while_the_store_is_away_and_end_with_its_answer() {
 
 #[test]
 fn after_the_end_of_the_service_nothing_is_commanded() {
-    let mut work = Work::new(&Places, lane(&[READABLE; 2]));
+    let mut work = Work::new(&Places, of_kinds(&[READABLE; 2]));
     assert!(matches!(work.command(), Command::Write { .. }));
     work.on_answer(Answer::Ended);
     assert!(matches!(work.command(), Command::Done));

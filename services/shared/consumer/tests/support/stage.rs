@@ -278,8 +278,8 @@ impl Stage {
         let setup = Setup {
             tick: Duration::from_millis(20),
             silence_max: Duration::from_millis(300),
-            // The steps of one lane have an order.
-            two_lanes_from: (faults.stops_at == 0).then_some(6),
+            // The steps of one transaction have an order.
+            two_transactions_from: (faults.stops_at == 0).then_some(6),
             ..Setup::new(duty, Level::Warning, TURNS, 64)
         };
         let member = Consumer::new(gate, store as Arc<dyn Store>, setup, context.clone());

@@ -70,7 +70,7 @@ impl World {
     }
 
     /// The path of the next packet: the library asks them in this order.
-    fn lane(&self) -> usize {
+    fn next_path(&self) -> usize {
         let is_first = self.statuses[0] == PathStatus::Available && !self.closed;
         usize::from(!is_first)
     }
@@ -166,12 +166,12 @@ impl World {
             }
             if self.now >= urgent_at {
                 urgent_at = self.now + URGENT_EVERY;
-                let lane = self.lane();
-                if self.is_zombie(lane) {
+                let path = self.next_path();
+                if self.is_zombie(path) {
                     last = self.now - self.start - ZOMBIE_FROM;
                 }
-                was_on_it |= lane == 0 && !self.is_zombie(lane);
-                self.send(lane);
+                was_on_it |= path == 0 && !self.is_zombie(path);
+                self.send(path);
             }
             self.now += TICK;
         }

@@ -39,16 +39,16 @@ pub struct Traffic {
     start: Instant,
     /// Since `start`.
     last_ms: AtomicU64,
-    from_tunnel: Lane,
-    to_tunnel: Lane,
+    from_tunnel: DirectionCounters,
+    to_tunnel: DirectionCounters,
 }
 
-struct Lane {
+struct DirectionCounters {
     bytes: AtomicU64,
     counter: Counter,
 }
 
-impl Lane {
+impl DirectionCounters {
     fn new(counter: Counter) -> Self {
         Self {
             bytes: AtomicU64::new(0),
@@ -63,8 +63,8 @@ impl Traffic {
         Self {
             start: Instant::now(),
             last_ms: AtomicU64::new(0),
-            from_tunnel: Lane::new(from_tunnel),
-            to_tunnel: Lane::new(to_tunnel),
+            from_tunnel: DirectionCounters::new(from_tunnel),
+            to_tunnel: DirectionCounters::new(to_tunnel),
         }
     }
 
@@ -76,9 +76,9 @@ impl Traffic {
         )
     }
 
-    fn passed(&self, lane: &Lane, bytes: usize) {
-        lane.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        lane.counter.increment(bytes as u64);
+    fn passed(&self, counters: &DirectionCounters, bytes: usize) {
+        counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        counters.counter.increment(bytes as u64);
         let since_ms = self.start.elapsed().as_millis() as u64;
         self.last_ms.store(since_ms, Ordering::Relaxed);
     }
