@@ -8,7 +8,7 @@ use crate::exhibit::Finished;
 use crate::figures::{Figure, Goal};
 use crate::options::ReportOptions;
 use crate::output;
-use crate::references::{self, Standing};
+use crate::references::{self, Comparison};
 
 /// Folder of the charts' files.
 const CHARTS: &str = "charts";
@@ -60,7 +60,7 @@ pub(crate) fn report(options: &ReportOptions, finished: &[Finished]) -> Result<S
 fn check_references(finished: &[Finished]) -> Result<(), LabError> {
     for entry in finished {
         let rows = entry.exhibit.figures.iter().map(|row| &row.id);
-        let missing = |id: &&String| references::standing(id) == Standing::Missing;
+        let missing = |id: &&String| references::comparison(id) == Comparison::Missing;
         let charts = entry.exhibit.plots.iter().map(|chart| &chart.id);
         let uncharted = |id: &&String| references::chart(id).is_none();
         if let Some(id) = rows

@@ -25,12 +25,12 @@ pub struct Reference {
     pub place: String,
 }
 
-/// How a figure of the lab stands to the papers.
+/// The reference of a figure of the lab, or the lack of one.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Standing {
-    Beside(Reference),
+pub enum Comparison {
+    Reference(Reference),
     /// There is none, for this reason.
-    Alone(String),
+    NoReference(String),
     /// The data file says nothing, which a test and the report refuse.
     Missing,
 }
@@ -128,16 +128,16 @@ pub fn value(id: &str) -> Option<f64> {
     library().values.get(id).map(|reference| reference.value)
 }
 
-/// How the figure with this id stands to the papers.
-pub fn standing(id: &str) -> Standing {
+/// Compares the figure with this id.
+pub fn comparison(id: &str) -> Comparison {
     look_up(&library().document.figure, id)
 }
 
 /// The reference of the figure with this id, if there is one.
 pub fn figure(id: &str) -> Option<f64> {
-    match standing(id) {
-        Standing::Beside(reference) => Some(reference.value),
-        Standing::Alone(_) | Standing::Missing => None,
+    match comparison(id) {
+        Comparison::Reference(reference) => Some(reference.value),
+        Comparison::NoReference(_) | Comparison::Missing => None,
     }
 }
 
@@ -163,20 +163,22 @@ pub fn verdict(protocol: &str, application: &str, pair: usize) -> Option<&'stati
     words.get(pair).map(String::as_str)
 }
 
-fn look_up(entries: &BTreeMap<String, Entry>, id: &str) -> Standing {
+fn look_up(entries: &BTreeMap<String, Entry>, id: &str) -> Comparison {
     match longest(entries, id) {
-        None => Standing::Missing,
-        Some(Entry::None { none }) => Standing::Alone(none.clone()),
-        Some(Entry::Value(value)) => reference(value).map_or(Standing::Missing, Standing::Beside),
+        None => Comparison::Missing,
+        Some(Entry::None { none }) => Comparison::NoReference(none.clone()),
+        Some(Entry::Value(value)) => {
+            reference(value).map_or(Comparison::Missing, Comparison::Reference)
+        }
         Some(Entry::Percent {
             percent: [part, whole],
         }) => match (reference(part), reference(whole)) {
-            (Some(part), Some(whole)) => Standing::Beside(Reference {
+            (Some(part), Some(whole)) => Comparison::Reference(Reference {
                 value: 100.0 * part.value / whole.value,
                 unit: "%".to_owned(),
                 ..part
             }),
-            _ => Standing::Missing,
+            _ => Comparison::Missing,
         },
     }
 }
@@ -221,7 +223,10 @@ mod tests {
         for (id, entry) in &library.document.figure {
             if !matches!(entry, Entry::None { .. }) {
                 assert!(
-                    matches!(look_up(&library.document.figure, id), Standing::Beside(_)),
+                    matches!(
+                        look_up(&library.document.figure, id),
+                        Comparison::Reference(_)
+                    ),
                     "{id}"
                 );
             }
@@ -265,10 +270,10 @@ mod tests {
             assert!((found - expected).abs() < 1e-9, "{id} {found}");
         }
         assert!(matches!(
-            standing("rival.symmetric.eight_flows"),
-            Standing::Alone(_)
+            comparison("rival.symmetric.eight_flows"),
+            Comparison::NoReference(_)
         ));
-        assert_eq!(standing("nothing.of.the.kind"), Standing::Missing);
+        assert_eq!(comparison("nothing.of.the.kind"), Comparison::Missing);
     }
 
     #[test]

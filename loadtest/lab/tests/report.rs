@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use lab::exhibit::Section;
 use lab::mix::{Background, Mix};
-use lab::references::{self, Standing};
+use lab::references::{self, Comparison};
 use lab::scenario::{Buffers, Controller, Direction, Half, Interface, Scenario, ScenarioError};
 use lab::{Identity, Mechanisms, ReportOptions, run, studies};
 
@@ -153,7 +153,7 @@ fn every_family_of_figures_has_a_reference_or_says_why_there_is_none() {
         "lab.speed",
     ];
     for id in families {
-        assert_ne!(references::standing(id), Standing::Missing, "{id}");
+        assert_ne!(references::comparison(id), Comparison::Missing, "{id}");
     }
     let names = [
         "noloss.efficiency",

@@ -21,7 +21,7 @@ use vitals::news2::{self, Observation, Score};
 use vitals::{RuleSet, RulesInForce, silence};
 
 use bed::{Bed, Open};
-use rank::{Rank, Standing};
+use rank::{Rank, RankCriteria};
 use watched::{Around, Reports, Silences};
 
 mod bed;
@@ -412,7 +412,7 @@ impl WardView {
         let priority = |open: &Open| open.priority;
         let worst = open().map(priority).max().unwrap_or_default();
         let awaiting = open().filter(|open| open.awaits).map(priority).max();
-        let rank = Rank::of(&Standing {
+        let rank = Rank::of(&RankCriteria {
             unwatched_since_us: unknown
                 .as_ref()
                 .map(|unknown| unknown.since_us)

@@ -7,7 +7,7 @@ use crate::exhibit::{Exhibit, Finished, Section, Table};
 use crate::figures::{Figure, Goal};
 use crate::options::ReportOptions;
 use crate::plot::csv_field;
-use crate::references::{self, Standing};
+use crate::references::{self, Comparison};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -171,12 +171,12 @@ fn figures(body: &mut String, rows: &[Figure]) {
               <th>where</th><th class=\"number\">target</th><th class=\"number\">ours</th>\
               <th>unit</th><th></th></tr>\n";
     for row in rows {
-        let source = match references::standing(&row.id) {
-            Standing::Beside(reference) => {
+        let source = match references::comparison(&row.id) {
+            Comparison::Reference(reference) => {
                 format!("{}, {}", reference.paper, reference.place)
             }
-            Standing::Alone(reason) => reason,
-            Standing::Missing => "no entry in references.toml".to_owned(),
+            Comparison::NoReference(reason) => reason,
+            Comparison::Missing => "no entry in references.toml".to_owned(),
         };
         let reference = row.reference.map_or_else(|| "-".to_owned(), number);
         let target = match (row.goal, row.target) {

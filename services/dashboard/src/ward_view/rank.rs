@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 use contracts::vitals::Priority;
 
 /// The values that the order depends on.
-pub(crate) struct Standing<'a> {
+pub(crate) struct RankCriteria<'a> {
     /// `Some`: nothing has arrived since then.
     pub unwatched_since_us: Option<i64>,
     /// A worn parameter is too old, or nothing was ever measured.
@@ -46,31 +46,31 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    pub(crate) fn of(standing: &Standing<'_>) -> Rank {
-        let is_unwatched = standing.unwatched_since_us.is_some();
+    pub(crate) fn of(criteria: &RankCriteria<'_>) -> Rank {
+        let is_unwatched = criteria.unwatched_since_us.is_some();
         Rank {
             group: if is_unwatched {
                 1
-            } else if standing.awaiting == Priority::High {
+            } else if criteria.awaiting == Priority::High {
                 2
-            } else if standing.has_no_score {
+            } else if criteria.has_no_score {
                 3
             } else {
                 4
             },
             // Among watched patients the score decides before their alerts do.
-            awaiting: Reverse(match (is_unwatched, standing.awaiting) {
+            awaiting: Reverse(match (is_unwatched, criteria.awaiting) {
                 (false, _) => 0,
                 (true, Priority::High) => 2,
                 (true, Priority::Unspecified) => 0,
                 (true, _) => 1,
             }),
-            since_us: standing.unwatched_since_us.unwrap_or_default(),
-            score: Reverse(standing.score),
-            red: Reverse(standing.is_red),
-            worst: Reverse(standing.worst as i32),
-            name: standing.name.to_owned(),
-            id: standing.id.to_owned(),
+            since_us: criteria.unwatched_since_us.unwrap_or_default(),
+            score: Reverse(criteria.score),
+            red: Reverse(criteria.is_red),
+            worst: Reverse(criteria.worst as i32),
+            name: criteria.name.to_owned(),
+            id: criteria.id.to_owned(),
         }
     }
 }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn who_is_unwatched_comes_before_who_is_ill() {
-        let standing = |id| Standing {
+        let criteria = |id| RankCriteria {
             unwatched_since_us: None,
             has_no_score: false,
             awaiting: Priority::Unspecified,
@@ -91,24 +91,24 @@ mod tests {
             name: "",
             id,
         };
-        let unwatched = |id, since_us, awaiting| Standing {
+        let unwatched = |id, since_us, awaiting| RankCriteria {
             unwatched_since_us: Some(since_us),
             awaiting,
-            ..standing(id)
+            ..criteria(id)
         };
         let mut ward = [
-            standing("calm"),
-            Standing {
+            criteria("calm"),
+            RankCriteria {
                 score: 9,
-                ..standing("ill")
+                ..criteria("ill")
             },
-            Standing {
+            RankCriteria {
                 has_no_score: true,
-                ..standing("sensor off")
+                ..criteria("sensor off")
             },
-            Standing {
+            RankCriteria {
                 awaiting: Priority::High,
-                ..standing("fall")
+                ..criteria("fall")
             },
             unwatched("silent", 20, Priority::Unspecified),
             unwatched("silent longer", 10, Priority::Unspecified),

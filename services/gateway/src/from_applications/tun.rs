@@ -66,7 +66,7 @@ pub struct Packets {
 
 /// The addresses and routes that this process has set.
 #[derive(Default)]
-struct Standing {
+struct Installed {
     addresses: BTreeSet<IpPrefix>,
     routes: BTreeSet<IpPrefix>,
 }
@@ -146,17 +146,17 @@ impl Packets {
     }
 
     pub async fn run(self, shutdown: Shutdown) {
-        let mut standing = Standing::default();
+        let mut installed = Installed::default();
         tokio::select! {
-            () = self.carry_for_ever(&mut standing) => {}
+            () = self.carry_for_ever(&mut installed) => {}
             () = shutdown.requested() => {}
         }
         // An operator's device stays, in its former state.
-        self.apply(&mut standing, &IpGate::default()).await;
+        self.apply(&mut installed, &IpGate::default()).await;
         metrics::gauge!("braid_gateway_tun_up").set(0.0);
     }
 
-    async fn carry_for_ever(&self, standing: &mut Standing) {
+    async fn carry_for_ever(&self, installed: &mut Installed) {
         let mut backoff = Backoff::for_reconnect();
         loop {
             let start = tokio::time::Instant::now();
@@ -164,7 +164,7 @@ impl Packets {
                 .while_dropping(self.tunnel.open_ip(Urgency::Bulk))
                 .await
             {
-                Ok(tunnel) => self.carry(tunnel, standing).await,
+                Ok(tunnel) => self.carry(tunnel, installed).await,
                 Err(error) => error.into(),
             };
             metrics::gauge!("braid_gateway_tun_up").set(0.0);
@@ -199,11 +199,11 @@ impl Packets {
         }
     }
 
-    async fn carry(&self, tunnel: IpTunnel, standing: &mut Standing) -> Ended {
+    async fn carry(&self, tunnel: IpTunnel, installed: &mut Installed) -> Ended {
         let gate = RwLock::new(IpGate::default());
         let flows = Mutex::new(PacketFlows::new(self.flows.clone(), Instant::now()));
         let ended = tokio::select! {
-            ended = self.agree(&tunnel, &gate, standing) => ended,
+            ended = self.agree(&tunnel, &gate, installed) => ended,
             ended = self.bring(&tunnel, &gate, &flows) => ended.into(),
             ended = self.fetch(&tunnel, &gate, &flows) => ended.into(),
             never = self.follow_size(&tunnel) => match never {},
@@ -230,12 +230,13 @@ impl Packets {
         &self,
         tunnel: &IpTunnel,
         gate: &RwLock<IpGate>,
-        standing: &mut Standing,
+        installed: &mut Installed,
     ) -> Ended {
         let questions = QUESTIONS.into_iter().filter_map(|(request_id, any)| {
             let any: IpPrefix = any.parse().ok()?;
             let same = |had: &&IpPrefix| had.network().is_ipv4() == any.network().is_ipv4();
-            let prefix = standing.addresses.iter().find(same).copied().unwrap_or(any);
+            let had = installed.addresses.iter().find(same);
+            let prefix = had.copied().unwrap_or(any);
             Some(IpAddressEntry { request_id, prefix })
         });
         let asked = IpCapsule::AddressRequest(questions.collect());
@@ -274,17 +275,17 @@ impl Packets {
                 continue;
             }
             let before = complaint;
-            complaint = self.apply(standing, &known).await;
+            complaint = self.apply(installed, &known).await;
             metrics::gauge!("braid_gateway_tun_up").set(1.0);
             if complaint.is_some() && complaint == before {
                 continue;
             }
-            self.report_state(&known, standing, complaint.clone());
+            self.report_state(&known, installed, complaint.clone());
         }
     }
 
-    fn report_state(&self, known: &IpGate, standing: &Standing, complaint: Option<String>) {
-        let (device, routes) = (self.device.name(), standing.routes.len());
+    fn report_state(&self, known: &IpGate, installed: &Installed, complaint: Option<String>) {
+        let (device, routes) = (self.device.name(), installed.routes.len());
         let owner: Vec<String> = known.owner.iter().map(IpPrefix::to_string).collect();
         let addresses = owner.join(", ");
         match &complaint {
@@ -399,7 +400,7 @@ impl Packets {
 
     /// Gives the device the addresses and routes of `gate` and removes the former ones. Returns the
     /// failures, if there are any.
-    async fn apply(&self, standing: &mut Standing, gate: &IpGate) -> Option<String> {
+    async fn apply(&self, installed: &mut Installed, gate: &IpGate) -> Option<String> {
         let addresses: BTreeSet<IpPrefix> = gate.owner.iter().copied().collect();
         let (routes, mut complaint) = match self.routes {
             true => self.wanted_routes(gate),
@@ -412,30 +413,30 @@ impl Packets {
             done.is_ok()
         };
         // Before their addresses, without which the kernel drops them.
-        for old in standing.routes.difference(&routes) {
+        for old in installed.routes.difference(&routes) {
             note(self.device.remove_route(*old).await);
         }
-        standing.routes.retain(|route| routes.contains(route));
-        for old in standing.addresses.difference(&addresses) {
+        installed.routes.retain(|route| routes.contains(route));
+        for old in installed.addresses.difference(&addresses) {
             note(
                 self.device
                     .remove_address(old.network(), old.length())
                     .await,
             );
             // The kernel has removed the routes that used the address.
-            standing
+            installed
                 .routes
                 .retain(|route| route.network().is_ipv4() != old.network().is_ipv4());
         }
-        standing.addresses.retain(|had| addresses.contains(had));
+        installed.addresses.retain(|had| addresses.contains(had));
         for new in &addresses {
-            if !standing.addresses.contains(new)
+            if !installed.addresses.contains(new)
                 && note(self.device.add_address(new.network(), new.length()).await)
             {
-                standing.addresses.insert(*new);
+                installed.addresses.insert(*new);
             }
         }
-        let own = standing.addresses.iter().map(IpPrefix::network).collect();
+        let own = installed.addresses.iter().map(IpPrefix::network).collect();
         self.own.send_if_modified(|known: &mut Vec<IpAddr>| {
             let changed = *known != own;
             *known = own;
@@ -445,8 +446,8 @@ impl Packets {
             let Some(source) = source_of(gate, new) else {
                 continue;
             };
-            if !standing.routes.contains(new) && note(self.device.add_route(*new, source).await) {
-                standing.routes.insert(*new);
+            if !installed.routes.contains(new) && note(self.device.add_route(*new, source).await) {
+                installed.routes.insert(*new);
             }
         }
         complaint

@@ -5,13 +5,13 @@
 //! is confirmed or repeated, and the tunnel ends with its session. An IP tunnel also carries its
 //! own capsules on the stream, in order.
 
+mod controlled_delay;
 pub(crate) mod ended;
 pub(crate) mod kind;
 mod order;
 pub(crate) mod packet_size;
 pub(crate) mod payload;
 pub(crate) mod queue;
-mod standing;
 
 use std::{convert::Infallible, future::poll_fn, sync::Arc, task::Poll, time::Instant};
 

@@ -16,11 +16,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
+    controlled_delay::ControlledDelay,
     ended::TunnelEnded,
     kind::Kind,
     order::{self, Order, Released},
     payload::Payload,
-    standing::Standing,
 };
 use crate::paths::Paths;
 
@@ -57,8 +57,8 @@ struct State {
     /// Since when each waits.
     waiting: VecDeque<(Instant, Bytes)>,
     bytes: usize,
-    /// Whether and when a datagram of a queue that stands is dropped; only for those that leave.
-    standing: Option<Standing>,
+    /// Drops from a queue that stands; only for datagrams that leave.
+    controlled_delay: Option<ControlledDelay>,
     /// The connection's sum of `bytes`; only for those that leave.
     sum: Option<Arc<AtomicUsize>>,
     ended: Option<TunnelEnded>,
@@ -75,7 +75,7 @@ impl Queue {
     /// For datagrams that leave; their bytes count into the sum.
     pub(crate) fn leaving(kind: Kind, sum: Option<Arc<AtomicUsize>>) -> Self {
         let state = State {
-            standing: Some(Standing::default()),
+            controlled_delay: Some(ControlledDelay::default()),
             sum,
             ..State::default()
         };
@@ -222,7 +222,7 @@ impl State {
     }
 
     fn bytes_max(&self) -> usize {
-        match (&self.standing, &self.sum) {
+        match (&self.controlled_delay, &self.sum) {
             // It only holds what the order releases at once.
             (None, _) => QUEUE_BYTES_MAX,
             (Some(_), None) => QUEUE_BYTES_MIN,
@@ -247,8 +247,8 @@ impl State {
             self.count_out(bytes);
             let waited = now.saturating_duration_since(since);
             let is_last = self.waiting.is_empty();
-            let drops = |standing: &mut Standing| standing.drops(now, waited, is_last);
-            if !self.standing.as_mut().is_some_and(drops) {
+            let drops = |codel: &mut ControlledDelay| codel.drops(now, waited, is_last);
+            if !self.controlled_delay.as_mut().is_some_and(drops) {
                 return Some(payload);
             }
             kind.count_dropped("standing");

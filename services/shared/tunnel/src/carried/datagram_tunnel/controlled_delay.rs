@@ -15,7 +15,7 @@ const REMEMBERED: u32 = 16;
 
 /// The state of one queue.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct ControlledDelay {
     /// When the wait will have been above the target for an interval.
     late_from: Option<Instant>,
     /// The stretch of drops that is under way, or the last one.
@@ -31,7 +31,7 @@ struct Drops {
     next: Instant,
 }
 
-impl Standing {
+impl ControlledDelay {
     /// Whether a datagram that leaves the queue after this wait is dropped. `is_last`: it leaves an
     /// empty queue behind.
     pub(super) fn drops(&mut self, now: Instant, waited: Duration, is_last: bool) -> bool {
@@ -91,10 +91,10 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// Drops in each 100 ms of a queue from which one datagram leaves each millisecond.
-    fn drops(standing: &mut Standing, start: Instant, ms: u32, waited: Duration) -> Vec<usize> {
+    fn drops(codel: &mut ControlledDelay, start: Instant, ms: u32, waited: Duration) -> Vec<usize> {
         let mut counts = vec![0; ms.div_ceil(100) as usize];
         for at in 0..ms {
-            if standing.drops(start + MS * at, waited, false) {
+            if codel.drops(start + MS * at, waited, false) {
                 counts[at as usize / 100] += 1;
             }
         }
@@ -103,11 +103,11 @@ mod tests {
 
     #[test]
     fn a_burst_passes_and_a_standing_queue_loses_more_and_more() {
-        let (mut standing, start) = (Standing::default(), Instant::now());
-        assert_eq!(drops(&mut standing, start, 99, MS * 300), [0]);
+        let (mut codel, start) = (ControlledDelay::default(), Instant::now());
+        assert_eq!(drops(&mut codel, start, 99, MS * 300), [0]);
         // The queue was empty once.
-        assert!(!standing.drops(start + MS * 99, MS * 300, true));
-        let counts = drops(&mut standing, start + MS * 100, 2_000, MS * 30);
+        assert!(!codel.drops(start + MS * 99, MS * 300, true));
+        let counts = drops(&mut codel, start + MS * 100, 2_000, MS * 30);
         assert_eq!(counts[..2], [0, 1]);
         assert!(counts.is_sorted_by(|earlier, later| later + 1 >= *earlier));
         assert!(counts[19] > 2 * counts[2], "{counts:?}");
@@ -117,20 +117,20 @@ mod tests {
 
     #[test]
     fn a_short_wait_ends_the_drops_and_the_next_stretch_begins_near_their_rate() {
-        let (mut standing, start) = (Standing::default(), Instant::now());
-        drops(&mut standing, start, 2_000, MS * 30);
-        assert!(!standing.drops(start + MS * 2_000, MS * 19, false));
-        let soon = drops(&mut standing, start + MS * 2_001, 300, MS * 30);
+        let (mut codel, start) = (ControlledDelay::default(), Instant::now());
+        drops(&mut codel, start, 2_000, MS * 30);
+        assert!(!codel.drops(start + MS * 2_000, MS * 19, false));
+        let soon = drops(&mut codel, start + MS * 2_001, 300, MS * 30);
         assert!(soon[0] == 0 && soon[1] >= 3, "{soon:?}");
-        assert!(!standing.drops(start + MS * 2_400, MS * 19, false));
-        let late = drops(&mut standing, start + MS * 9_000, 300, MS * 30);
+        assert!(!codel.drops(start + MS * 2_400, MS * 19, false));
+        let late = drops(&mut codel, start + MS * 9_000, 300, MS * 30);
         assert_eq!(late[..2], [0, 1]);
     }
 
     #[test]
     fn the_only_datagram_of_a_slow_link_is_never_dropped() {
-        let (mut standing, start) = (Standing::default(), Instant::now());
-        let dropped = (0..100).filter(|at| standing.drops(start + MS * 200 * *at, MS * 190, true));
+        let (mut codel, start) = (ControlledDelay::default(), Instant::now());
+        let dropped = (0..100).filter(|at| codel.drops(start + MS * 200 * *at, MS * 190, true));
         assert_eq!(dropped.count(), 0);
     }
 }
