@@ -19,7 +19,7 @@ const STATIONS_MAX: usize = 256;
 const FIGURES_MAX: usize = 32;
 
 /// A name and a position in metres.
-pub type Place = (String, (f64, f64));
+pub type Station = (String, (f64, f64));
 
 /// Contents of one file.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +33,7 @@ pub struct Experiment {
     pub way: Vec<Segment>,
     /// Name and metres ahead of the middle.
     pub nodes: Vec<(String, f64)>,
-    pub stations: Vec<Place>,
+    pub stations: Vec<Station>,
     pub figures: Vec<Panel>,
 }
 
@@ -64,7 +64,7 @@ impl Experiment {
             alpha_per_m: it.alpha_per_m,
             d0_m: it.d0_m,
         });
-        let places = Places {
+        let geometry = Geometry {
             nodes: &nodes,
             stations: &stations,
             decay,
@@ -82,7 +82,7 @@ impl Experiment {
         }
         for (index, resource) in file.resource.into_iter().enumerate() {
             let field = format!("resource[{index}]");
-            network.resources.push(places.resource(&field, resource)?);
+            network.resources.push(geometry.resource(&field, resource)?);
         }
         for (index, own) in file.route.into_iter().enumerate() {
             let field = format!("route[{index}]");
@@ -127,13 +127,13 @@ impl Experiment {
     }
 }
 
-struct Places<'a> {
+struct Geometry<'a> {
     nodes: &'a [(String, f64)],
-    stations: &'a [Place],
+    stations: &'a [Station],
     decay: Option<Decay>,
 }
 
-impl Places<'_> {
+impl Geometry<'_> {
     fn resource(&self, field: &str, own: FileResource) -> Result<Resource, Invalid> {
         short(&format!("{field}.name"), &own.name)?;
         let capacity = match (own.node, own.station, own.steps) {
@@ -286,7 +286,7 @@ fn nodes(own: &[FileNode]) -> Result<Vec<(String, f64)>, Invalid> {
     Ok(nodes)
 }
 
-fn stations(own: &[FileStation]) -> Result<Vec<Place>, Invalid> {
+fn stations(own: &[FileStation]) -> Result<Vec<Station>, Invalid> {
     few("station", own.len(), STATIONS_MAX)?;
     let mut stations = Vec::new();
     for (index, station) in own.iter().enumerate() {

@@ -67,12 +67,12 @@ pub fn solve(
 ) -> Result<Run, Invalid> {
     network.check()?;
     settings.check()?;
-    let places = Places::new(network);
-    let supply = Supply::new(network, track, nodes, settings.step_s, &places)?;
+    let layout = Layout::new(network);
+    let supply = Supply::new(network, track, nodes, settings.step_s, &layout)?;
     let count = network.routes.len() + network.resources.len();
     let recorded = settings.duration_s / settings.record_every_s * count as f64;
     positive("record_every_ms", recorded, RECORDED_MAX, "100.0")?;
-    let mut run = State::new(network, settings, &places).integrate(supply, settings);
+    let mut run = State::new(network, settings, &layout).integrate(supply, settings);
     run.warnings = network.warnings(settings.step_s);
     Ok(run)
 }
@@ -83,8 +83,8 @@ const LANES: usize = 4;
 /// Rows of history that are written before the youngest are moved to the front.
 const ROWS: usize = 1024;
 
-/// The place of each resource, and the exponent of each group of four.
-struct Places {
+/// The slot of each resource, and the exponent of each group of four.
+struct Layout {
     slot: Vec<usize>,
     groups: Vec<Exponent>,
 }
@@ -96,7 +96,7 @@ enum Exponent {
     Real(f64),
 }
 
-impl Places {
+impl Layout {
     fn new(network: &Network) -> Self {
         let exponent = |beta: f64| match beta.fract() == 0.0 {
             true => Exponent::Whole(beta as u32),
@@ -150,7 +150,7 @@ impl<'a> Supply<'a> {
         track: Option<&'a Track>,
         nodes: &'a [f64],
         step_s: f64,
-        places: &Places,
+        layout: &Layout,
     ) -> Result<Self, Invalid> {
         for (index, resource) in network.resources.iter().enumerate() {
             if let Capacity::Distance { node, .. } = resource.capacity
@@ -169,18 +169,18 @@ impl<'a> Supply<'a> {
             network,
             track,
             nodes,
-            slot: places.slot.clone(),
+            slot: layout.slot.clone(),
             scale: network.resources.iter().map(scale).collect(),
             step_s,
             knot: ((KNOT_S / step_s).round() as u64).max(1),
             until_knot: 0,
-            now: vec![1.0; places.width()],
-            next: vec![1.0; places.width()],
-            slope: vec![0.0; places.width()],
-            jumps: jumps(network, places, step_s),
+            now: vec![1.0; layout.width()],
+            next: vec![1.0; layout.width()],
+            slope: vec![0.0; layout.width()],
+            jumps: jumps(network, layout, step_s),
             jumped: 0,
         };
-        for (slot, resource) in places.slot.iter().zip(&network.resources) {
+        for (slot, resource) in layout.slot.iter().zip(&network.resources) {
             supply.now[*slot] = resource.nominal;
         }
         supply.fill_next(0.0);
@@ -252,9 +252,9 @@ impl<'a> Supply<'a> {
     }
 }
 
-fn jumps(network: &Network, places: &Places, step_s: f64) -> Vec<(u64, usize, f64)> {
+fn jumps(network: &Network, layout: &Layout, step_s: f64) -> Vec<(u64, usize, f64)> {
     let mut jumps = Vec::new();
-    for (slot, resource) in places.slot.iter().zip(&network.resources) {
+    for (slot, resource) in layout.slot.iter().zip(&network.resources) {
         if let Capacity::Steps(steps) = &resource.capacity {
             jumps.extend(steps.iter().map(|&(at_s, factor)| {
                 let value = resource.nominal * factor.max(CAPACITY_SHARE_MIN);
@@ -327,9 +327,9 @@ struct State {
 }
 
 impl State {
-    fn new(network: &Network, settings: Settings, places: &Places) -> Self {
+    fn new(network: &Network, settings: Settings, layout: &Layout) -> Self {
         let steps = |delay_s: f64| (delay_s / settings.step_s).round() as usize;
-        let (width, height) = (network.routes.len(), places.width());
+        let (width, height) = (network.routes.len(), layout.width());
         let longest = network.routes.iter().map(|it| steps(it.round_trip_s));
         let oldest = longest.max().unwrap_or(0) + 1;
         let mut users = Reads::default();
@@ -338,7 +338,7 @@ impl State {
                 let own = user
                     .resources
                     .iter()
-                    .filter(move |used| places.slot[used.0] == slot);
+                    .filter(move |used| layout.slot[used.0] == slot);
                 own.map(move |used| (oldest - steps(used.1)) * width + route)
             });
             users.push(readers);
@@ -349,14 +349,14 @@ impl State {
                 (oldest - steps(route.round_trip_s)) * width + index,
             ));
             let used = route.resources.iter();
-            marks.push(used.map(|it| (oldest - steps(it.2)) * height + places.slot[it.0]));
+            marks.push(used.map(|it| (oldest - steps(it.2)) * height + layout.slot[it.0]));
         }
         let routes = || network.routes.iter();
         let weight = |it: &crate::network::Route| network.sources[it.source].weight;
         Self {
             increase: network.increase,
             floor: settings.floor,
-            groups: places.groups.clone(),
+            groups: layout.groups.clone(),
             oldest,
             rates: vec![0.0; (oldest + ROWS + 1) * width],
             penalties: vec![0.0; (oldest + ROWS + 1) * height],

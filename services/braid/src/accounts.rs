@@ -4,8 +4,8 @@
 use service_kit::Secret;
 use store::{AuditEntry, Role, Scope, Store};
 
-use crate::place::Place;
 use crate::process::{self, Failure};
+use crate::tenancy::Tenancy;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum AccountsCommand {
@@ -27,12 +27,12 @@ pub enum AccountsCommand {
         #[arg(long, value_name = "NAME")]
         by: String,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// List the accounts of a tenant.
     List {
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Remove an account.
     Remove {
@@ -43,7 +43,7 @@ pub enum AccountsCommand {
         #[arg(long, value_name = "NAME")]
         by: String,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
 }
 
@@ -59,14 +59,14 @@ impl AccountsCommand {
                 role,
                 password,
                 by,
-                place,
+                tenancy,
             } => {
-                let store = place.store.open().await?;
+                let store = tenancy.store.open().await?;
                 let role = Role::from_name(&role).ok_or_else(|| Failure::other("no such role"))?;
-                own(&*store, &name, &place.tenant, false).await?;
+                own(&*store, &name, &tenancy.tenant, false).await?;
                 audit(
                     &*store,
-                    &place.tenant,
+                    &tenancy.tenant,
                     by,
                     "put account",
                     &name,
@@ -74,24 +74,24 @@ impl AccountsCommand {
                 )
                 .await?;
                 let password = password.expose();
-                dashboard::accounts::set_password(&*store, &name, &place.tenant, password, role)
+                dashboard::accounts::set_password(&*store, &name, &tenancy.tenant, password, role)
                     .await
                     .map_err(Failure::other)?;
-                println!("{name} is {} of {:?}", role.name(), place.tenant);
+                println!("{name} is {} of {:?}", role.name(), tenancy.tenant);
                 Ok(())
             }
-            Self::List { place } => {
-                let store = place.store.open().await?;
-                let accounts = store.accounts(&Scope::Tenant(place.tenant)).await;
+            Self::List { tenancy } => {
+                let store = tenancy.store.open().await?;
+                let accounts = store.accounts(&Scope::Tenant(tenancy.tenant)).await;
                 for account in accounts.map_err(Failure::other)? {
                     println!("{}  {}", account.name, account.role.name());
                 }
                 Ok(())
             }
-            Self::Remove { name, by, place } => {
-                let store = place.store.open().await?;
-                own(&*store, &name, &place.tenant, true).await?;
-                audit(&*store, &place.tenant, by, "remove account", &name, "").await?;
+            Self::Remove { name, by, tenancy } => {
+                let store = tenancy.store.open().await?;
+                own(&*store, &name, &tenancy.tenant, true).await?;
+                audit(&*store, &tenancy.tenant, by, "remove account", &name, "").await?;
                 store.remove_account(&name).await.map_err(Failure::other)?;
                 println!("{name} is removed");
                 Ok(())
@@ -153,8 +153,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().to_str().unwrap();
         let run = |tenant: &str, args: &[&str]| {
-            let place = ["--tenant", tenant, "--data", data];
-            let line = [&["accounts"], args, &place].concat();
+            let options = ["--tenant", tenant, "--data", data];
+            let line = [&["accounts"], args, &options].concat();
             Line::parse_from(line).command.run()
         };
         let put = |tenant: &str, password: &str, role: &str| {

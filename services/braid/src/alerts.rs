@@ -13,9 +13,9 @@ use vitals::RuleSet;
 
 use crate::audit::Asker;
 use crate::decisions::put;
-use crate::place::Place;
 use crate::process::{self, Failure};
 use crate::signed::Signed;
+use crate::tenancy::Tenancy;
 
 const HOUR_US: f64 = 3_600e6;
 /// Alerts of one list; further ones are counted.
@@ -41,7 +41,7 @@ pub enum AlertsCommand {
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// List the silences in force.
     #[command(after_help = "Example:\n  braid alerts silences --by \"Eve Operator\"")]
@@ -49,7 +49,7 @@ pub enum AlertsCommand {
         #[command(flatten)]
         asker: Asker,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// End a silence before its time.
     #[command(
@@ -62,7 +62,7 @@ pub enum AlertsCommand {
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Contacts, on-call shifts and escalation of a tenant.
     #[command(subcommand)]
@@ -84,7 +84,7 @@ pub enum AlertsCommand {
         #[command(flatten)]
         asker: Asker,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Print every transition of an alert, its notices, and their results.
     History {
@@ -94,7 +94,7 @@ pub enum AlertsCommand {
         #[command(flatten)]
         asker: Asker,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
 }
 
@@ -109,7 +109,7 @@ pub enum TeamCommand {
         #[command(flatten)]
         asker: Asker,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Check a file, and print its errors.
     #[command(after_help = "Example:\n  braid alerts team check team.json")]
@@ -127,7 +127,7 @@ pub enum TeamCommand {
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
 }
 
@@ -163,18 +163,22 @@ impl AlertsCommand {
                 rule,
                 hours,
                 signed,
-                place,
-            } => silence(Silence { patient, rule }, hours, &signed, &place).await,
-            Self::Silences { asker, place } => list_silences(&asker, place).await,
-            Self::Unsilence { id, signed, place } => end_silence(&id, &signed, &place).await,
-            Self::Team(TeamCommand::Show { asker, place }) => show_team(&asker, place).await,
+                tenancy,
+            } => silence(Silence { patient, rule }, hours, &signed, &tenancy).await,
+            Self::Silences { asker, tenancy } => list_silences(&asker, tenancy).await,
+            Self::Unsilence {
+                id,
+                signed,
+                tenancy,
+            } => end_silence(&id, &signed, &tenancy).await,
+            Self::Team(TeamCommand::Show { asker, tenancy }) => show_team(&asker, tenancy).await,
             Self::Team(TeamCommand::Put {
                 file,
                 signed,
-                place,
+                tenancy,
             }) => {
                 let (text, _) = read_team(&file)?;
-                let put = put(&place, TEAM, DEFAULT, &signed, 0, &text).await?;
+                let put = put(&tenancy, TEAM, DEFAULT, &signed, 0, &text).await?;
                 println!(
                     "version {} of the team of {:?} is in force",
                     put.version, put.tenant
@@ -186,7 +190,7 @@ impl AlertsCommand {
                 all,
                 limit,
                 asker,
-                place,
+                tenancy,
             } => {
                 let query = AlertsQuery {
                     patient,
@@ -194,9 +198,9 @@ impl AlertsCommand {
                     limit: limit.clamp(1, LISTED_MAX),
                     ..AlertsQuery::default()
                 };
-                list(query, &asker, place).await
+                list(query, &asker, tenancy).await
             }
-            Self::History { id, asker, place } => history(&id, &asker, place).await,
+            Self::History { id, asker, tenancy } => history(&id, &asker, tenancy).await,
             // Needs no store: `run` has answered.
             Self::Team(TeamCommand::Example | TeamCommand::Check { .. }) => Ok(()),
         }
@@ -207,7 +211,7 @@ async fn silence(
     silence: Silence,
     hours: f64,
     signed: &Signed,
-    place: &Place,
+    tenancy: &Tenancy,
 ) -> Result<(), Failure> {
     let length_us = hours * HOUR_US;
     if !(length_us > 0.0 && length_us <= SILENCE_US_MAX as f64) {
@@ -220,26 +224,26 @@ async fn silence(
     let body = serde_json::to_string(&silence).map_err(Failure::other)?;
     let subject = format!("silence-{now_us}");
     let until_us = now_us + length_us as i64;
-    warn_of_unknown_rule(place, &silence.rule).await?;
-    let put = put(place, SILENCE, &subject, signed, until_us, &body).await?;
+    warn_of_unknown_rule(tenancy, &silence.rule).await?;
+    let put = put(tenancy, SILENCE, &subject, signed, until_us, &body).await?;
     println!("{} holds for {hours} h", put.subject);
     Ok(())
 }
 
-async fn list_silences(asker: &Asker, place: Place) -> Result<(), Failure> {
-    let store = place.store.open().await?;
+async fn list_silences(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
+    let store = tenancy.store.open().await?;
     let now_us = contracts::now_us();
     asker
         .reads(
             &*store,
-            &place.tenant,
+            &tenancy.tenant,
             "read documents",
             "",
             ", silences".to_owned(),
         )
         .await?;
     let silences = store
-        .stored_documents(&Scope::Tenant(place.tenant), SILENCE, now_us)
+        .stored_documents(&Scope::Tenant(tenancy.tenant), SILENCE, now_us)
         .await;
     let silences = silences.map_err(Failure::other)?.into_iter();
     for silence in silences.filter_map(StoredDocument::readable) {
@@ -255,9 +259,9 @@ async fn list_silences(asker: &Asker, place: Place) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn end_silence(id: &str, signed: &Signed, place: &Place) -> Result<(), Failure> {
-    let store = place.store.open().await?;
-    let scope = Scope::Tenant(place.tenant.clone());
+async fn end_silence(id: &str, signed: &Signed, tenancy: &Tenancy) -> Result<(), Failure> {
+    let store = tenancy.store.open().await?;
+    let scope = Scope::Tenant(tenancy.tenant.clone());
     let silences = store
         .stored_documents(&scope, SILENCE, contracts::now_us())
         .await;
@@ -268,11 +272,11 @@ async fn end_silence(id: &str, signed: &Signed, place: &Place) -> Result<(), Fai
     else {
         return Err(Failure::other(format!(
             "no silence {id:?} is in force in tenant {:?}: see `braid alerts silences`",
-            place.tenant
+            tenancy.tenant
         )));
     };
     put(
-        place,
+        tenancy,
         SILENCE,
         id,
         signed,
@@ -284,19 +288,19 @@ async fn end_silence(id: &str, signed: &Signed, place: &Place) -> Result<(), Fai
     Ok(())
 }
 
-async fn show_team(asker: &Asker, place: Place) -> Result<(), Failure> {
-    let store = place.store.open().await?;
+async fn show_team(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
+    let store = tenancy.store.open().await?;
     asker
         .reads(
             &*store,
-            &place.tenant,
+            &tenancy.tenant,
             "read documents",
             "",
             ", team".to_owned(),
         )
         .await?;
     let teams = store
-        .documents(&Scope::Tenant(place.tenant), TEAM, contracts::now_us())
+        .documents(&Scope::Tenant(tenancy.tenant), TEAM, contracts::now_us())
         .await;
     match teams.map_err(Failure::other)?.first() {
         Some(team) => println!("{}", team.body),
@@ -309,13 +313,13 @@ async fn show_team(asker: &Asker, place: Place) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn list(query: AlertsQuery, asker: &Asker, place: Place) -> Result<(), Failure> {
-    let store = place.store.open().await?;
+async fn list(query: AlertsQuery, asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
+    let store = tenancy.store.open().await?;
     let of = query.patient.as_deref().unwrap_or_default();
     asker
-        .reads(&*store, &place.tenant, "read alerts", of, String::new())
+        .reads(&*store, &tenancy.tenant, "read alerts", of, String::new())
         .await?;
-    let scope = Scope::Tenant(place.tenant);
+    let scope = Scope::Tenant(tenancy.tenant);
     let alerts = store.alerts(&scope, &query).await;
     let alerts = alerts.map_err(Failure::other)?;
     for alert in &alerts {
@@ -330,13 +334,13 @@ async fn list(query: AlertsQuery, asker: &Asker, place: Place) -> Result<(), Fai
 }
 
 /// Only a warning: rules of alerting's `--rules` are not known here.
-async fn warn_of_unknown_rule(place: &Place, rule: &str) -> Result<(), Failure> {
+async fn warn_of_unknown_rule(tenancy: &Tenancy, rule: &str) -> Result<(), Failure> {
     if rule.is_empty() {
         return Ok(());
     }
-    let store = place.store.open().await?;
+    let store = tenancy.store.open().await?;
     let built_in = RuleSet::default_set();
-    let known = documents::known_rules(&*store, &place.tenant, &built_in).await;
+    let known = documents::known_rules(&*store, &tenancy.tenant, &built_in).await;
     let known = known.map_err(Failure::other)?;
     if !known.contains(rule) {
         let names: Vec<&str> = known.iter().map(String::as_str).collect();
@@ -389,9 +393,9 @@ fn state(alert: &Alert) -> String {
     name.trim_start_matches("ALERT_STATE_").to_lowercase()
 }
 
-async fn history(id: &str, asker: &Asker, place: Place) -> Result<(), Failure> {
-    let store = place.store.open().await?;
-    let scope = Scope::Tenant(place.tenant.clone());
+async fn history(id: &str, asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
+    let store = tenancy.store.open().await?;
+    let scope = Scope::Tenant(tenancy.tenant.clone());
     let transitions = store
         .alert_history(&scope, id)
         .await
@@ -404,7 +408,7 @@ async fn history(id: &str, asker: &Asker, place: Place) -> Result<(), Failure> {
     let patient = transitions.first().map_or("", |alert| &alert.patient);
     let detail = format!(", history of {id}");
     asker
-        .reads(&*store, &place.tenant, "read alerts", patient, detail)
+        .reads(&*store, &tenancy.tenant, "read alerts", patient, detail)
         .await?;
     for alert in transitions {
         println!(

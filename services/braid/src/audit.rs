@@ -6,8 +6,8 @@ use store::{AuditEntry, AuditQuery, Scope, Store};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::place::Place;
 use crate::process::{self, Failure};
+use crate::tenancy::Tenancy;
 
 /// Largest number of entries that are printed.
 const LIMIT_MAX: usize = 100_000;
@@ -27,7 +27,7 @@ pub struct AuditCommand {
     #[arg(long, value_name = "COUNT", default_value_t = 1_000)]
     limit: usize,
     #[command(flatten)]
-    place: Place,
+    tenancy: Tenancy,
 }
 
 /// The person who reads patients' data. The entry is in the log before any data is printed, as on
@@ -99,14 +99,14 @@ impl AuditCommand {
     }
 
     async fn on_store(self) -> Result<(), Failure> {
-        let store = self.place.store.open().await?;
+        let store = self.tenancy.store.open().await?;
         let now_us = contracts::now_us();
         let back = Duration::from_secs(u64::from(self.hours) * 3_600);
         let back_us = i64::try_from(back.as_micros()).unwrap_or(i64::MAX);
         let patient = self.patient.as_deref().unwrap_or_default();
         let detail = format!(", the last {} h", self.hours);
         self.asker
-            .reads(&*store, &self.place.tenant, "read audit", patient, detail)
+            .reads(&*store, &self.tenancy.tenant, "read audit", patient, detail)
             .await?;
         let query = AuditQuery {
             patient: self.patient,
@@ -114,7 +114,9 @@ impl AuditCommand {
             to_us: i64::MAX,
             limit: self.limit.clamp(1, LIMIT_MAX),
         };
-        let entries = store.audit(&Scope::Tenant(self.place.tenant), &query).await;
+        let entries = store
+            .audit(&Scope::Tenant(self.tenancy.tenant), &query)
+            .await;
         for entry in entries.map_err(Failure::other)? {
             let at = i128::from(entry.time_us) * 1_000;
             let at = OffsetDateTime::from_unix_timestamp_nanos(at)

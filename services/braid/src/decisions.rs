@@ -7,23 +7,23 @@ use store::{AuditEntry, STEERING, Scope, Store, StoredDocument, WriteError};
 use tunnel::steering_rules;
 
 use crate::audit::Asker;
-use crate::place::Place;
 use crate::process::Failure;
 use crate::signed::Signed;
+use crate::tenancy::Tenancy;
 
 /// Attempts to write a version while others write versions as well.
 const ATTEMPTS_MAX: u32 = 5;
 
 /// The next version of a document, checked.
 pub async fn put(
-    place: &Place,
+    tenancy: &Tenancy,
     kind: &str,
     subject: &str,
     signed: &Signed,
     until_us: i64,
     body: &str,
 ) -> Result<Document, Failure> {
-    put_changed(place, kind, subject, signed, until_us, |_| {
+    put_changed(tenancy, kind, subject, signed, until_us, |_| {
         Ok(body.to_owned())
     })
     .await
@@ -31,22 +31,22 @@ pub async fn put(
 
 /// The same, with a body that is made of the newest version, also when others change it meanwhile.
 pub async fn put_changed(
-    place: &Place,
+    tenancy: &Tenancy,
     kind: &str,
     subject: &str,
     signed: &Signed,
     until_us: i64,
     body_of: impl Fn(Option<StoredDocument>) -> Result<String, Failure>,
 ) -> Result<Document, Failure> {
-    let store = place.store.open().await?;
-    let scope = Scope::Tenant(place.tenant.clone());
+    let store = tenancy.store.open().await?;
+    let scope = Scope::Tenant(tenancy.tenant.clone());
     for _ in 0..ATTEMPTS_MAX {
         let newest = newest(&*store, &scope, kind, subject).await?;
         let version = newest.as_ref().map_or(0, |newest| newest.version) + 1;
         let body = body_of(newest)?;
         let document = Document {
             kind: kind.to_owned(),
-            tenant: place.tenant.clone(),
+            tenant: tenancy.tenant.clone(),
             subject: subject.to_owned(),
             version,
             author: signed.by.clone(),
@@ -105,10 +105,14 @@ async fn newest(
 }
 
 /// The rule set of a subject that is in force.
-pub async fn stored_rules(place: &Place, subject: &str, asker: &Asker) -> Result<String, Failure> {
-    let store = place.store.open().await?;
-    asker.reads_rules(&*store, &place.tenant, subject).await?;
-    let scope = Scope::Tenant(place.tenant.clone());
+pub async fn stored_rules(
+    tenancy: &Tenancy,
+    subject: &str,
+    asker: &Asker,
+) -> Result<String, Failure> {
+    let store = tenancy.store.open().await?;
+    asker.reads_rules(&*store, &tenancy.tenant, subject).await?;
+    let scope = Scope::Tenant(tenancy.tenant.clone());
     let history = store.stored_history(&scope, RULES, subject, 1).await;
     let newest = history.map_err(Failure::other)?.into_iter().next();
     let newest = newest.map(|stored| (stored.version, stored.document));
@@ -124,7 +128,7 @@ pub async fn stored_rules(place: &Place, subject: &str, asker: &Asker) -> Result
         Some(document) if !document.body.is_empty() => Ok(document.body),
         _ => Err(Failure::other(format!(
             "{subject} has no rules of its own in tenant {:?}",
-            place.tenant
+            tenancy.tenant
         ))),
     }
 }

@@ -8,9 +8,9 @@ use service_kit::tls::authority::LocalAuthority;
 use store::Scope;
 
 use crate::identity::FOLDER;
-use crate::place::Place;
 use crate::process::{self, Failure};
 use crate::signed::Signed;
+use crate::tenancy::Tenancy;
 
 const HOUR_US: i64 = 3_600_000_000;
 
@@ -34,13 +34,13 @@ pub enum GatewaysCommand {
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// List the gateways of a tenant: validity of their certificates, and revocations with their
     /// reasons.
     List {
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Revoke every certificate of a gateway, within seconds; a new token admits it again.
     #[command(
@@ -53,13 +53,13 @@ pub enum GatewaysCommand {
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
 }
 
-fn decision<'a>(place: &'a Place, signed: &'a Signed) -> Decision<'a> {
+fn decision<'a>(tenancy: &'a Tenancy, signed: &'a Signed) -> Decision<'a> {
     Decision {
-        tenant: &place.tenant,
+        tenant: &tenancy.tenant,
         by: &signed.by,
         reason: &signed.reason,
     }
@@ -77,13 +77,13 @@ impl GatewaysCommand {
                 hours,
                 authority,
                 signed,
-                place,
+                tenancy,
             } => {
-                let authority = authority.unwrap_or_else(|| place.store.data().join(FOLDER));
+                let authority = authority.unwrap_or_else(|| tenancy.store.data().join(FOLDER));
                 let authority = LocalAuthority::open(&authority).map_err(Failure::other)?;
                 let fingerprint = authority.fingerprint().map_err(Failure::other)?;
-                let store = place.store.open().await?;
-                let decision = decision(&place, &signed);
+                let store = tenancy.store.open().await?;
+                let decision = decision(&tenancy, &signed);
                 let token = gateways::enrol(&*store, fingerprint, &gateway, hours, &decision)
                     .await
                     .map_err(Failure::other)?;
@@ -91,9 +91,9 @@ impl GatewaysCommand {
                 eprintln!("for {gateway:?}, once, within {hours} h");
                 Ok(())
             }
-            Self::List { place } => {
-                let store = place.store.open().await?;
-                let listed = gateways::list(&*store, &Scope::Tenant(place.tenant)).await;
+            Self::List { tenancy } => {
+                let store = tenancy.store.open().await?;
+                let listed = gateways::list(&*store, &Scope::Tenant(tenancy.tenant)).await;
                 for gateway in listed.map_err(Failure::other)? {
                     let left_us = gateway.certificate_until_us - contracts::now_us();
                     let mut line = match gateway.certificate_until_us {
@@ -117,10 +117,10 @@ impl GatewaysCommand {
             Self::Revoke {
                 gateway,
                 signed,
-                place,
+                tenancy,
             } => {
-                let store = place.store.open().await?;
-                gateways::revoke(&*store, &gateway, &decision(&place, &signed))
+                let store = tenancy.store.open().await?;
+                gateways::revoke(&*store, &gateway, &decision(&tenancy, &signed))
                     .await
                     .map_err(Failure::other)?;
                 println!("{gateway} is revoked");
@@ -150,8 +150,8 @@ mod tests {
         let line = [
             "gateways", "enrol", "gw-7", "--by", "ada", "--reason", "new",
         ];
-        let place = ["--data", dir.path().to_str().unwrap()];
-        let line = Line::parse_from(line.iter().chain(&place));
+        let options = ["--data", dir.path().to_str().unwrap()];
+        let line = Line::parse_from(line.iter().chain(&options));
         line.command.run().unwrap();
     }
 }

@@ -30,7 +30,7 @@ pub enum Whose {
         #[arg(long, default_value = store::DEFAULT_TENANT)]
         tenant: String,
         #[command(flatten)]
-        place: Place,
+        folders: AuthorityFolders,
     },
     /// A service's identity, for its host names as a server and for its calls as a client.
     #[command(
@@ -44,12 +44,12 @@ pub enum Whose {
         #[arg(long = "host", value_name = "NAME")]
         hosts: Vec<String>,
         #[command(flatten)]
-        place: Place,
+        folders: AuthorityFolders,
     },
 }
 
 #[derive(Debug, clap::Args)]
-pub struct Place {
+pub struct AuthorityFolders {
     /// Data directory of the authority.
     #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
     data: PathBuf,
@@ -61,11 +61,17 @@ pub struct Place {
 impl IdentityCommand {
     pub fn run(self) -> Result<(), Failure> {
         let IdentityCommand::Issue(whose) = self;
-        let (id, hosts, place) = match whose {
-            Whose::Gateway { id, tenant, place } => {
-                (PeerId::gateway(tenant, id), Vec::new(), place)
-            }
-            Whose::Service { noun, hosts, place } => (PeerId::service(noun), hosts, place),
+        let (id, hosts, folders) = match whose {
+            Whose::Gateway {
+                id,
+                tenant,
+                folders,
+            } => (PeerId::gateway(tenant, id), Vec::new(), folders),
+            Whose::Service {
+                noun,
+                hosts,
+                folders,
+            } => (PeerId::service(noun), hosts, folders),
         };
         // An id that cannot be read back as an identity must not be issued.
         let id: PeerId = id
@@ -74,9 +80,9 @@ impl IdentityCommand {
             .map_err(|error: service_kit::tls::PeerIdError| Failure::other(error.to_string()))?;
         let refused =
             |error: service_kit::tls::authority::AuthorityError| Failure::other(error.to_string());
-        let folder = place.data.join(FOLDER);
+        let folder = folders.data.join(FOLDER);
         let authority = LocalAuthority::open_or_create(&folder).map_err(refused)?;
-        let out = place.out.unwrap_or(folder);
+        let out = folders.out.unwrap_or(folder);
         let files = authority.issue_in(&out, &id, &hosts).map_err(refused)?;
         println!("{id}");
         println!(

@@ -18,7 +18,7 @@ pub enum LinkCommand {
     /// Print every link.
     List {
         #[command(flatten)]
-        place: Place,
+        directory: DataDirectory,
     },
     /// Take a link down; packets under way are lost.
     #[command(after_help = "Examples:\n  braid link cut wifi\n  braid link cut lte --gateway gw-2")]
@@ -50,7 +50,7 @@ pub enum LinkCommand {
 }
 
 #[derive(Debug, clap::Args)]
-pub struct Place {
+pub struct DataDirectory {
     /// Data directory of the running `braid up`.
     #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
     data: PathBuf,
@@ -64,7 +64,7 @@ pub struct Which {
     #[arg(long, value_name = "ID", default_value = "")]
     gateway: String,
     #[command(flatten)]
-    place: Place,
+    directory: DataDirectory,
 }
 
 impl Which {
@@ -79,15 +79,15 @@ impl Which {
 
 impl LinkCommand {
     pub fn run(self) -> Result<(), Failure> {
-        let (place, change) = match self {
-            LinkCommand::List { place } => (place, None),
+        let (directory, change) = match self {
+            LinkCommand::List { directory } => (directory, None),
             LinkCommand::Cut { which } => {
                 let up = Some(false);
                 let change = SetLinkRequest {
                     up,
                     ..which.change()
                 };
-                (which.place, Some(change))
+                (which.directory, Some(change))
             }
             LinkCommand::Restore { which } => {
                 let up = Some(true);
@@ -95,7 +95,7 @@ impl LinkCommand {
                     up,
                     ..which.change()
                 };
-                (which.place, Some(change))
+                (which.directory, Some(change))
             }
             LinkCommand::Set {
                 which,
@@ -109,11 +109,11 @@ impl LinkCommand {
                     loss,
                     ..which.change()
                 };
-                (which.place, Some(change))
+                (which.directory, Some(change))
             }
         };
         process::block_on(async move {
-            let mut client = connect(&place)?;
+            let mut client = connect(&directory)?;
             let links = match change {
                 None => client
                     .list_links(ListLinksRequest {})
@@ -131,9 +131,9 @@ impl LinkCommand {
     }
 }
 
-fn connect(place: &Place) -> Result<LinkServiceClient<Channel>, Failure> {
-    let addresses = Addresses::read(&place.data)?;
-    let files = IdentityFiles::in_dir(&place.data.join(FOLDER), OPERATOR);
+fn connect(directory: &DataDirectory) -> Result<LinkServiceClient<Channel>, Failure> {
+    let addresses = Addresses::read(&directory.data)?;
+    let files = IdentityFiles::in_dir(&directory.data.join(FOLDER), OPERATOR);
     let identity = Identity::load(&files).map_err(Failure::other)?;
     let channel = grpc::channel(&format!("https://{}", addresses.links), Some(&identity))
         .map_err(Failure::other)?;

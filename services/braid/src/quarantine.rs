@@ -11,9 +11,9 @@ use store::{AuditEntry, CASES_LISTED_MAX, QuarantineEntry, QuarantineQuery, Scop
 
 use crate::engines::{Engines, EnginesChoice};
 use crate::moment::{Moment, shown};
-use crate::place::Place;
 use crate::process::{self, Failure, say};
 use crate::signed::Signed;
+use crate::tenancy::Tenancy;
 
 /// Entries read at once.
 const PAGE: usize = 500;
@@ -29,7 +29,7 @@ pub enum QuarantineCommand {
         #[arg(long, default_value_t = false)]
         json: bool,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Print the entries of a device. The audit log records the reader.
     #[command(
@@ -44,7 +44,7 @@ pub enum QuarantineCommand {
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Assign entries, as a backfill: to a patient, or to the wearers of the device by the present
     /// register.
@@ -81,7 +81,7 @@ pub enum QuarantineCommand {
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
 }
 
@@ -162,18 +162,18 @@ impl QuarantineCommand {
     pub fn run(self) -> Result<(), Failure> {
         process::block_on(async move {
             match self {
-                Self::List { json, place } => {
-                    let store = place.store.open().await?;
-                    list(&*store, &Scope::tenant(place.tenant), json).await
+                Self::List { json, tenancy } => {
+                    let store = tenancy.store.open().await?;
+                    list(&*store, &Scope::tenant(tenancy.tenant), json).await
                 }
                 Self::Show {
                     which,
                     limit,
                     signed,
-                    place,
+                    tenancy,
                 } => {
-                    let store = place.store.open().await?;
-                    show(&*store, &place.tenant, &which, limit, &signed).await
+                    let store = tenancy.store.open().await?;
+                    show(&*store, &tenancy.tenant, &which, limit, &signed).await
                 }
                 Self::Assign {
                     patient,
@@ -189,10 +189,10 @@ impl QuarantineCommand {
                 Self::Discard {
                     which,
                     signed,
-                    place,
+                    tenancy,
                 } => {
-                    let store = place.store.open().await?;
-                    say(&discard(&*store, &place.tenant, &which, &signed).await?)
+                    let store = tenancy.store.open().await?;
+                    say(&discard(&*store, &tenancy.tenant, &which, &signed).await?)
                 }
             }
         })?

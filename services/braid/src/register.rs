@@ -13,9 +13,9 @@ use vitals::validate_identifier;
 
 use crate::engines::StoreChoice;
 use crate::moment::{Moment, shown};
-use crate::place::Place;
 use crate::process::{self, Failure};
 use crate::signed::Signed;
+use crate::tenancy::Tenancy;
 use enter::{Entry, put_patient};
 
 /// Bytes of a patient's name.
@@ -95,7 +95,7 @@ enum Subcommand {
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Remove a wrong assignment. Stored readings stay, and later readings from its time go to the
     /// quarantine.
@@ -115,7 +115,7 @@ enum Subcommand {
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// List assignments: patient, device, gateway, start, end and author.
     #[command(after_help = "Example:\n  braid register list --device chest-7")]
@@ -126,7 +126,7 @@ enum Subcommand {
         #[arg(long, default_value_t = false)]
         json: bool,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Create a patient or change its name.
     #[command(after_help = "Example:\n  braid register patient ada --name \"Ada Example\"")]
@@ -138,7 +138,7 @@ enum Subcommand {
         #[arg(long, value_name = "NAME")]
         name: String,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Create a gateway, before a device is assigned to it.
     #[command(after_help = "Example:\n  braid register gateway gw-1")]
@@ -147,7 +147,7 @@ enum Subcommand {
         #[arg(value_name = "ID")]
         gateway: String,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
 }
 
@@ -255,10 +255,10 @@ impl Subcommand {
                 device,
                 at,
                 signed,
-                place,
+                tenancy,
             } => {
-                let store = place.store.open().await?;
-                let scope = Scope::tenant(place.tenant);
+                let store = tenancy.store.open().await?;
+                let scope = Scope::tenant(tenancy.tenant);
                 let at_us = at.map_or_else(contracts::now_us, |it| it.0);
                 let ended = store
                     .end_assignment(&scope, &device, at_us, &change(&signed))
@@ -281,10 +281,10 @@ impl Subcommand {
                 from,
                 every: _,
                 signed,
-                place,
+                tenancy,
             } => {
-                let store = place.store.open().await?;
-                let scope = Scope::tenant(place.tenant);
+                let store = tenancy.store.open().await?;
+                let scope = Scope::tenant(tenancy.tenant);
                 let from_us = match from {
                     Some(from) => Some(list::begun_at(&*store, &scope, &device, from).await?),
                     None => None,
@@ -298,22 +298,22 @@ impl Subcommand {
                 }
                 process::say(&format!("{removed} assignments of {device} are removed"))
             }
-            Self::List { of, json, place } => {
-                let store = place.store.open().await?;
-                list::run(&*store, &Scope::tenant(place.tenant), &of, json).await
+            Self::List { of, json, tenancy } => {
+                let store = tenancy.store.open().await?;
+                list::run(&*store, &Scope::tenant(tenancy.tenant), &of, json).await
             }
             Self::Patient {
                 patient,
                 name,
-                place,
+                tenancy,
             } => {
                 check_id("patient", &patient, "ada")?;
                 check_name(&name)?;
-                let store = place.store.open().await?;
+                let store = tenancy.store.open().await?;
                 let change = Change::by_program("register patient");
                 put_patient(
                     &*store,
-                    &place.tenant,
+                    &tenancy.tenant,
                     &patient,
                     (Some(name), None),
                     &change,
@@ -321,12 +321,12 @@ impl Subcommand {
                 .await?;
                 process::say(&format!("{patient} is in the register"))
             }
-            Self::Gateway { gateway, place } => {
-                check_gateway(&place.tenant, &gateway)?;
-                let store = place.store.open().await?;
+            Self::Gateway { gateway, tenancy } => {
+                check_gateway(&tenancy.tenant, &gateway)?;
+                let store = tenancy.store.open().await?;
                 let entry = store::GatewayEntry {
                     id: gateway.clone(),
-                    tenant: place.tenant,
+                    tenant: tenancy.tenant,
                 };
                 store.put_gateway(&entry).await.map_err(Failure::other)?;
                 process::say(&format!("{gateway} is in the register"))

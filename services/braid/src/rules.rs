@@ -15,9 +15,9 @@ use vitals::cases::Cases;
 
 use crate::audit::Asker;
 use crate::decisions;
-use crate::place::Place;
 use crate::process::{self, Failure, say};
 use crate::signed::Signed;
+use crate::tenancy::Tenancy;
 use rule_file::read_rules;
 
 /// Examples for the built-in rules.
@@ -40,7 +40,7 @@ pub enum RulesCommand {
         #[arg(long, value_name = "NAME", requires = "stored")]
         by: Option<String>,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Put a rule set in force for a tenant, a group or a patient. Alerting needs no restart.
     #[command(
@@ -59,7 +59,7 @@ pub enum RulesCommand {
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// List the stored rule sets with author, time and reason; with a subject all of its versions.
     #[command(after_help = "Example:\n  braid rules list patient:ada --by \"Eve Operator\"")]
@@ -70,7 +70,7 @@ pub enum RulesCommand {
         #[command(flatten)]
         asker: Asker,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Check whether rule sets can be used, and report the faults.
     #[command(after_help = "Example:\n  braid rules check rules.json")]
@@ -105,12 +105,12 @@ impl RulesCommand {
             Self::Show {
                 stored: Some(subject),
                 by,
-                place,
+                tenancy,
                 ..
             } => {
                 let asker = Asker::named(&by.unwrap_or_default());
                 let text = process::block_on(async {
-                    decisions::stored_rules(&place, &subject, &asker).await
+                    decisions::stored_rules(&tenancy, &subject, &asker).await
                 })??;
                 say(&text)?;
                 Ok(ExitCode::SUCCESS)
@@ -119,7 +119,7 @@ impl RulesCommand {
                 file,
                 subject,
                 signed,
-                place,
+                tenancy,
                 ..
             } => {
                 let body = match &file {
@@ -130,7 +130,7 @@ impl RulesCommand {
                     }
                 };
                 let put = process::block_on(async {
-                    decisions::put(&place, RULES, &subject, &signed, 0, &body).await
+                    decisions::put(&tenancy, RULES, &subject, &signed, 0, &body).await
                 })??;
                 say(&format!(
                     "version {} of the rules of {} is in force",
@@ -141,8 +141,8 @@ impl RulesCommand {
             Self::List {
                 subject,
                 asker,
-                place,
-            } => process::block_on(list(subject, &asker, place))?,
+                tenancy,
+            } => process::block_on(list(subject, &asker, tenancy))?,
             Self::Show { rules, .. } => {
                 let rules = read_rules(rules.as_deref())?;
                 let text = serde_json::to_string_pretty(&rules).map_err(Failure::other)?;
@@ -172,11 +172,15 @@ impl RulesCommand {
     }
 }
 
-async fn list(subject: Option<String>, asker: &Asker, place: Place) -> Result<ExitCode, Failure> {
-    let store = place.store.open().await?;
+async fn list(
+    subject: Option<String>,
+    asker: &Asker,
+    tenancy: Tenancy,
+) -> Result<ExitCode, Failure> {
+    let store = tenancy.store.open().await?;
     let of = subject.as_deref().unwrap_or_default();
-    asker.reads_rules(&*store, &place.tenant, of).await?;
-    let scope = Scope::Tenant(place.tenant);
+    asker.reads_rules(&*store, &tenancy.tenant, of).await?;
+    let scope = Scope::Tenant(tenancy.tenant);
     let documents = match &subject {
         Some(subject) => {
             store

@@ -14,9 +14,9 @@ use tunnel::steering_rules::{AccessState, Document, Flow, Measurement, Measureme
 
 use crate::audit::Asker;
 use crate::decisions;
-use crate::place::Place;
 use crate::process::{self, Failure, say, when};
 use crate::signed::Signed;
+use crate::tenancy::Tenancy;
 
 use freshness::FreshnessCommand;
 use newest::newest;
@@ -44,7 +44,7 @@ pub enum SteeringCommand {
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Print the document in force, and which gateways follow which version.
     #[command(after_help = "Example:\n  braid steering show --by \"Eve\"")]
@@ -52,7 +52,7 @@ pub enum SteeringCommand {
         #[command(flatten)]
         asker: Asker,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Set how old vitals may be when gateways upload them, as a new version of the document in
     /// force; without MS print what holds. Alerts never wait.
@@ -66,7 +66,7 @@ pub enum SteeringCommand {
         #[command(flatten)]
         asker: Asker,
         #[command(flatten)]
-        place: Place,
+        tenancy: Tenancy,
     },
     /// Print which rule decides about a destination, which accesses it takes in which order, and
     /// why the others do not.
@@ -114,7 +114,7 @@ pub struct ExplainCommand {
     #[arg(long, value_name = "NAME", conflicts_with = "file")]
     by: Option<String>,
     #[command(flatten)]
-    place: Place,
+    tenancy: Tenancy,
 }
 
 impl SteeringCommand {
@@ -133,7 +133,7 @@ impl SteeringCommand {
             Self::Put {
                 file,
                 signed,
-                place,
+                tenancy,
                 ..
             } => {
                 let body = match &file {
@@ -141,15 +141,15 @@ impl SteeringCommand {
                     None => String::new(),
                 };
                 let put = process::block_on(async {
-                    decisions::put(&place, STEERING, SUBJECT, &signed, 0, &body).await
+                    decisions::put(&tenancy, STEERING, SUBJECT, &signed, 0, &body).await
                 })??;
                 let version = put.version;
                 say(&format!(
                     "version {version} is put; gateways follow within two minutes"
                 ))?;
             }
-            Self::Show { asker, place } => process::block_on(show(&asker, place))??,
-            Self::History { asker, place } => process::block_on(history(&asker, place))??,
+            Self::Show { asker, tenancy } => process::block_on(show(&asker, tenancy))??,
+            Self::History { asker, tenancy } => process::block_on(history(&asker, tenancy))??,
             Self::Freshness(freshness) => freshness.run()?,
             Self::Explain(explain) => explain.run()?,
         }
@@ -165,8 +165,8 @@ pub fn read(file: &Path) -> Result<Document, Failure> {
     Document::from_text(&text, &place).map_err(Failure::other)
 }
 
-async fn show(asker: &Asker, place: Place) -> Result<(), Failure> {
-    let Some(newest) = newest(asker, &place).await? else {
+async fn show(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
+    let Some(newest) = newest(asker, &tenancy).await? else {
         return say("no steering document was ever put");
     };
     let (at, author, reason) = (when(newest.at_us), &newest.author, &newest.reason);
@@ -180,9 +180,9 @@ async fn show(asker: &Asker, place: Place) -> Result<(), Failure> {
         let document = Document::from_json(&newest.body, STEERING).map_err(Failure::other)?;
         say(document.to_toml().trim_end())?;
     }
-    let store = place.store.open().await?;
+    let store = tenancy.store.open().await?;
     let mut follows = std::collections::BTreeMap::new();
-    let scope = Scope::Tenant(place.tenant);
+    let scope = Scope::Tenant(tenancy.tenant);
     store::each_latest_path(store.as_ref(), &scope, 0, |report| {
         if report.end() == contracts::paths::End::Gateway {
             let entry = follows.entry(report.gateway).or_insert((0i64, 0u32));
@@ -202,10 +202,10 @@ async fn show(asker: &Asker, place: Place) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn history(asker: &Asker, place: Place) -> Result<(), Failure> {
-    let store = place.store.open().await?;
-    asker.reads_steering(&*store, &place.tenant).await?;
-    let scope = Scope::Tenant(place.tenant);
+async fn history(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
+    let store = tenancy.store.open().await?;
+    asker.reads_steering(&*store, &tenancy.tenant).await?;
+    let scope = Scope::Tenant(tenancy.tenant);
     let history = store.stored_history(&scope, STEERING, SUBJECT, DOCUMENTS_MAX);
     for stored in history.await.map_err(Failure::other)? {
         let line = match stored.document {
@@ -247,7 +247,7 @@ impl ExplainCommand {
             (Some(file), _) => read(file)?,
             (None, by) => {
                 let asker = Asker::named(by.as_deref().unwrap_or_default());
-                let newest = process::block_on(newest(&asker, &self.place))??;
+                let newest = process::block_on(newest(&asker, &self.tenancy))??;
                 match newest.filter(|newest| !newest.body.is_empty()) {
                     Some(newest) => {
                         Document::from_json(&newest.body, STEERING).map_err(Failure::other)?
@@ -274,7 +274,7 @@ impl ExplainCommand {
     /// By what the gateway reported last.
     async fn of_gateway(&self, gateway: &str, flow: &Flow) -> Result<(), Failure> {
         let asker = Asker::named(self.by.as_deref().unwrap_or_default());
-        let (store, tenant) = (self.place.store.open().await?, &self.place.tenant);
+        let (store, tenant) = (self.tenancy.store.open().await?, &self.tenancy.tenant);
         asker.reads_steering(&*store, tenant).await?;
         let explained = explain(&*store, tenant, gateway, flow, contracts::now_us()).await;
         let explained = explained.map_err(Failure::other)?;

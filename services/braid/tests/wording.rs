@@ -1,5 +1,5 @@
 //! Rules for comments and documents: columns, words of a sentence, and openings. Each measure
-//! prints its worst places, and fails above a bound that only falls.
+//! prints its worst findings, and fails above a bound that only falls.
 
 use std::{
     collections::BTreeMap,
@@ -44,7 +44,7 @@ const LONG_SENTENCES_OF_DOCUMENTS: usize = 0;
 /// Functions longer than `FUNCTION_LINES_MAX`; falls only, as above.
 const LONG_FUNCTIONS: usize = 0;
 
-/// Places of each measure that are printed.
+/// Findings of each measure that are printed.
 const WORST: usize = 10;
 
 /// Lines of a comment with the same marker and indentation.
@@ -53,7 +53,7 @@ struct Block {
     lines: Vec<String>,
 }
 
-struct Place {
+struct Finding {
     file: String,
     line: usize,
     value: usize,
@@ -279,8 +279,8 @@ fn functions(text: &str) -> Vec<(usize, usize)> {
     found
 }
 
-fn place(file: &str, line: usize, value: usize, text: &str) -> Place {
-    Place {
+fn finding(file: &str, line: usize, value: usize, text: &str) -> Finding {
+    Finding {
         file: file.to_owned(),
         line,
         value,
@@ -290,11 +290,11 @@ fn place(file: &str, line: usize, value: usize, text: &str) -> Place {
 
 #[derive(Default)]
 struct Measured {
-    wide: Vec<Place>,
-    avoided: Vec<Place>,
-    long: Vec<Place>,
-    opened: Vec<Place>,
-    functions: Vec<Place>,
+    wide: Vec<Finding>,
+    avoided: Vec<Finding>,
+    long: Vec<Finding>,
+    opened: Vec<Finding>,
+    functions: Vec<Finding>,
     columns: Vec<usize>,
     sentences: usize,
 }
@@ -307,19 +307,19 @@ impl Measured {
             let mut of_paragraph = paragraph.split(is_end);
             if let Some(word) = of_paragraph.find(|word| AVOIDED.contains(&&*word.to_lowercase())) {
                 let says = format!("{word}: {paragraph}");
-                self.avoided.push(place(file, block.first_line, 1, &says));
+                self.avoided.push(finding(file, block.first_line, 1, &says));
             }
             for sentence in sentences(&paragraph) {
                 self.sentences += 1;
                 let count = words(sentence);
                 if count > WORDS_MAX {
                     self.long
-                        .push(place(file, block.first_line, count, sentence));
+                        .push(finding(file, block.first_line, count, sentence));
                 }
                 let opening = sentence.split(|c: char| !c.is_alphabetic()).next();
                 if OPENINGS.contains(&opening.unwrap_or_default()) {
                     self.opened
-                        .push(place(file, block.first_line, count, sentence));
+                        .push(finding(file, block.first_line, count, sentence));
                 }
             }
         }
@@ -339,7 +339,7 @@ impl Measured {
             self.columns.push(columns);
             let may_be_wide = in_code || said.contains("://") || said.trim_start().starts_with('|');
             if columns > COLUMNS_MAX && !may_be_wide {
-                self.wide.push(place(file, index + 1, columns, said));
+                self.wide.push(finding(file, index + 1, columns, said));
             }
         }
         for block in blocks(file, text) {
@@ -348,7 +348,7 @@ impl Measured {
         if file.ends_with(".rs") {
             for (line, length) in functions(text) {
                 if length > FUNCTION_LINES_MAX {
-                    self.functions.push(place(file, line, length, ""));
+                    self.functions.push(finding(file, line, length, ""));
                 }
             }
         }
@@ -366,22 +366,22 @@ fn measure() -> Measured {
     measured
 }
 
-/// Prints the worst places, and fails above the bound.
-fn check(rule: &str, mut found: Vec<Place>, bound: usize) {
+/// Prints the worst findings, and fails above the bound.
+fn check(rule: &str, mut found: Vec<Finding>, bound: usize) {
     found.sort_by(|a, b| b.value.cmp(&a.value).then(a.file.cmp(&b.file)));
     let mut crates: BTreeMap<String, usize> = BTreeMap::new();
-    for place in &found {
-        let parts = place.file.split('/').take(3).collect::<Vec<_>>();
+    for finding in &found {
+        let parts = finding.file.split('/').take(3).collect::<Vec<_>>();
         *crates.entry(parts.join("/")).or_default() += 1;
     }
-    let mut text = format!("{rule}: {} places, bound {bound}\n", found.len());
-    for place in found.iter().take(WORST) {
-        let Place {
+    let mut text = format!("{rule}: {} findings, bound {bound}\n", found.len());
+    for finding in found.iter().take(WORST) {
+        let Finding {
             file,
             line,
             value,
             text: said,
-        } = place;
+        } = finding;
         let _ = writeln!(text, "  {file}:{line}: {value}: {said}");
     }
     for (part, count) in crates {

@@ -9,9 +9,9 @@ use tunnel::steering_rules::{Document, GatewayTerms};
 use super::newest::newest;
 use crate::audit::Asker;
 use crate::decisions;
-use crate::place::Place;
 use crate::process::{self, Failure, say};
 use crate::signed::Signed;
+use crate::tenancy::Tenancy;
 
 #[derive(Debug, clap::Args)]
 pub struct FreshnessCommand {
@@ -31,7 +31,7 @@ pub struct FreshnessCommand {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     #[command(flatten)]
-    place: Place,
+    tenancy: Tenancy,
 }
 
 impl FreshnessCommand {
@@ -55,7 +55,7 @@ impl FreshnessCommand {
             with_freshness(&document.body, self.gateway.as_deref(), self.ms)
         };
         let put = process::block_on(decisions::put_changed(
-            &self.place,
+            &self.tenancy,
             STEERING,
             SUBJECT,
             &signed,
@@ -69,7 +69,7 @@ impl FreshnessCommand {
     }
 
     async fn show(&self) -> Result<(), Failure> {
-        let newest = newest(&Asker::named(&self.by), &self.place).await?;
+        let newest = newest(&Asker::named(&self.by), &self.tenancy).await?;
         let document = match newest.filter(|newest| !newest.body.is_empty()) {
             Some(newest) => Document::from_json(&newest.body, STEERING).map_err(Failure::other)?,
             None => Document::default(),

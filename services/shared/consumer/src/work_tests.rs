@@ -9,21 +9,21 @@ use store::Progress;
 
 use super::*;
 
-type Place = (u32, u64);
+type Position = (u32, u64);
 
 /// First byte of a record's value.
 const READABLE: u8 = 0;
 const NEWER: u8 = 1;
 const UNREADABLE: u8 = 2;
 
-/// Rows are the places of their records.
-struct Places;
+/// Rows are the positions of their records.
+struct PositionSink;
 
 #[async_trait]
-impl Sink for Places {
-    type Batch = Vec<Place>;
+impl Sink for PositionSink {
+    type Batch = Vec<Position>;
 
-    fn decode(&self, delivery: &Delivery, batch: &mut Vec<Place>) -> Decoded {
+    fn decode(&self, delivery: &Delivery, batch: &mut Vec<Position>) -> Decoded {
         let kind = delivery.value[0];
         if kind == UNREADABLE {
             return Decoded::Refused("unreadable".into());
@@ -35,7 +35,7 @@ impl Sink for Places {
         }
     }
 
-    async fn write(&self, _: Arc<Vec<Place>>, _: &[Progress]) -> Answer {
+    async fn write(&self, _: Arc<Vec<Position>>, _: &[Progress]) -> Answer {
         Answer::Ended
     }
 }
@@ -64,9 +64,9 @@ fn of_kinds(kinds: &[u8]) -> Vec<Delivery> {
 #[derive(Debug, Clone, Default)]
 struct Model {
     /// Rows that it never takes.
-    never: BTreeSet<Place>,
+    never: BTreeSet<Position>,
     /// Rows that it contradicts so many times.
-    contradicts: BTreeMap<Place, u32>,
+    contradicts: BTreeMap<Position, u32>,
     /// Writes from the first on at which it is away.
     away: BTreeSet<usize>,
     /// Partitions that another member takes before the write of this number.
@@ -75,13 +75,13 @@ struct Model {
     stolen: BTreeSet<u32>,
     lost: BTreeSet<u32>,
     writes: usize,
-    stored: Vec<Place>,
-    letters: Vec<(Place, String)>,
+    stored: Vec<Position>,
+    letters: Vec<(Position, String)>,
     progress: BTreeMap<u32, u64>,
 }
 
 impl Model {
-    fn answer(&mut self, batch: &[Place], reached: &[(u32, u64)]) -> Answer {
+    fn answer(&mut self, batch: &[Position], reached: &[(u32, u64)]) -> Answer {
         let number = self.writes;
         self.writes += 1;
         self.stolen.extend(self.takes.get(&number));
@@ -113,13 +113,13 @@ impl Model {
     }
 
     fn run(&mut self, deliveries: &[Delivery]) {
-        let mut work = Work::new(&Places, deliveries.to_vec());
+        let mut work = Work::new(&PositionSink, deliveries.to_vec());
         loop {
             match work.command() {
                 Command::Done => return,
                 Command::Bury { delivery, reason } => {
-                    let place = (delivery.partition, delivery.offset);
-                    self.letters.push((place, reason));
+                    let position = (delivery.partition, delivery.offset);
+                    self.letters.push((position, reason));
                 }
                 Command::Write { batch, reached } => {
                     let answer = self.answer(&batch, &reached);
@@ -136,17 +136,23 @@ impl Model {
     /// Every record that progress has passed is stored or buried.
     fn check_progress(&self, deliveries: &[Delivery]) {
         for it in deliveries {
-            let place = (it.partition, it.offset);
+            let position = (it.partition, it.offset);
             let next = self.progress.get(&it.partition).copied();
             if next.is_some_and(|next| it.offset < next) {
-                let is_kept = self.letters.iter().any(|(kept, _)| *kept == place);
-                assert!(self.stored.contains(&place) || is_kept, "{place:?} is lost");
+                let is_kept = self.letters.iter().any(|(kept, _)| *kept == position);
+                assert!(
+                    self.stored.contains(&position) || is_kept,
+                    "{position:?} is lost"
+                );
             }
         }
     }
 
-    fn letters_of(&self, place: Place) -> usize {
-        self.letters.iter().filter(|(of, _)| *of == place).count()
+    fn letters_of(&self, position: Position) -> usize {
+        self.letters
+            .iter()
+            .filter(|(of, _)| *of == position)
+            .count()
     }
 }
 
@@ -175,7 +181,7 @@ fn a_refused_row_is_found_by_halving_and_is_buried_alone() {
 
 #[test]
 fn an_unreadable_record_is_buried_before_anything_is_written() {
-    let mut work = Work::new(&Places, of_kinds(&[READABLE, UNREADABLE, READABLE]));
+    let mut work = Work::new(&PositionSink, of_kinds(&[READABLE, UNREADABLE, READABLE]));
     let Command::Bury { delivery, reason } = work.command() else {
         panic!("a write comes first");
     };
@@ -227,7 +233,7 @@ fn a_contradiction_that_ends_costs_nothing() {
 
 #[test]
 fn a_fence_by_foreign_partitions_is_a_refusal_and_ends() {
-    let mut work = Work::new(&Places, of_kinds(&[READABLE]));
+    let mut work = Work::new(&PositionSink, of_kinds(&[READABLE]));
     let mut writes = 0;
     let passed = loop {
         match work.command() {
@@ -247,7 +253,7 @@ fn a_fence_by_foreign_partitions_is_a_refusal_and_ends() {
 
 #[test]
 fn pauses_grow_while_the_store_is_away_and_end_with_its_answer() {
-    let mut work = Work::new(&Places, of_kinds(&[READABLE; 2]));
+    let mut work = Work::new(&PositionSink, of_kinds(&[READABLE; 2]));
     let mut pauses = Vec::new();
     for _ in 0..12 {
         assert!(matches!(work.command(), Command::Write { .. }));
@@ -268,7 +274,7 @@ fn pauses_grow_while_the_store_is_away_and_end_with_its_answer() {
 
 #[test]
 fn after_the_end_of_the_service_nothing_is_commanded() {
-    let mut work = Work::new(&Places, of_kinds(&[READABLE; 2]));
+    let mut work = Work::new(&PositionSink, of_kinds(&[READABLE; 2]));
     assert!(matches!(work.command(), Command::Write { .. }));
     work.on_answer(Answer::Ended);
     assert!(matches!(work.command(), Command::Done));
@@ -278,20 +284,20 @@ fn records() -> impl Strategy<Value = Vec<Delivery>> {
     let kind = prop_oneof![8 => Just(READABLE), 1 => Just(NEWER), 1 => Just(UNREADABLE)];
     prop::collection::vec((0..3_u32, kind), 1..40).prop_map(|drawn| {
         let mut next = BTreeMap::<u32, u64>::new();
-        let place = |(partition, kind)| {
+        let position = |(partition, kind)| {
             let offset = next.entry(partition).or_default();
             *offset += 1;
             delivery(partition, *offset - 1, kind)
         };
-        drawn.into_iter().map(place).collect()
+        drawn.into_iter().map(position).collect()
     })
 }
 
 fn model() -> impl Strategy<Value = Model> {
-    let place = || (0..3_u32, 0..14_u64);
+    let position = || (0..3_u32, 0..14_u64);
     (
-        prop::collection::btree_set(place(), 0..4),
-        prop::collection::btree_map(place(), 0..2 * ANSWERS_MAX, 0..3),
+        prop::collection::btree_set(position(), 0..4),
+        prop::collection::btree_map(position(), 0..2 * ANSWERS_MAX, 0..3),
         prop::collection::btree_set(0..30_usize, 0..6),
         prop::collection::btree_map(0..20_usize, 0..3_u32, 0..3),
     )
@@ -315,16 +321,16 @@ proptest! {
         let (never, contradicts) = (model.never.clone(), model.contradicts.clone());
         model.run(&deliveries);
         for it in &deliveries {
-            let place = (it.partition, it.offset);
-            let stored = model.stored.iter().filter(|row| **row == place).count();
-            let letters = model.letters_of(place);
+            let position = (it.partition, it.offset);
+            let stored = model.stored.iter().filter(|row| **row == position).count();
+            let letters = model.letters_of(position);
             let kind = it.value[0];
-            prop_assert!(stored <= 1, "{place:?} is stored {stored} times");
+            prop_assert!(stored <= 1, "{position:?} is stored {stored} times");
             if model.lost.contains(&it.partition) {
                 // Rows stored before the loss stay. The other member writes the rest.
                 continue;
             }
-            let is_bad = never.contains(&place) || contradicts.contains_key(&place);
+            let is_bad = never.contains(&position) || contradicts.contains_key(&position);
             match kind {
                 UNREADABLE => prop_assert_eq!((stored, letters), (0, 1)),
                 // The copy, and another letter with the store's reason.
@@ -333,7 +339,7 @@ proptest! {
                 _ if stored == 0 => prop_assert!(is_bad && letters == 1),
                 _ => prop_assert_eq!(letters, 0),
             }
-            prop_assert!(!(never.contains(&place) && stored == 1));
+            prop_assert!(!(never.contains(&position) && stored == 1));
             let passed = model.progress.get(&it.partition).copied();
             prop_assert!(passed.is_some_and(|next| it.offset < next), "it is passed");
         }

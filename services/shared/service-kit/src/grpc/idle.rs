@@ -41,7 +41,7 @@ struct Table {
 
 /// Key of a connection in the table.
 #[derive(Clone, Copy)]
-struct Place {
+struct ConnectionKey {
     network: IpAddr,
     number: u64,
 }
@@ -55,16 +55,16 @@ struct Connection {
 /// An entered connection; dropping it frees its place.
 pub(super) struct Entered {
     connections: Connections,
-    place: Place,
+    key: ConnectionKey,
     pub(super) gives_way: CancellationToken,
 }
 
 impl Table {
-    fn remove(&mut self, place: Place) -> Option<Connection> {
-        let theirs = self.open.get_mut(&place.network)?;
-        let connection = theirs.remove(&place.number);
+    fn remove(&mut self, key: ConnectionKey) -> Option<Connection> {
+        let theirs = self.open.get_mut(&key.network)?;
+        let connection = theirs.remove(&key.number);
         if theirs.is_empty() {
-            self.open.remove(&place.network);
+            self.open.remove(&key.network);
         }
         connection
     }
@@ -75,7 +75,7 @@ impl Connections {
         let gives_way = CancellationToken::new();
         let mut table = self.0.lock();
         table.newest += 1;
-        let place = Place {
+        let key = ConnectionKey {
             network: network(address),
             number: table.newest,
         };
@@ -84,11 +84,11 @@ impl Connections {
             since: Instant::now(),
             gives_way: gives_way.clone(),
         };
-        let theirs = table.open.entry(place.network).or_default();
-        theirs.insert(place.number, connection);
+        let theirs = table.open.entry(key.network).or_default();
+        theirs.insert(key.number, connection);
         Entered {
             connections: self.clone(),
-            place,
+            key,
             gives_way,
         }
     }
@@ -99,14 +99,14 @@ impl Connections {
         let newcomer = network(address);
         let mut table = self.0.lock();
         let own = table.open.get(&newcomer).map_or(0, BTreeMap::len);
-        let place = |network: &IpAddr, number: &u64| Place {
+        let key = |network: &IpAddr, number: &u64| ConnectionKey {
             network: *network,
             number: *number,
         };
         let of_many = table.open.iter().filter(|(_, theirs)| theirs.len() >= own);
         let idle = of_many.flat_map(|(network, theirs)| {
             let idle = theirs.iter().filter(|(_, it)| it.requests == 0);
-            idle.map(move |(number, it)| (it.since, place(network, number)))
+            idle.map(move |(number, it)| (it.since, key(network, number)))
         });
         let idle = idle.min_by_key(|(since, _)| *since).map(|(_, idle)| idle);
         let greedy = || {
@@ -116,7 +116,7 @@ impl Connections {
                 .filter(|(_, theirs)| theirs.len() > own + 1);
             let oldest = greedy.filter_map(|(network, theirs)| {
                 let (number, _) = theirs.first_key_value()?;
-                Some((theirs.len(), place(network, number)))
+                Some((theirs.len(), key(network, number)))
             });
             let most = oldest.max_by_key(|(count, oldest)| (*count, Reverse(oldest.number)));
             most.map(|(_, oldest)| oldest)
@@ -128,10 +128,10 @@ impl Connections {
         ended.is_some()
     }
 
-    fn count(&self, place: Place, change: impl Fn(&mut Connection)) {
+    fn count(&self, key: ConnectionKey, change: impl Fn(&mut Connection)) {
         let mut table = self.0.lock();
-        let theirs = table.open.get_mut(&place.network);
-        if let Some(connection) = theirs.and_then(|theirs| theirs.get_mut(&place.number)) {
+        let theirs = table.open.get_mut(&key.network);
+        if let Some(connection) = theirs.and_then(|theirs| theirs.get_mut(&key.number)) {
             change(connection);
         }
     }
@@ -148,18 +148,18 @@ impl Entered {
     + Send
     + Sync
     + 'static {
-        let (connections, place) = (self.connections.clone(), self.place);
+        let (connections, key) = (self.connections.clone(), self.key);
         move |request, next| {
             let connections = connections.clone();
             Box::pin(async move {
-                let busy = Busy::enter(connections.clone(), place);
+                let busy = Busy::enter(connections.clone(), key);
                 let response = next.run(request).await;
                 drop(busy);
                 response.map(|body| {
                     Body::new(Answer {
                         body,
                         connections,
-                        place,
+                        key,
                         busy: None,
                     })
                 })
@@ -170,26 +170,26 @@ impl Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.connections.0.lock().remove(self.place);
+        self.connections.0.lock().remove(self.key);
     }
 }
 
 /// A request of this connection that the service works on.
 struct Busy {
     connections: Connections,
-    place: Place,
+    key: ConnectionKey,
 }
 
 impl Busy {
-    fn enter(connections: Connections, place: Place) -> Busy {
-        connections.count(place, |it| it.requests += 1);
-        Busy { connections, place }
+    fn enter(connections: Connections, key: ConnectionKey) -> Busy {
+        connections.count(key, |it| it.requests += 1);
+        Busy { connections, key }
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.connections.count(self.place, |it| {
+        self.connections.count(self.key, |it| {
             it.requests -= 1;
             it.since = Instant::now();
         });
@@ -201,7 +201,7 @@ impl Drop for Busy {
 struct Answer {
     body: Body,
     connections: Connections,
-    place: Place,
+    key: ConnectionKey,
     busy: Option<Busy>,
 }
 
@@ -217,7 +217,7 @@ impl HttpBody for Answer {
         if frame.is_ready() {
             self.busy = None;
         } else if self.busy.is_none() {
-            self.busy = Some(Busy::enter(self.connections.clone(), self.place));
+            self.busy = Some(Busy::enter(self.connections.clone(), self.key));
         }
         frame
     }

@@ -1,6 +1,6 @@
 //! Limits repeated warnings, such as those of a full disk.
 //!
-//! Within an [`INTERVAL`] equal warnings are written once, and each place in the source writes at
+//! Within an [`INTERVAL`] equal warnings are written once, and each callsite writes at
 //! most [`LINES_MAX`] different warnings. At its end one line counts the omitted warnings by
 //! module. Errors and `info` lines are always written.
 
@@ -23,7 +23,7 @@ const LINES_MAX: usize = 20;
 pub(super) const INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-struct Place {
+struct Callsite {
     metadata: &'static Metadata<'static>,
     /// Hashes of the written warnings.
     written: HashSet<u64>,
@@ -33,7 +33,7 @@ struct Place {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seldom {
     /// Bounded by the number of warnings in the source.
-    places: Arc<Mutex<HashMap<Identifier, Place>>>,
+    callsites: Arc<Mutex<HashMap<Identifier, Callsite>>>,
 }
 
 impl Seldom {
@@ -41,14 +41,15 @@ impl Seldom {
         let metadata = event.metadata();
         let mut said = Said(DefaultHasher::new());
         event.record(&mut said);
-        let mut places = self.places.lock();
-        let place = places.entry(metadata.callsite()).or_insert(Place {
+        let mut callsites = self.callsites.lock();
+        let callsite = callsites.entry(metadata.callsite()).or_insert(Callsite {
             metadata,
             written: HashSet::new(),
             left_out: 0,
         });
-        let is_admitted = place.written.len() < LINES_MAX && place.written.insert(said.0.finish());
-        place.left_out += u64::from(!is_admitted);
+        let is_admitted =
+            callsite.written.len() < LINES_MAX && callsite.written.insert(said.0.finish());
+        callsite.left_out += u64::from(!is_admitted);
         is_admitted
     }
 
@@ -56,9 +57,9 @@ impl Seldom {
     pub(super) fn turn(&self) -> Option<String> {
         // By module: a file name would be a path of the build machine.
         let mut left_out: BTreeMap<&str, u64> = BTreeMap::new();
-        for (_, place) in self.places.lock().drain() {
-            if place.left_out > 0 {
-                *left_out.entry(place.metadata.target()).or_default() += place.left_out;
+        for (_, callsite) in self.callsites.lock().drain() {
+            if callsite.left_out > 0 {
+                *left_out.entry(callsite.metadata.target()).or_default() += callsite.left_out;
             }
         }
         let said: Vec<String> = left_out

@@ -56,9 +56,9 @@ struct Series {
     longest_us: i64,
 }
 
-/// Where a sample goes.
+/// Keys of the rows that a sample belongs to.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct SampleKeys {
     pub device: i32,
     pub stream: i32,
     pub series: i32,
@@ -91,7 +91,7 @@ impl Missing {
 }
 
 impl Keys {
-    pub fn place(&self, sample: &Sample, missing: &mut Missing) -> Option<Place> {
+    pub fn of_sample(&self, sample: &Sample, missing: &mut Missing) -> Option<SampleKeys> {
         let (device, stream) = self.stream(&sample.device, &sample.stream, missing)?;
         let found = stream.series.iter().find(|s| {
             s.metric == sample.metric
@@ -100,7 +100,7 @@ impl Keys {
                 && s.unit == sample.unit
         });
         if let Some(series) = found {
-            return Some(Place {
+            return Some(SampleKeys {
                 device,
                 stream: stream.key,
                 series: series.key,

@@ -207,10 +207,10 @@ async fn reset(store: &TimescaleStore, batches: &[Batch]) -> Result<(), WriteErr
 async fn copy(store: &TimescaleStore, batches: &[Batch]) -> Result<Duration, WriteError> {
     let mut rows = Rows::new(8);
     for batch in batches.iter().flatten() {
-        let places = store.places(batch).await.map_err(Fault::into_write)?;
-        for (sample, place) in batch.samples.iter().zip(places) {
+        let sample_keys = store.sample_keys(batch).await.map_err(Fault::into_write)?;
+        for (sample, keys) in batch.samples.iter().zip(sample_keys) {
             if let Some(Reading::Value(value)) = sample.reading {
-                vitals::value_row(&mut rows, sample, place, value);
+                vitals::value_row(&mut rows, sample, keys, value);
             }
         }
     }

@@ -10,7 +10,7 @@ use super::{
     TimescaleStore,
     copy::{Copying, Rows},
     fault::Fault,
-    keys::Place,
+    keys::SampleKeys,
     ledger::{DEVICES, Head, Latest, Locked, Wanted},
     lookup, progress, quarantine,
     series::{self, Which},
@@ -31,7 +31,7 @@ const COPY_WAVEFORMS: &str =
 /// The plan of a batch without the database: the samples by device, stream and sequence, each pair
 /// once.
 struct Plan {
-    places: Vec<Place>,
+    sample_keys: Vec<SampleKeys>,
     wanted: Vec<Wanted>,
     /// For each sequence of each of `wanted`, the first sample that has it.
     indices: Vec<Vec<u32>>,
@@ -40,13 +40,13 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(batch: &VitalsBatch, places: Vec<Place>, gaps: Vec<(i32, i32, i32)>) -> Plan {
+    fn new(batch: &VitalsBatch, sample_keys: Vec<SampleKeys>, gaps: Vec<(i32, i32, i32)>) -> Plan {
         let mut order: Vec<(i32, i32, i64, u32)> = (0_u32..)
-            .zip(batch.samples.iter().zip(&places))
-            .map(|(index, (sample, place))| {
+            .zip(batch.samples.iter().zip(&sample_keys))
+            .map(|(index, (sample, keys))| {
                 (
-                    place.device,
-                    place.stream,
+                    keys.device,
+                    keys.stream,
                     sample.sequence.cast_signed(),
                     index,
                 )
@@ -73,7 +73,7 @@ impl Plan {
             }
         }
         Plan {
-            places,
+            sample_keys,
             wanted,
             indices,
             gaps,
@@ -171,15 +171,15 @@ async fn write_rows(
         changes.new += new.len() as u64;
         let mut newest: Option<Latest> = None;
         for index in plan.admitted(n, new) {
-            let (sample, place) = (&batch.samples[index], &plan.places[index]);
+            let (sample, keys) = (&batch.samples[index], &plan.sample_keys[index]);
             let time = sample.device_time_us;
             match &sample.reading {
                 Some(Reading::Value(value)) => {
-                    value_row(&mut samples.rows, sample, *place, *value);
+                    value_row(&mut samples.rows, sample, *keys, *value);
                     let stale = changes.stale.entry(owner).or_insert((time, time));
                     *stale = (stale.0.min(time), stale.1.max(time));
                     let latest = Latest {
-                        series: place.series,
+                        series: keys.series,
                         time_us: time,
                         ingest_step_us: sample.ingest_time_us.wrapping_sub(time),
                         value: *value,
@@ -194,15 +194,15 @@ async fn write_rows(
                 }
                 Some(Reading::Waveform(waveform)) => {
                     common(&mut waveforms, sample)
-                        .int4(place.series)
+                        .int4(keys.series)
                         .int4(waveform.period_us.cast_signed())
                         .optional_int8(sample.sensor_sequence.map(u64::cast_signed))
                         .text_or_null(&sample.traceparent)
                         .float4s(&waveform.values);
                     let length = length_us(waveform);
-                    let longest = changes.longest.get(&place.series);
-                    if length > longest.map_or(place.longest_us, |(us, _)| *us) {
-                        changes.longest.insert(place.series, (length, index));
+                    let longest = changes.longest.get(&keys.series);
+                    if length > longest.map_or(keys.longest_us, |(us, _)| *us) {
+                        changes.longest.insert(keys.series, (length, index));
                     }
                 }
                 // Refused before.
@@ -224,10 +224,10 @@ fn observe(locked: &mut Locked, owner: i32, latest: Option<Latest>, future_us: i
 }
 
 /// One row of [`COPY_SAMPLES`].
-pub fn value_row(rows: &mut Rows, sample: &Sample, place: Place, value: f64) {
+pub fn value_row(rows: &mut Rows, sample: &Sample, keys: SampleKeys, value: f64) {
     common(rows, sample)
         .float8(value)
-        .int4(place.series)
+        .int4(keys.series)
         .optional_int8(sample.sensor_sequence.map(u64::cast_signed))
         .text_or_null(&sample.traceparent);
 }
@@ -329,11 +329,11 @@ async fn write_gaps(
 
 impl TimescaleStore {
     async fn plan(&self, batch: &VitalsBatch) -> Result<Plan, Fault> {
-        let (places, gaps) = lookup::resolve(self, |keys, missing| {
-            let places: Vec<Option<Place>> = batch
+        let (sample_keys, gaps) = lookup::resolve(self, |keys, missing| {
+            let sample_keys: Vec<Option<SampleKeys>> = batch
                 .samples
                 .iter()
-                .map(|sample| keys.place(sample, missing))
+                .map(|sample| keys.of_sample(sample, missing))
                 .collect();
             let gaps: Vec<Option<(i32, i32, i32)>> = batch
                 .gaps
@@ -345,16 +345,18 @@ impl TimescaleStore {
                     Some((stream?, patient?, gateway?))
                 })
                 .collect();
-            let places = places.into_iter().collect::<Option<Vec<Place>>>()?;
-            Some((places, gaps.into_iter().collect::<Option<Vec<_>>>()?))
+            let sample_keys = sample_keys
+                .into_iter()
+                .collect::<Option<Vec<SampleKeys>>>()?;
+            Some((sample_keys, gaps.into_iter().collect::<Option<Vec<_>>>()?))
         })
         .await?;
-        Ok(Plan::new(batch, places, gaps))
+        Ok(Plan::new(batch, sample_keys, gaps))
     }
 
     /// Keys of the samples, made when they are not there.
-    pub(super) async fn places(&self, batch: &VitalsBatch) -> Result<Vec<Place>, Fault> {
-        Ok(self.plan(batch).await?.places)
+    pub(super) async fn sample_keys(&self, batch: &VitalsBatch) -> Result<Vec<SampleKeys>, Fault> {
+        Ok(self.plan(batch).await?.sample_keys)
     }
 }
 

@@ -305,8 +305,8 @@ impl Relay {
 
     fn head(&self, payload: &[u8]) -> Head {
         let kind = self.leaving.kind();
-        let place = |numbers: &Mutex<Numbers>| numbers.lock().next(kind, payload);
-        Head::new(self.numbers.as_ref().map(place))
+        let sequence = |numbers: &Mutex<Numbers>| numbers.lock().next(kind, payload);
+        Head::new(self.numbers.as_ref().map(sequence))
     }
 
     async fn send_as_capsule(&self, head: &Head, payload: &[u8]) -> Result<(), WireError> {

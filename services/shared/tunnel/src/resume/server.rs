@@ -50,7 +50,7 @@ pub(crate) struct Kept {
 /// A new tunnel without a carrying stream yet. Dropping it without one forgets the tunnel.
 pub(crate) struct Entered {
     line: Arc<Line>,
-    place: Place,
+    entry: TableEntry,
 }
 
 /// A tunnel that its peer resumes.
@@ -93,7 +93,7 @@ impl Kept {
         let line = self.table.lock().enter(token, peer.clone(), make)?;
         Ok(Entered {
             line,
-            place: Place {
+            entry: TableEntry {
                 kept: self.clone(),
                 token,
             },
@@ -152,7 +152,7 @@ impl Entered {
     pub(crate) fn begin(self, wire: ConnectStream) -> ResumableStream {
         // Epoch zero belongs to the tunnel's beginning.
         self.line.install(wire, 0, Instant::now());
-        tokio::spawn(accompany(self.line.clone(), self.place));
+        tokio::spawn(accompany(self.line.clone(), self.entry));
         ResumableStream::new(self.line)
     }
 }
@@ -164,13 +164,13 @@ impl Found {
     }
 }
 
-/// A tunnel's place in the table.
-struct Place {
+/// A tunnel's entry in the table; dropping it removes the tunnel.
+struct TableEntry {
     kept: Kept,
     token: Token,
 }
 
-impl Drop for Place {
+impl Drop for TableEntry {
     fn drop(&mut self) {
         self.kept.set_detached(self.token, false);
         self.kept.table.lock().leave(self.token);
@@ -178,8 +178,8 @@ impl Drop for Place {
 }
 
 /// The companion of one tunnel; see `line`.
-async fn accompany(line: Arc<Line>, place: Place) {
-    let kept = place.kept.clone();
+async fn accompany(line: Arc<Line>, entry: TableEntry) {
+    let kept = entry.kept.clone();
     let mut counted = false;
     loop {
         let now = Instant::now();
@@ -190,7 +190,7 @@ async fn accompany(line: Arc<Line>, place: Place) {
         let detached = !look.attached;
         if detached != counted {
             counted = detached;
-            kept.set_detached(place.token, detached);
+            kept.set_detached(entry.token, detached);
         }
         let deadline = detached.then(|| {
             let max = if look.heard_ever {
@@ -205,7 +205,7 @@ async fn accompany(line: Arc<Line>, place: Place) {
             if line.is_held() {
                 metrics::counter!("braid_tunnel_resume_expired_total").increment(1);
             }
-            tracing::debug!(token = ?place.token, "a detached tunnel was not resumed");
+            tracing::debug!(token = ?entry.token, "a detached tunnel was not resumed");
             line.fail(Broken::Expired);
             break;
         }

@@ -55,7 +55,7 @@ pub(crate) fn held_within(observed: Option<Duration>, skew: Option<Duration>) ->
 
 /// The number of a packet within its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SequenceNumber {
     pub(crate) lane: u8,
     pub(crate) number: u32,
 }
@@ -71,8 +71,9 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// The place of the packet that is sent next. All datagrams of a UDP tunnel are one flow.
-    pub(crate) fn next(&mut self, kind: Kind, packet: &[u8]) -> Place {
+    /// The sequence number of the packet that is sent next. All datagrams of a UDP tunnel are one
+    /// flow.
+    pub(crate) fn next(&mut self, kind: Kind, packet: &[u8]) -> SequenceNumber {
         let lane = match kind {
             Kind::Udp => 0,
             Kind::Ip => lane(packet),
@@ -80,7 +81,7 @@ impl Numbers {
         let next = &mut self.0[usize::from(lane)];
         let number = *next;
         *next = number.wrapping_add(1);
-        Place { lane, number }
+        SequenceNumber { lane, number }
     }
 }
 
@@ -229,13 +230,13 @@ impl Order {
         &mut self,
         now: Instant,
         bound: Duration,
-        place: Place,
+        sequence: SequenceNumber,
         packet: Bytes,
     ) -> Released {
         let mut released = Released::default();
         let is_full = self.due.len() >= HELD_MAX || self.held_bytes >= HELD_BYTES_MAX;
-        let lane = self.lanes.entry(place.lane).or_default();
-        let number = lane.extended(place.number);
+        let lane = self.lanes.entry(sequence.lane).or_default();
+        let number = lane.extended(sequence.number);
         let overtaken_at = lane.overtaken_at(number);
         if number < lane.next {
             match lane.learn_late(number) {
@@ -255,12 +256,12 @@ impl Order {
             lane.advance(number);
             released.packets.push(packet);
             self.note_late(now, overtaken_at);
-            self.release_next(place.lane, &mut released);
+            self.release_next(sequence.lane, &mut released);
             return released;
         }
         let until = now + bound;
         self.held_bytes += packet.len();
-        self.due.insert((until, place.lane, number));
+        self.due.insert((until, sequence.lane, number));
         let came = now;
         let held = Held {
             came,
@@ -270,7 +271,7 @@ impl Order {
         lane.held.insert(number, held);
         self.note_late(now, overtaken_at);
         if is_full || bound.is_zero() {
-            self.release(place.lane, number, &mut released);
+            self.release(sequence.lane, number, &mut released);
         }
         released
     }
@@ -372,8 +373,8 @@ mod tests {
 
     /// Arrives in lane 0.
     fn arrive(order: &mut Order, now: Instant, number: u32) -> Vec<u32> {
-        let place = Place { lane: 0, number };
-        numbers(&order.arrived(now, BOUND, place, packet(number)))
+        let sequence = SequenceNumber { lane: 0, number };
+        numbers(&order.arrived(now, BOUND, sequence, packet(number)))
     }
 
     #[test]
@@ -391,7 +392,7 @@ mod tests {
         let (mut order, now) = (Order::default(), Instant::now());
         assert_eq!(arrive(&mut order, now, 1), NONE);
         assert_eq!(arrive(&mut order, now + ms(5), 3), NONE);
-        let other = Place { lane: 9, number: 0 };
+        let other = SequenceNumber { lane: 9, number: 0 };
         assert_eq!(numbers(&order.arrived(now, BOUND, other, packet(7))), [7]);
         assert_eq!(order.next_deadline(), Some(now + BOUND));
         assert_eq!(order.expire(now + BOUND - ms(1)), Released::default());
@@ -410,8 +411,8 @@ mod tests {
         assert_eq!(held_within(Some(ms(8)), Some(ms(40))), ms(22));
         assert_eq!(held_within(Some(ms(900)), None), HELD_WITHIN_MAX);
         let (mut order, now) = (Order::default(), Instant::now());
-        let place = Place { lane: 0, number: 5 };
-        let released = order.arrived(now, Duration::ZERO, place, packet(5));
+        let sequence = SequenceNumber { lane: 0, number: 5 };
+        let released = order.arrived(now, Duration::ZERO, sequence, packet(5));
         assert_eq!(numbers(&released), [5]);
     }
 
@@ -438,12 +439,15 @@ mod tests {
     fn numbers_go_round() {
         let (mut order, now) = (Order::default(), Instant::now());
         let first = u32::MAX - 2;
-        let place = Place {
+        let sequence = SequenceNumber {
             lane: 0,
             number: first,
         };
         // Half the numbers behind: an old packet, as from before this receiver.
-        assert_eq!(order.arrived(now, BOUND, place, packet(first)).dropped, 1);
+        assert_eq!(
+            order.arrived(now, BOUND, sequence, packet(first)).dropped,
+            1
+        );
         let mut order = Order::default();
         order.lanes.entry(0).or_default().next = u64::from(first) + KNOWN_MAX;
         for number in [first, first + 2, first + 1, 1, 0] {
@@ -462,12 +466,12 @@ mod tests {
         assert_eq!(arrive(&mut order, now, HELD_MAX as u32 + 1), all);
         let (mut order, big) = (Order::default(), Bytes::from(vec![0; 1 << 16]));
         let held = (1..=100_u32).take_while(|number| {
-            let place = Place {
+            let sequence = SequenceNumber {
                 lane: 0,
                 number: *number,
             };
             order
-                .arrived(now, BOUND, place, big.clone())
+                .arrived(now, BOUND, sequence, big.clone())
                 .packets
                 .is_empty()
         });
@@ -543,8 +547,8 @@ mod tests {
                     leave(clock, order.expire(start + ms(clock)), &came);
                 }
                 came.entry(number).or_insert(at);
-                let place = Place { lane: 0, number };
-                let released = order.arrived(start + ms(at), BOUND, place, packet(number));
+                let sequence = SequenceNumber { lane: 0, number };
+                let released = order.arrived(start + ms(at), BOUND, sequence, packet(number));
                 leave(at, released, &came);
             }
             for at in clock..=clock + 30 {

@@ -1,6 +1,6 @@
 //! HTTP Datagrams (RFC 9297) of CONNECT-UDP (RFC 9298) and CONNECT-IP (RFC 9484). Each has a
 //! context id. With context 0 the payload is one UDP datagram or one IP packet. With context 2 its
-//! place in an order comes before it. On a stream each is the value of a capsule of type
+//! sequence number comes before it. On a stream each is the value of a capsule of type
 //! DATAGRAM.
 //!
 //! Other contexts and unknown capsule types are skipped, as the RFCs demand. A datagram that is too
@@ -9,7 +9,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::{kind::Kind, order::Place};
+use super::{kind::Kind, order::SequenceNumber};
 use crate::{
     carried::ip_tunnel::capsule::{self, Raw},
     http::varint,
@@ -26,7 +26,7 @@ const PAYLOAD: u64 = 0;
 const ORDERED: u64 = 2;
 
 /// Bytes of a lane and a number.
-const PLACE_BYTES: usize = 5;
+const SEQUENCE_BYTES: usize = 5;
 
 /// Bytes of a context id.
 const CONTEXT_BYTES_MAX: usize = 8;
@@ -38,7 +38,7 @@ const HEADER_BYTES_MAX: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Payload {
     /// `None` in the context of payloads without an order.
-    pub(crate) place: Option<Place>,
+    pub(crate) sequence: Option<SequenceNumber>,
     pub(crate) bytes: Bytes,
 }
 
@@ -70,10 +70,10 @@ pub enum MalformedDatagram {
 pub(crate) fn open(kind: Kind, mut datagram: Bytes) -> Result<Option<Payload>, MalformedDatagram> {
     let (context, used) = varint::read(&datagram).ok_or(MalformedDatagram::NoContext)?;
     datagram.advance(used);
-    let place = match context {
+    let sequence = match context {
         PAYLOAD => None,
         // A peer that has not agreed may mean something else, so a short one is no mistake.
-        ORDERED if datagram.len() >= PLACE_BYTES => Some(Place {
+        ORDERED if datagram.len() >= SEQUENCE_BYTES => Some(SequenceNumber {
             lane: datagram.get_u8(),
             number: datagram.get_u32(),
         }),
@@ -83,23 +83,23 @@ pub(crate) fn open(kind: Kind, mut datagram: Bytes) -> Result<Option<Payload>, M
         return Err(MalformedDatagram::TooLong(datagram.len() as u64));
     }
     let bytes = datagram;
-    Ok(Some(Payload { place, bytes }))
+    Ok(Some(Payload { sequence, bytes }))
 }
 
 /// Bytes before a payload in an HTTP Datagram.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Head {
-    bytes: [u8; 1 + PLACE_BYTES],
+    bytes: [u8; 1 + SEQUENCE_BYTES],
     length: usize,
 }
 
 impl Head {
-    pub(super) fn new(place: Option<Place>) -> Self {
-        let mut bytes = [0; 1 + PLACE_BYTES];
-        let length = match place {
+    pub(super) fn new(sequence: Option<SequenceNumber>) -> Self {
+        let mut bytes = [0; 1 + SEQUENCE_BYTES];
+        let length = match sequence {
             // Both contexts are integers of one byte.
             None => 1,
-            Some(Place { lane, number }) => {
+            Some(SequenceNumber { lane, number }) => {
                 (bytes[0], bytes[1]) = (ORDERED as u8, lane);
                 bytes[2..].copy_from_slice(&number.to_be_bytes());
                 bytes.len()
@@ -110,7 +110,7 @@ impl Head {
 
     /// As long as any, with or without an order.
     pub(crate) fn longest(is_ordered: bool) -> Self {
-        Self::new(is_ordered.then_some(Place { lane: 0, number: 0 }))
+        Self::new(is_ordered.then_some(SequenceNumber { lane: 0, number: 0 }))
     }
 }
 
@@ -298,7 +298,7 @@ mod tests {
             Arrived::Capsule(Raw { kind, value })
         };
         let packet = Arrived::Payload(Payload {
-            place: None,
+            sequence: None,
             bytes: Bytes::from_static(b"packet"),
         });
         let expected = [raw(1, b"given"), packet, raw(3, &[7; 3_000])];
@@ -335,19 +335,19 @@ mod tests {
     }
 
     #[test]
-    fn a_place_survives_the_wire() {
-        let place = Some(Place {
+    fn a_sequence_number_survives_the_wire() {
+        let sequence = Some(SequenceNumber {
             lane: 200,
             number: 0x0102_0304,
         });
-        let wire = super::capsule(&Head::new(place), b"packet");
+        let wire = super::capsule(&Head::new(sequence), b"packet");
         assert_eq!(wire[..8], [0, 12, 2, 200, 1, 2, 3, 4]);
         let bytes = Bytes::from_static(b"packet");
-        let expected = [Arrived::Payload(Payload { place, bytes })];
+        let expected = [Arrived::Payload(Payload { sequence, bytes })];
         for kind in [Kind::Ip, Kind::Udp] {
             assert_eq!(decode_all(kind, &wire, 3).unwrap(), expected);
         }
-        // Too short for a place.
+        // Too short for a sequence number.
         assert_eq!(decode_all(Kind::Ip, &[0, 3, 2, 1, 1], 3).unwrap(), []);
     }
 

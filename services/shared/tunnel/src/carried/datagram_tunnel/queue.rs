@@ -1,6 +1,6 @@
 //! A queue of datagrams. At the bound the newest is dropped: senders of UDP tolerate losses, and
 //! the oldest leave first. A queue of leaving datagrams that stands is shortened before. Arrived
-//! datagrams that have a place in an order wait for earlier ones.
+//! datagrams that have a sequence number wait for earlier ones.
 
 use std::{
     collections::VecDeque,
@@ -115,11 +115,11 @@ impl Queue {
         taken
     }
 
-    /// Takes an arrived payload, at its place in the order. Without room it is dropped and counted.
+    /// Takes an arrived payload, in its order. Without room it is dropped and counted.
     pub(crate) fn push_arrived(&self, payload: Payload) {
         // A copy, so that a few bytes do not keep the whole received packet in memory.
         let bytes = Bytes::copy_from_slice(&payload.bytes);
-        let Some(place) = payload.place else {
+        let Some(sequence) = payload.sequence else {
             if !self.push(bytes) {
                 self.0.kind.count_dropped("arriving");
             }
@@ -135,7 +135,7 @@ impl Queue {
             return;
         }
         let within = order::held_within(state.order.observed(now), paths.skew());
-        let released = state.order.arrived(now, within, place, bytes);
+        let released = state.order.arrived(now, within, sequence, bytes);
         state.take(released, self.0.kind);
         drop(state);
         // Also if it is held: the deadline may be new.

@@ -3,7 +3,7 @@
 use crate::engines::StoreChoice;
 
 #[derive(Debug, Clone, clap::Args)]
-pub struct Place {
+pub struct Tenancy {
     /// Tenant.
     #[arg(long, value_name = "ID", default_value = store::DEFAULT_TENANT)]
     pub tenant: String,
