@@ -1,9 +1,9 @@
 //! Memory of rules about change, in bounded space.
 //!
-//! A [`Window`] keeps a stretch of readings as the means of `SLOTS` equal slots. It gives the
-//! distance from a level held in the stretch, and the slope of the stretch. A [`Baseline`] keeps a
-//! smoothed mean and spread of this patient. Both run on event time, and a reading older than the
-//! newest changes nothing.
+//! A [`Window`] keeps a stretch of readings as the means of `BUCKETS` equal buckets of time. It
+//! gives the distance from a level held in the stretch, and the slope of the stretch. A
+//! [`Baseline`] keeps a smoothed mean and spread of this patient. Both run on event time, and a
+//! reading older than the newest changes nothing.
 
 use std::collections::VecDeque;
 
@@ -16,11 +16,11 @@ use crate::{
 
 /// Parts of a window. The oldest is dropped as the window moves, so a window covers 15/16 to all of
 /// its length.
-const SLOTS: i64 = 16;
-/// Slots for which a level must be held before it counts. A return from an artefact is no change.
-const HELD_SLOTS: usize = 4;
-/// A slope over fewer slots, or over less than half the window, does not count.
-const TREND_SLOTS_MIN: usize = 6;
+const BUCKETS: i64 = 16;
+/// Buckets for which a level must be held before it counts. A return from an artefact is no change.
+const HELD_BUCKETS: usize = 4;
+/// A slope over fewer buckets, or over less than half the window, does not count.
+const TREND_BUCKETS_MIN: usize = 6;
 /// A baseline of fewer readings, or of less than one half-life, is not used.
 const BASELINE_READINGS_MIN: u32 = 20;
 /// Half-lives without a reading after which a baseline restarts. Its weight is below a thousandth
@@ -55,7 +55,7 @@ impl Memory {
     /// Whether the memory matches this condition, and not one of the same name with another length.
     pub(crate) fn fits(&self, condition: &Condition) -> bool {
         match (self, Memory::of(condition)) {
-            (Memory::Window(own), Some(Memory::Window(new))) => own.slot_us == new.slot_us,
+            (Memory::Window(own), Some(Memory::Window(new))) => own.bucket_us == new.bucket_us,
             (Memory::Baseline(own), Some(Memory::Baseline(new))) => {
                 own.half_life_us == new.half_life_us
             }
@@ -135,23 +135,25 @@ fn between(value: f64, limit: f64, clear: f64) -> Verdict {
     }
 }
 
-/// The readings of the last stretch, reduced to slots.
+/// The readings of the last stretch, reduced to buckets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Window {
-    slot_us: i64,
-    /// Oldest first, at most `SLOTS`. Slots without a reading are not kept.
-    slots: VecDeque<Slot>,
+    #[serde(rename = "slot_us")]
+    bucket_us: i64,
+    /// Oldest first, at most `BUCKETS`. Buckets without a reading are not kept.
+    #[serde(rename = "slots")]
+    buckets: VecDeque<Bucket>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Slot {
+struct Bucket {
     number: i64,
     #[serde(with = "exact")]
     sum: f64,
     count: u32,
 }
 
-impl Slot {
+impl Bucket {
     fn mean(&self) -> f64 {
         self.sum / f64::from(self.count)
     }
@@ -160,34 +162,35 @@ impl Slot {
 impl Window {
     fn new(length_ms: u64) -> Window {
         Window {
-            slot_us: (delay_us(length_ms) / SLOTS).max(1),
-            slots: VecDeque::new(),
+            bucket_us: (delay_us(length_ms) / BUCKETS).max(1),
+            buckets: VecDeque::new(),
         }
     }
 
     fn push(&mut self, time_us: i64, value: f64) {
-        let number = time_us.div_euclid(self.slot_us);
-        // The clock stepped back by more than the window, so the stored slots lie in the future.
+        let number = time_us.div_euclid(self.bucket_us);
+        // The clock stepped back by more than the window, so the stored buckets lie in the future.
         if self
-            .slots
+            .buckets
             .back()
-            .is_some_and(|newest| number <= newest.number - SLOTS)
+            .is_some_and(|newest| number <= newest.number - BUCKETS)
         {
-            self.slots.clear();
+            self.buckets.clear();
         }
-        match self.slots.back_mut() {
+        match self.buckets.back_mut() {
             Some(newest) if number <= newest.number => {
                 newest.sum += value;
                 newest.count = newest.count.saturating_add(1);
             }
-            _ => self.slots.push_back(Slot {
+            _ => self.buckets.push_back(Bucket {
                 number,
                 sum: value,
                 count: 1,
             }),
         }
-        let newest = self.slots.back().map_or(number, |newest| newest.number);
-        self.slots.retain(|slot| slot.number > newest - SLOTS);
+        let newest = self.buckets.back().map_or(number, |newest| newest.number);
+        self.buckets
+            .retain(|bucket| bucket.number > newest - BUCKETS);
     }
 
     /// Height of a reading above the lowest level held.
@@ -201,29 +204,30 @@ impl Window {
         self.held(highest_first).map_or(0.0, |level| level - value)
     }
 
-    /// The most extreme level that `HELD_SLOTS` slots reached.
+    /// The most extreme level that `HELD_BUCKETS` buckets reached.
     fn held(&self, order: impl Fn(&f64, &f64) -> std::cmp::Ordering) -> Option<f64> {
-        let mut means: Vec<f64> = self.slots.iter().map(Slot::mean).collect();
+        let mut means: Vec<f64> = self.buckets.iter().map(Bucket::mean).collect();
         means.sort_by(order);
-        means.get(HELD_SLOTS - 1).copied()
+        means.get(HELD_BUCKETS - 1).copied()
     }
 
-    /// Least squares through the means of the slots. `None`: too few slots.
+    /// Least squares through the means of the buckets. `None`: too few buckets.
     fn slope_per_hour(&self) -> Option<f64> {
-        let (first, last) = (self.slots.front()?, self.slots.back()?);
-        let spans_half = last.number - first.number >= SLOTS / 2;
-        if self.slots.len() < TREND_SLOTS_MIN || !spans_half {
+        let (first, last) = (self.buckets.front()?, self.buckets.back()?);
+        let spans_half = last.number - first.number >= BUCKETS / 2;
+        if self.buckets.len() < TREND_BUCKETS_MIN || !spans_half {
             return None;
         }
-        let count = self.slots.len() as f64;
-        let hours_of =
-            |slot: &Slot| (slot.number - first.number) as f64 * self.slot_us as f64 / US_PER_HOUR;
-        let hours = self.slots.iter().map(hours_of).sum::<f64>() / count;
-        let mean = self.slots.iter().map(Slot::mean).sum::<f64>() / count;
+        let count = self.buckets.len() as f64;
+        let hours_of = |bucket: &Bucket| {
+            (bucket.number - first.number) as f64 * self.bucket_us as f64 / US_PER_HOUR
+        };
+        let hours = self.buckets.iter().map(hours_of).sum::<f64>() / count;
+        let mean = self.buckets.iter().map(Bucket::mean).sum::<f64>() / count;
         let (mut joint, mut square) = (0.0, 0.0);
-        for slot in &self.slots {
-            let off = hours_of(slot) - hours;
-            joint += off * (slot.mean() - mean);
+        for bucket in &self.buckets {
+            let off = hours_of(bucket) - hours;
+            joint += off * (bucket.mean() - mean);
             square += off * off;
         }
         (square > 0.0).then(|| joint / square)

@@ -373,7 +373,7 @@ async fn refused_for_long(shared: &Shared) {
         refusals.mark_unchanged();
         if refused(shared) {
             tokio::time::sleep(REFUSED_FOR).await;
-            // A place that has spoken meanwhile notifies when it refuses again.
+            // A slot that has spoken meanwhile notifies when it refuses again.
             let again = refusals.has_changed().unwrap_or(true);
             if !again && refused(shared) {
                 return;

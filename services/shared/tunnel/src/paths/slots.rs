@@ -1,12 +1,12 @@
-//! The places of a client's access networks: each has a name and, while the network exists, a
+//! The slots of a client's access networks: each has a name and, while the network exists, a
 //! socket.
 //!
-//! Networks come and go while connections live, so a connection knows a network only by its place.
-//! The transport's local address is a label of the place ([`label`]) and never a real address. So
+//! Networks come and go while connections live, so a connection knows a network only by its slot.
+//! The transport's local address is a label of the slot ([`label`]) and never a real address. So
 //! two modems that both assign 192.168.8.100 stay two networks. A network that returns with another
 //! address keeps its label, and the server sees a change of the client's address on that path.
 //!
-//! Bound: `SLOTS_MAX` places. A removed network keeps its place until a new one finds no other; a
+//! Bound: `SLOTS_MAX` slots. A removed network keeps its slot until a new one finds no other; a
 //! network beyond that is refused.
 
 use std::{
@@ -28,7 +28,7 @@ use crate::sockets::{
     interface::Interface,
 };
 
-/// Places; the steering accepts as many interfaces.
+/// Slots; the steering accepts as many interfaces.
 pub(crate) const SLOTS_MAX: usize = 16;
 
 /// Segments that a receive call of the kernel may join into one buffer; the default if no socket
@@ -41,13 +41,13 @@ const RECEIVE_SEGMENTS: NonZeroUsize = match NonZeroUsize::new(64) {
 /// The discard prefix of RFC 6666: no packet has such an address.
 const LABEL_PREFIX: u16 = 0x0100;
 
-/// The transport's local address of a place.
+/// The transport's local address of a slot.
 pub(crate) fn label(slot: usize) -> IpAddr {
     let slot = u16::try_from(slot).unwrap_or(u16::MAX);
     Ipv6Addr::new(LABEL_PREFIX, 0, 0, 0, 0, 0, 0, slot).into()
 }
 
-/// The place of a label.
+/// The slot of a label.
 pub(crate) fn slot_of(label: IpAddr) -> Option<usize> {
     match label {
         IpAddr::V6(ip) => match ip.segments() {
@@ -74,12 +74,12 @@ pub(crate) struct Attached {
 struct Slot {
     name: Arc<str>,
     up: bool,
-    /// Rises whenever the place should be tried at once.
+    /// Rises whenever the slot should be tried at once.
     arrivals: u64,
     attached: Option<Attached>,
 }
 
-/// A place in the steering's view.
+/// A slot in the steering's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlotState {
     pub(crate) name: Arc<str>,
@@ -96,7 +96,7 @@ pub enum AttachError {
     Segments,
 }
 
-/// The table of places, shared by the endpoint, its connections, and the followers of networks.
+/// The table of slots, shared by the endpoint, its connections, and the followers of networks.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Mutex<Vec<Slot>>,
@@ -107,7 +107,7 @@ pub(crate) struct Slots {
     receive_segments: NonZeroUsize,
     datagrams: Datagrams,
     changes: watch::Sender<u64>,
-    /// One bit for each place whose last news is a refusal of UDP (`icmp`).
+    /// One bit for each slot whose last news is a refusal of UDP (`icmp`).
     refused: AtomicU32,
     refusals: watch::Sender<()>,
 }
@@ -139,7 +139,7 @@ impl Slots {
         slots
     }
 
-    /// Gives the network of that name this socket, in its old place if it had one, and lets it be
+    /// Gives the network of that name this socket, in its old slot if it had one, and lets it be
     /// tried at once.
     pub(crate) fn attach(&self, interface: Interface) -> Result<usize, AttachError> {
         if interface.socket.max_receive_segments() > self.receive_segments {
@@ -247,7 +247,7 @@ impl Slots {
         self.receive_segments
     }
 
-    /// The sockets by place.
+    /// The sockets by slot.
     pub(crate) fn attached(&self) -> Vec<Option<Attached>> {
         let slots = self.slots.lock();
         slots.iter().map(|slot| slot.attached.clone()).collect()
@@ -266,7 +266,7 @@ impl Slots {
             .collect()
     }
 
-    /// A datagram over the place was refused.
+    /// A datagram over the slot was refused.
     pub(crate) fn refused(&self, slot: usize) {
         let bit = 1 << slot;
         if self.refused.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
@@ -274,7 +274,7 @@ impl Slots {
         }
     }
 
-    /// A datagram has arrived over the place, or it has another network: what was refused before
+    /// A datagram has arrived over the slot, or it has another network: what was refused before
     /// says nothing any more.
     pub(crate) fn heard(&self, slot: usize) {
         let bit = 1 << slot;
@@ -283,7 +283,7 @@ impl Slots {
         }
     }
 
-    /// Notified when a place begins to refuse, and of every change of networks.
+    /// Notified when a slot begins to refuse, and of every change of networks.
     pub(crate) fn watch_refusals(&self) -> watch::Receiver<()> {
         self.refusals.subscribe()
     }
@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_stand_for_places() {
+    fn labels_stand_for_slots() {
         for slot in [0, 1, SLOTS_MAX - 1] {
             assert_eq!(slot_of(label(slot)), Some(slot));
         }

@@ -1,8 +1,8 @@
 //! One UDP socket per access network, joined into the one socket of a QUIC endpoint. Networks come
 //! and go while it lives ([`Slots`]).
 //!
-//! A path is opened with its place's label as local address. Its datagrams carry the label as
-//! `src_ip`, and the fan-out sends each through the socket of that place. Datagrams without a label
+//! A path is opened with its slot's label as local address. Its datagrams carry the label as
+//! `src_ip`, and the fan-out sends each through the socket of that slot. Datagrams without a label
 //! belong to the first path of a connection, whose interface is not chosen yet. Until the server
 //! has answered they leave over *every* interface, which races the handshake with a single
 //! connection. The server keeps the address that reached it first and ignores the copies: before
@@ -10,7 +10,7 @@
 //! interface here.
 //!
 //! While a dead path is being emptied, the steering sends its datagrams over another interface
-//! ([`Routes`]); the server sees a change of the client's address. A place without a socket loses
+//! ([`Routes`]); the server sees a change of the client's address. A slot without a socket loses
 //! its datagrams, like a dead network.
 //!
 //! The transport sees all proxies as IPv6, with mapped addresses for IPv4; [`ProxyAddress`]
@@ -460,7 +460,7 @@ mod tests {
         routes.belong_to(8);
         bench.send(Some(label(1)));
         assert_eq!(bench.sent(), [1, 3]);
-        assert!(bench.send(Some(label(9))), "no such place: lost");
+        assert!(bench.send(Some(label(9))), "no such slot: lost");
         assert!(bench.send(Some([127, 0, 0, 1].into())), "no label: lost");
         assert_eq!(bench.sent(), [1, 3]);
     }
@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(bench.sent(), [1, 1]);
         bench.wires[1].0.lock().to_receive.push_back(Ok(1));
         assert_eq!(bench.receive(), None);
-        // It returns with another socket, in its old place.
+        // It returns with another socket, in its old slot.
         let again = Fake::default();
         assert_eq!(bench.slots.attach(interface(1, &again)), Ok(1));
         bench.wires.push(again);

@@ -108,7 +108,7 @@ impl TcpDialler {
         Ok(session)
     }
 
-    /// Bounded by the places for access networks.
+    /// Bounded by the slots for access networks.
     async fn race(&self, setup: &SessionSetup) -> Result<Connected, DialError> {
         let proxy = setup.proxy.current();
         let ways = setup.slots.ways().into_iter();
