@@ -24,7 +24,7 @@ use contracts::{
     alerts::{Alert, AlertState, Notice, NoticeOutcome, NoticeReason, NoticeResult},
     vitals::Priority,
 };
-use store::{NoticesBatch, Watch, WatchChange};
+use store::{EscalationTimer, NoticesBatch, TimerChange};
 
 use self::progress::{Progress, read, write};
 pub(crate) use self::progress::{moved, set_anew};
@@ -71,7 +71,7 @@ pub(crate) struct Case<'a> {
     pub silence: Option<&'a SilenceInForce>,
     /// Id of the open alert that explains this alert.
     pub inhibited_by: Option<&'a str>,
-    pub watch: Option<&'a Watch>,
+    pub timer: Option<&'a EscalationTimer>,
     pub now_us: i64,
 }
 
@@ -114,9 +114,9 @@ impl Router {
         if alert.backfill {
             return batch;
         }
-        let progress = case.watch.map(read).unwrap_or_default();
+        let progress = case.timer.map(read).unwrap_or_default();
         match alert.state() {
-            AlertState::Active if case.watch.is_none() && alert.acknowledged_by.is_empty() => {
+            AlertState::Active if case.timer.is_none() && alert.acknowledged_by.is_empty() => {
                 let opened = Progress {
                     opened_us: case.now_us,
                     ..Progress::default()
@@ -149,8 +149,8 @@ impl Router {
                 );
                 // Notified people also get the end. Until then the row keeps their names.
                 if alert.state() == AlertState::Resolved {
-                    batch.watches.push(WatchChange::End(alert.id.clone()));
-                } else if case.watch.is_some() {
+                    batch.timers.push(TimerChange::End(alert.id.clone()));
+                } else if case.timer.is_some() {
                     set(&mut batch, case, &progress, None);
                 }
             }
@@ -162,12 +162,12 @@ impl Router {
     /// The alert's timer is due. `alert` is the stored row.
     pub(crate) fn on_timer(&mut self, case: Case<'_>) -> NoticesBatch {
         let mut batch = NoticesBatch::default();
-        let Some(watch) = case.watch else {
+        let Some(timer) = case.timer else {
             return batch;
         };
-        let mut progress = read(watch);
+        let mut progress = read(timer);
         if case.alert.state() == AlertState::Resolved {
-            batch.watches.push(WatchChange::End(case.alert.id.clone()));
+            batch.timers.push(TimerChange::End(case.alert.id.clone()));
             return batch;
         }
         if !case.alert.acknowledged_by.is_empty() {
@@ -243,7 +243,7 @@ impl Router {
             .extend(people.iter().map(|contact| contact.id.clone()));
         let due_us = next_due(case, &progress);
         // No row is needed without a timer and without people who need the end.
-        if due_us.is_some() || !progress.told.is_empty() || case.watch.is_some() {
+        if due_us.is_some() || !progress.told.is_empty() || case.timer.is_some() {
             set(batch, case, &progress, due_us);
         }
     }
@@ -430,9 +430,9 @@ fn set(batch: &mut NoticesBatch, case: Case<'_>, progress: &Progress, due_us: Op
         set_us: case.now_us,
         ..progress.clone()
     };
-    batch.watches.push(WatchChange::Set(Watch {
+    batch.timers.push(TimerChange::Set(EscalationTimer {
         alert: case.alert.id.clone(),
-        version: case.watch.map_or(1, |watch| watch.version + 1),
+        version: case.timer.map_or(1, |timer| timer.version + 1),
         due_us,
         state: write(&progress),
     }));

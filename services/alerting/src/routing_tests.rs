@@ -34,18 +34,18 @@ fn router() -> Router {
 
 /// Changes an alert's row as the store would.
 #[derive(Default)]
-struct Row(Option<Watch>);
+struct Row(Option<EscalationTimer>);
 
 impl Row {
     fn apply(&mut self, batch: &NoticesBatch) {
-        for change in &batch.watches {
+        for change in &batch.timers {
             match change {
-                WatchChange::Set(watch) => {
+                TimerChange::Set(timer) => {
                     let expected = self.0.as_ref().map_or(1, |there| there.version + 1);
-                    assert_eq!(watch.version, expected);
-                    self.0 = Some(watch.clone());
+                    assert_eq!(timer.version, expected);
+                    self.0 = Some(timer.clone());
                 }
-                WatchChange::End(_) => self.0 = None,
+                TimerChange::End(_) => self.0 = None,
             }
         }
     }
@@ -63,7 +63,7 @@ fn case<'a>(alert: &'a Alert, team: Option<&'a Team>, row: &'a Row, at_s: i64) -
         team,
         silence: None,
         inhibited_by: None,
-        watch: row.0.as_ref(),
+        timer: row.0.as_ref(),
         now_us: T0 + at_s * S,
     }
 }
@@ -230,7 +230,7 @@ fn without_a_team_the_ward_hears_of_it() {
     let active = alert("a", Priority::High, AlertState::Active, 1);
     let batch = router().on_news(case(&active, None, &Row::default(), 0));
     assert_eq!(ids(&batch), ["a/1/webhook", "a/1/email/ward@example.org"]);
-    assert!(batch.watches.is_empty());
+    assert!(batch.timers.is_empty());
     let backfill = Alert {
         backfill: true,
         ..active
@@ -361,10 +361,10 @@ fn a_clock_that_is_set_back_delays_no_escalation() {
     let batch = router.on_news(case(&active, Some(&team), &row, ahead_s));
     row.apply(&batch);
     assert_eq!(row.due_s(), Some(ahead_s + 120));
-    let watch = row.0.clone().unwrap();
-    assert_eq!(set_anew(&watch, T0 + (ahead_s - 5) * S), None, "no step");
+    let timer = row.0.clone().unwrap();
+    assert_eq!(set_anew(&timer, T0 + (ahead_s - 5) * S), None, "no step");
     let mut anew = NoticesBatch::default();
-    anew.watches.extend(set_anew(&watch, T0));
+    anew.timers.extend(set_anew(&timer, T0));
     row.apply(&anew);
     assert_eq!(row.due_s(), Some(120));
     assert_eq!(set_anew(row.0.as_ref().unwrap(), T0), None);
@@ -393,7 +393,7 @@ fn a_timer_moves_with_a_step_of_the_clock_once() {
         steps: 1,
         ..Progress::default()
     };
-    let watch = |progress: &Progress, due_us| Watch {
+    let timer = |progress: &Progress, due_us| EscalationTimer {
         alert: "a".into(),
         version: 1,
         due_us: Some(due_us),
@@ -405,8 +405,8 @@ fn a_timer_moves_with_a_step_of_the_clock_once() {
             from_us: set_us + 60 * S,
             to_us: set_us + 60 * S + by_us,
         };
-        let before = watch(&progress, set_us + 120 * S);
-        let Some(WatchChange::Set(after)) = moved(&before, step) else {
+        let before = timer(&progress, set_us + 120 * S);
+        let Some(TimerChange::Set(after)) = moved(&before, step) else {
             panic!("not moved by {by_us}");
         };
         // Before and after, 60 s are left.
@@ -429,7 +429,7 @@ fn a_timer_moves_with_a_step_of_the_clock_once() {
         from_us: set_us,
         to_us: set_us + HOUR,
     };
-    assert_eq!(moved(&watch(&later, set_us + 3 * HOUR), step), None);
+    assert_eq!(moved(&timer(&later, set_us + 3 * HOUR), step), None);
 }
 
 #[test]

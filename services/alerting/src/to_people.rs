@@ -40,7 +40,9 @@ use service_kit::{
     Backoff, CheckHandle, ConfigError, Context, ProgressHandle, Shutdown, Warning,
     telemetry::continue_trace,
 };
-use store::{AlertsQuery, NoticesBatch, Progress, QueryError, Scope, Store, Watch, WriteError};
+use store::{
+    AlertsQuery, EscalationTimer, NoticesBatch, Progress, QueryError, Scope, Store, WriteError,
+};
 use tokio::sync::Notify;
 use tracing::Instrument;
 
@@ -316,15 +318,15 @@ impl Decider {
     }
 
     /// Decides and stores: about `due` if it is set, otherwise about the alert's news.
-    async fn decide(&self, alert: &Alert, due: Option<Watch>) -> Result<(), DecideError> {
+    async fn decide(&self, alert: &Alert, due: Option<EscalationTimer>) -> Result<(), DecideError> {
         let is_timer = due.is_some();
-        let watch = async {
+        let timer = async {
             match due {
                 Some(due) => Ok(Some(due)),
-                None => Ok(self.store.watch(&alert.id).await?),
+                None => Ok(self.store.timer(&alert.id).await?),
             }
         };
-        let (subject, mut watch) = tokio::try_join!(self.subject(alert), watch)?;
+        let (subject, mut timer) = tokio::try_join!(self.subject(alert), timer)?;
         let Subject { tenant, name } = subject;
         for _ in 0..ATTEMPTS_MAX {
             let inhibited_by = self.inhibited_by(alert, &tenant).await?;
@@ -337,7 +339,7 @@ impl Decider {
                 team: in_force.team(&tenant),
                 silence: in_force.silence(&tenant, alert, now_us),
                 inhibited_by: inhibited_by.as_deref(),
-                watch: watch.as_ref(),
+                timer: timer.as_ref(),
                 now_us,
             };
             let batch = if is_timer {
@@ -361,7 +363,7 @@ impl Decider {
                 // Another member was first. A timer is then done; news is decided again on the new
                 // row.
                 Err(WriteError::Conflict(_)) if is_timer => return Ok(()),
-                Err(WriteError::Conflict(_)) => watch = self.store.watch(&alert.id).await?,
+                Err(WriteError::Conflict(_)) => timer = self.store.timer(&alert.id).await?,
                 Err(error) => return Err(error.into()),
             }
         }

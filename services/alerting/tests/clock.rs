@@ -15,7 +15,7 @@ use contracts::{
 use peers::{MailServer, Security};
 use service_kit::tls::{Identity, PeerId};
 use stage::{S, World};
-use store::{AlertsBatch, NoticesBatch, PatientEntry, Spo2Scale, Watch, WatchChange};
+use store::{AlertsBatch, EscalationTimer, NoticesBatch, PatientEntry, Spo2Scale, TimerChange};
 
 const HOUR: i64 = 3600 * S;
 const WARD: &str = "ward@example.org";
@@ -132,14 +132,14 @@ async fn an_escalation_does_not_wait_for_a_clock_that_was_set_back() {
     let state = format!(
         r#"{{"opened_us": {ahead_us}, "set_us": {ahead_us}, "steps": 1, "reminders": 0, "told": []}}"#
     );
-    let watch = Watch {
+    let timer = EscalationTimer {
         alert: "a".into(),
         version: 1,
         due_us: Some(ahead_us + 2 * S),
         state: state.into_bytes().into(),
     };
     let batch = NoticesBatch {
-        watches: vec![WatchChange::Set(watch)],
+        timers: vec![TimerChange::Set(timer)],
         ..NoticesBatch::default()
     };
     let alert = stored(&world, ahead_us, batch).await;

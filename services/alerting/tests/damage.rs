@@ -16,7 +16,7 @@ use contracts::{
 use peers::{MailServer, Security};
 use service_kit::tls::{Identity, PeerId};
 use stage::{LIMIT, S, World, pulses, until};
-use store::{AlertsBatch, NoticesBatch, RULES, Scope, TEAM, Watch, WatchChange};
+use store::{AlertsBatch, EscalationTimer, NoticesBatch, RULES, Scope, TEAM, TimerChange};
 use vitals::{Condition, RuleSet};
 
 /// Neither an alert nor a notice: the length of its first field is missing.
@@ -54,7 +54,7 @@ async fn what_cannot_be_read_keeps_nobody_else_from_being_told() {
         due_us: now_us,
         ..Notice::default()
     };
-    let timer = Watch {
+    let timer = EscalationTimer {
         alert: "damaged".into(),
         version: 1,
         due_us: Some(now_us),
@@ -64,7 +64,7 @@ async fn what_cannot_be_read_keeps_nobody_else_from_being_told() {
     };
     let batch = NoticesBatch {
         notices: vec![notice("damaged"), notice("sound")],
-        watches: vec![WatchChange::Set(timer)],
+        timers: vec![TimerChange::Set(timer)],
         ..NoticesBatch::default()
     };
     world.store.write_notices(batch).await.unwrap();
@@ -103,15 +103,15 @@ async fn what_cannot_be_read_keeps_nobody_else_from_being_told() {
     // The timer is postponed, and alerting is ready for acknowledgements.
     let deadline = tokio::time::Instant::now() + LIMIT;
     loop {
-        let watch = world.store.watch("damaged").await.unwrap().unwrap();
-        if watch.version > 1 && running.context.health().failing().is_empty() {
-            assert!(watch.due_us.unwrap() > now_us + 1_800_000_000);
+        let timer = world.store.timer("damaged").await.unwrap().unwrap();
+        if timer.version > 1 && running.context.health().failing().is_empty() {
+            assert!(timer.due_us.unwrap() > now_us + 1_800_000_000);
             break;
         }
         let failing = running.context.health().failing();
         assert!(
             tokio::time::Instant::now() < deadline,
-            "{watch:?} {failing:?}"
+            "{timer:?} {failing:?}"
         );
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }

@@ -324,8 +324,8 @@ async fn an_alert_escalates_over_a_restart_until_somebody_acknowledges() {
         seen.count()
     };
     until("both hear of it", || of_it() == 2).await;
-    let watch = world.store.watch(&alert.id).await.unwrap().unwrap();
-    assert_eq!(watch.due_us, None, "no timer is left");
+    let timer = world.store.timer(&alert.id).await.unwrap().unwrap();
+    assert_eq!(timer.due_us, None, "no timer is left");
     running.stop().await;
 }
 

@@ -51,7 +51,7 @@ fn truth(capacity_mbit: f64) -> Estimate {
     }
 }
 
-struct Watched {
+struct MeasuredTunnel {
     tunnel: Tunnel,
     rtt: AsymmetricEwma,
     to_server: Ewma,
@@ -61,7 +61,7 @@ struct Watched {
     responses: u64,
 }
 
-impl Watched {
+impl MeasuredTunnel {
     fn new(seed: u64) -> Self {
         Self {
             tunnel: Tunnel::new(seed, CHECK, 60.0),
@@ -190,8 +190,8 @@ impl Course {
 
 pub(super) fn add(exhibit: &mut Exhibit, seed: u64, seconds: usize) {
     let drive = Drive::generate(Environment::Road, seconds, derive_seed(seed, 8000));
-    let mut watched: Vec<Watched> = (0..CARRIERS as u64)
-        .map(|carrier| Watched::new(derive_seed(seed, 8100 + carrier)))
+    let mut measured: Vec<MeasuredTunnel> = (0..CARRIERS as u64)
+        .map(|carrier| MeasuredTunnel::new(derive_seed(seed, 8100 + carrier)))
         .collect();
     let mut courses: Vec<Course> = NEEDS
         .iter()
@@ -214,15 +214,15 @@ pub(super) fn add(exhibit: &mut Exhibit, seed: u64, seconds: usize) {
             .map(|carrier| truth(drive.capacity(second, carrier)))
             .collect();
         let begin_us = second as u64 * 1_000_000;
-        for (own, truth) in watched.iter_mut().zip(&truths) {
+        for (own, truth) in measured.iter_mut().zip(&truths) {
             own.set(begin_us, truth);
         }
         for step in 1..=1_000_000 / STEP_US {
             let now_us = begin_us + step * STEP_US;
-            for own in &mut watched {
+            for own in &mut measured {
                 own.run_until(now_us);
             }
-            let estimates: Vec<Estimate> = watched.iter().map(Watched::estimate).collect();
+            let estimates: Vec<Estimate> = measured.iter().map(MeasuredTunnel::estimate).collect();
             let now_s = now_us as f64 / 1e6;
             for course in &mut courses {
                 course.step(now_s, &estimates, &truths);

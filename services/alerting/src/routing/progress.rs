@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use clocks::Adoption;
 use serde::{Deserialize, Serialize};
-use store::{Watch, WatchChange};
+use store::{EscalationTimer, TimerChange};
 
 /// Largest expected difference between the clocks of two members.
 const CLOCKS_DIFFER_US: i64 = 10_000_000;
@@ -33,18 +33,18 @@ pub(super) struct Progress {
 
 /// A timer set by a clock that has been set back since would be due too late. It is reset as if it
 /// were set now.
-pub(crate) fn set_anew(watch: &Watch, now_us: i64) -> Option<WatchChange> {
-    let mut progress: Progress = serde_json::from_slice(&watch.state).ok()?;
+pub(crate) fn set_anew(timer: &EscalationTimer, now_us: i64) -> Option<TimerChange> {
+    let mut progress: Progress = serde_json::from_slice(&timer.state).ok()?;
     let back_us = progress.set_us.saturating_sub(now_us);
     if back_us <= CLOCKS_DIFFER_US {
         return None;
     }
     progress.set_us = now_us;
     progress.opened_us = progress.opened_us.saturating_sub(back_us);
-    Some(WatchChange::Set(Watch {
-        alert: watch.alert.clone(),
-        version: watch.version + 1,
-        due_us: watch.due_us.map(|due_us| due_us.saturating_sub(back_us)),
+    Some(TimerChange::Set(EscalationTimer {
+        alert: timer.alert.clone(),
+        version: timer.version + 1,
+        due_us: timer.due_us.map(|due_us| due_us.saturating_sub(back_us)),
         state: write(&progress),
     }))
 }
@@ -52,8 +52,8 @@ pub(crate) fn set_anew(watch: &Watch, now_us: i64) -> Option<WatchChange> {
 /// Moves a timer by a clock step that this member has adopted, so that its duration stays the same.
 /// `None`: it was set after the step, or another member has moved it. In doubt the timer fires
 /// earlier, never later.
-pub(crate) fn moved(watch: &Watch, step: Adoption) -> Option<WatchChange> {
-    let mut progress: Progress = serde_json::from_slice(&watch.state).ok()?;
+pub(crate) fn moved(timer: &EscalationTimer, step: Adoption) -> Option<TimerChange> {
+    let mut progress: Progress = serde_json::from_slice(&timer.state).ok()?;
     let by_us = step.by_us();
     let is_moved = progress.moved.is_some_and(|(to_us, size_us)| {
         to_us.abs_diff(step.to_us) <= ADOPTED_WITHIN_US && size_us.abs_diff(by_us) <= STEP_SLACK_US
@@ -64,10 +64,10 @@ pub(crate) fn moved(watch: &Watch, step: Adoption) -> Option<WatchChange> {
     progress.set_us = progress.set_us.saturating_add(by_us);
     progress.opened_us = progress.opened_us.saturating_add(by_us);
     progress.moved = Some((step.to_us, by_us));
-    Some(WatchChange::Set(Watch {
-        alert: watch.alert.clone(),
-        version: watch.version + 1,
-        due_us: watch.due_us.map(|due_us| due_us.saturating_add(by_us)),
+    Some(TimerChange::Set(EscalationTimer {
+        alert: timer.alert.clone(),
+        version: timer.version + 1,
+        due_us: timer.due_us.map(|due_us| due_us.saturating_add(by_us)),
         state: write(&progress),
     }))
 }
@@ -78,9 +78,9 @@ pub(super) fn write(progress: &Progress) -> Bytes {
 }
 
 /// An unreadable escalation restarts, because a second notice is better than none.
-pub(super) fn read(watch: &Watch) -> Progress {
-    serde_json::from_slice(&watch.state).unwrap_or_else(|error| {
-        tracing::error!(alert = watch.alert, %error, "the stored escalation is unreadable; it restarts");
+pub(super) fn read(timer: &EscalationTimer) -> Progress {
+    serde_json::from_slice(&timer.state).unwrap_or_else(|error| {
+        tracing::error!(alert = timer.alert, %error, "the stored escalation is unreadable; it restarts");
         Progress::default()
     })
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
-use store::{NoticesBatch, QueryError, Scope, Watch, WatchChange, WriteError};
+use store::{EscalationTimer, NoticesBatch, QueryError, Scope, TimerChange, WriteError};
 
 use super::{DECIDED_AT_ONCE, DecideError, Decider};
 use crate::routing::{moved, set_anew};
@@ -38,12 +38,12 @@ impl Decider {
             0 => now_us,
             _ => self.clock.now_us(),
         };
-        let mut due = self.store.due_watches(now_us, limit).await?;
-        due.sort_by_key(|watch| self.failing.contains(&watch.alert));
+        let mut due = self.store.due_timers(now_us, limit).await?;
+        due.sort_by_key(|timer| self.failing.contains(&timer.alert));
         let this = &*self;
-        let acted = side_by_side(due, |watch| {
+        let acted = side_by_side(due, |timer| {
             this.turns.beat();
-            this.on_timer(watch)
+            this.on_timer(timer)
         });
         let mut failures = Vec::new();
         for (alert, acted) in acted.await {
@@ -72,10 +72,10 @@ impl Decider {
                 by_s = step.by_us() / 1_000_000,
                 "the clock was set; timers of escalations move with it"
             );
-            let pending = self.store.due_watches(i64::MAX, AHEAD_MAX).await?;
-            let changes = pending.iter().filter_map(|watch| moved(watch, *step));
+            let pending = self.store.due_timers(i64::MAX, AHEAD_MAX).await?;
+            let changes = pending.iter().filter_map(|timer| moved(timer, *step));
             for change in changes {
-                self.change_watch(change).await?;
+                self.change_timer(change).await?;
             }
             self.followed_step = step.number;
         }
@@ -83,9 +83,9 @@ impl Decider {
     }
 
     /// A conflict means that another member made the same change.
-    async fn change_watch(&self, change: WatchChange) -> Result<(), WriteError> {
+    async fn change_timer(&self, change: TimerChange) -> Result<(), WriteError> {
         let batch = NoticesBatch {
-            watches: vec![change],
+            timers: vec![change],
             ..NoticesBatch::default()
         };
         match self.store.write_notices(batch).await {
@@ -95,15 +95,15 @@ impl Decider {
     }
 
     async fn look_ahead(&mut self) -> Result<(), DecideError> {
-        for watch in self.store.due_watches(i64::MAX, AHEAD_MAX).await? {
-            let Some(change) = set_anew(&watch, self.clock.now_us()) else {
+        for timer in self.store.due_timers(i64::MAX, AHEAD_MAX).await? {
+            let Some(change) = set_anew(&timer, self.clock.now_us()) else {
                 continue;
             };
             tracing::warn!(
-                alert = watch.alert,
+                alert = timer.alert,
                 "the clock was set back; a timer is reset"
             );
-            self.change_watch(change).await?;
+            self.change_timer(change).await?;
         }
         self.looked_ahead = Some(Instant::now());
         Ok(())
@@ -111,13 +111,13 @@ impl Decider {
 
     /// Postpones a timer that can never succeed. Otherwise it would fail at every look, and
     /// alerting would never be ready.
-    async fn on_timer(&self, watch: Watch) -> Result<(), DecideError> {
-        let put_off = Watch {
-            version: watch.version + 1,
+    async fn on_timer(&self, timer: EscalationTimer) -> Result<(), DecideError> {
+        let put_off = EscalationTimer {
+            version: timer.version + 1,
             due_us: Some(self.clock.now_us() + PUT_OFF_US),
-            ..watch.clone()
+            ..timer.clone()
         };
-        let acted = self.act(watch).await;
+        let acted = self.act(timer).await;
         let Err(
             DecideError::Write(WriteError::Invalid(reason) | WriteError::Unfit(reason))
             | DecideError::Query(QueryError::Unreadable(reason)),
@@ -130,36 +130,36 @@ impl Decider {
             reason,
             "a timer fails for good; it is postponed"
         );
-        Ok(self.change_watch(WatchChange::Set(put_off)).await?)
+        Ok(self.change_timer(TimerChange::Set(put_off)).await?)
     }
 
-    async fn act(&self, watch: Watch) -> Result<(), DecideError> {
-        let Some(alert) = self.store.alert(&Scope::Service, &watch.alert).await? else {
+    async fn act(&self, timer: EscalationTimer) -> Result<(), DecideError> {
+        let Some(alert) = self.store.alert(&Scope::Service, &timer.alert).await? else {
             // The alert expired with its history.
-            let end = vec![WatchChange::End(watch.alert)];
+            let end = vec![TimerChange::End(timer.alert)];
             let batch = NoticesBatch {
-                watches: end,
+                timers: end,
                 ..NoticesBatch::default()
             };
             self.store.write_notices(batch).await?;
             return Ok(());
         };
-        self.decide(&alert, Some(watch)).await
+        self.decide(&alert, Some(timer)).await
     }
 }
 
 /// Timers run concurrently, because alerts wait for them. After too many failures the rest waits
 /// for the next look.
 async fn side_by_side<T, E, F>(
-    due: Vec<Watch>,
-    act: impl Fn(Watch) -> F,
+    due: Vec<EscalationTimer>,
+    act: impl Fn(EscalationTimer) -> F,
 ) -> Vec<(String, Result<T, E>)>
 where
     F: Future<Output = Result<T, E>>,
 {
-    let acting = stream::iter(due).map(|watch| {
-        let alert = watch.alert.clone();
-        let acted = act(watch);
+    let acting = stream::iter(due).map(|timer| {
+        let alert = timer.alert.clone();
+        let acted = act(timer);
         async move { (alert, acted.await) }
     });
     let mut acting = acting.buffer_unordered(DECIDED_AT_ONCE);
@@ -180,8 +180,8 @@ mod tests {
 
     use super::*;
 
-    fn timers(count: usize) -> Vec<Watch> {
-        let timer = |number: usize| Watch {
+    fn timers(count: usize) -> Vec<EscalationTimer> {
+        let timer = |number: usize| EscalationTimer {
             alert: number.to_string(),
             version: 1,
             due_us: Some(1),

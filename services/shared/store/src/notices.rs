@@ -10,7 +10,7 @@ use crate::{
 /// The timer of one alert's escalation. A change names the version it follows, so that of two who
 /// act on one timer one loses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Watch {
+pub struct EscalationTimer {
     pub alert: String,
     /// From 1 on.
     pub version: u32,
@@ -20,10 +20,10 @@ pub struct Watch {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WatchChange {
+pub enum TimerChange {
     /// Version 1 creates; any other replaces the one before it, else `Conflict` with the alert's
     /// id.
-    Set(Watch),
+    Set(EscalationTimer),
     /// No person waits for this alert any more.
     End(String),
 }
@@ -36,7 +36,7 @@ pub struct NoticesBatch {
     pub notices: Vec<Notice>,
     /// The first outcome of a notice counts; it leaves the queue.
     pub outcomes: Vec<NoticeOutcome>,
-    pub watches: Vec<WatchChange>,
+    pub timers: Vec<TimerChange>,
 }
 
 /// A notice to be delivered by the member that took it, until its lease ends.
@@ -76,10 +76,14 @@ pub trait NoticesStore: Send + Sync {
     /// Not before `due_us` again.
     async fn delay_notices(&self, ids: &[String], due_us: i64) -> Result<(), WriteError>;
 
-    async fn watch(&self, alert: &str) -> Result<Option<Watch>, QueryError>;
+    async fn timer(&self, alert: &str) -> Result<Option<EscalationTimer>, QueryError>;
 
     /// The most overdue first.
-    async fn due_watches(&self, now_us: i64, limit: usize) -> Result<Vec<Watch>, QueryError>;
+    async fn due_timers(
+        &self,
+        now_us: i64,
+        limit: usize,
+    ) -> Result<Vec<EscalationTimer>, QueryError>;
 
     /// In the order of deciding.
     async fn notices(&self, scope: &Scope, alert: &str) -> Result<Vec<NoticeRecord>, QueryError>;

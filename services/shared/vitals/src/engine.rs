@@ -57,9 +57,9 @@ pub struct Engine {
     profile: Profile,
     origin: Origin,
     /// One per rule, in the set's order.
-    watched: Vec<Watched>,
+    rule_states: Vec<RuleState>,
     /// Rules that the set no longer has. The next event ends their open episodes.
-    retired: Vec<(Rule, Watched)>,
+    retired: Vec<(Rule, RuleState)>,
     /// Rules that only the edge has, by id.
     foreign: BTreeMap<String, Foreign>,
     latest: BTreeMap<i32, Latest>,
@@ -81,7 +81,7 @@ pub struct Engine {
 
 /// One rule's machine, and the episodes that all observers report for the rule.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Watched {
+struct RuleState {
     machine: Machine,
     episodes: Episodes,
 }
@@ -166,7 +166,7 @@ impl Engine {
         Engine {
             persist_phase_us: persist_phase_us(&patient),
             patient,
-            watched: vec![Watched::default(); rules.rules.len()],
+            rule_states: vec![RuleState::default(); rules.rules.len()],
             retired: Vec::new(),
             foreign: BTreeMap::new(),
             rules,
@@ -213,7 +213,7 @@ impl Engine {
 
     /// Whether `on_time` could change anything.
     pub fn is_waiting(&self) -> bool {
-        self.watched.iter().any(|it| it.machine.is_waiting())
+        self.rule_states.iter().any(|it| it.machine.is_waiting())
     }
 
     pub fn rules(&self) -> &Arc<RuleSet> {
@@ -259,15 +259,15 @@ impl Engine {
     }
 
     pub fn has_open_alert(&self) -> bool {
-        self.watched.iter().any(|it| it.episodes.has_open())
+        self.rule_states.iter().any(|it| it.episodes.has_open())
     }
 
     /// Drops ended episodes above the bounds. Call it only when all returned transitions are stored
     /// or never will be.
     pub fn trim(&mut self) {
         let now_us = self.clock_us;
-        for watched in &mut self.watched {
-            watched.episodes.trim(now_us);
+        for rule_state in &mut self.rule_states {
+            rule_state.episodes.trim(now_us);
         }
         self.foreign.retain(|_, foreign| {
             foreign.episodes.trim(now_us);
@@ -351,15 +351,15 @@ impl Engine {
     ) -> Vec<Alert> {
         let (rule, now_us) = (&rules.rules[index], sample.device_time_us);
         let frame = self.frame(rules, index);
-        let fact = self.watched[index].machine.pass(frame, now_us);
+        let fact = self.rule_states[index].machine.pass(frame, now_us);
         let mut alerts = self.merge(rules, index, fact);
         let verdict = self.judge(rule, index, now_us, value, score);
         let frame = self.frame(rules, index);
-        let watched = &self.watched[index];
-        let is_idle = watched.machine.phase == Phase::Normal
+        let rule_state = &self.rule_states[index];
+        let is_idle = rule_state.machine.phase == Phase::Normal
             && verdict != Verdict::Holds
-            && !watched.episodes.has_open()
-            && !watched.machine.is_waiting();
+            && !rule_state.episodes.has_open()
+            && !rule_state.machine.is_waiting();
         if is_idle {
             return alerts;
         }
@@ -374,25 +374,25 @@ impl Engine {
             traceparent: sample.traceparent.clone(),
             backfill: self.backfill,
         };
-        let machine = &mut self.watched[index].machine;
+        let machine = &mut self.rule_states[index].machine;
         let before = (machine.phase, machine.since_us, machine.ended_since_us);
         let fact = machine.step(frame, verdict, &evidence);
         self.dirty |= before != (machine.phase, machine.since_us, machine.ended_since_us);
         if let Some(Fact::Lasts { since_us }) = fact {
             let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
-            let episodes = &mut self.watched[index].episodes;
+            let episodes = &mut self.rule_states[index].episodes;
             alerts.extend(episodes.lasts(subject, since_us, &evidence));
         } else {
             alerts.extend(self.merge(rules, index, fact));
         }
-        let watched = &mut self.watched[index];
-        if verdict == Verdict::Holds && watched.machine.phase == Phase::Pending {
+        let rule_state = &mut self.rule_states[index];
+        if verdict == Verdict::Holds && rule_state.machine.phase == Phase::Pending {
             let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
-            alerts.extend(watched.episodes.returns(subject, &evidence));
+            alerts.extend(rule_state.episodes.returns(subject, &evidence));
         }
         if !self.backfill && verdict != Verdict::Holds {
             let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
-            let episodes = &mut self.watched[index].episodes;
+            let episodes = &mut self.rule_states[index].episodes;
             alerts.extend(episodes.confirm_latched(subject, now_us));
         }
         alerts
@@ -424,7 +424,7 @@ impl Engine {
                 let since_us = impact_us.map(|impact_us| now_us - impact_us);
                 let is_recent =
                     since_us.is_some_and(|since_us| (0..=delay_us(within_ms)).contains(&since_us));
-                let is_normal = self.watched[index].machine.phase == Phase::Normal;
+                let is_normal = self.rule_states[index].machine.phase == Phase::Normal;
                 verdict::fall(value, still_g, is_recent || !is_normal)
             }
             Condition::Change { .. } | Condition::Deviation { .. } | Condition::Trend { .. } => {
@@ -459,11 +459,11 @@ impl Engine {
         let mut alerts = self.end_retired(before_us);
         let rules = Arc::clone(&self.rules);
         for index in 0..rules.rules.len() {
-            if !waits(self.watched[index].machine.phase) {
+            if !waits(self.rule_states[index].machine.phase) {
                 continue;
             }
             let frame = self.frame(&rules, index);
-            let fact = self.watched[index].machine.pass(frame, before_us);
+            let fact = self.rule_states[index].machine.pass(frame, before_us);
             alerts.extend(self.merge(&rules, index, fact));
         }
         self.note(alerts)
@@ -475,12 +475,12 @@ impl Engine {
         let mut alerts = Vec::new();
         let rules = Arc::clone(&self.rules);
         for (index, rule) in rules.rules.iter().enumerate() {
-            let is_pending = self.watched[index].machine.phase == Phase::Pending;
+            let is_pending = self.rule_states[index].machine.phase == Phase::Pending;
             if !is_pending || !matches!(rule.condition, Condition::Fall { .. }) {
                 continue;
             }
             let frame = self.frame(&rules, index);
-            let fact = self.watched[index].machine.pass(frame, before_us);
+            let fact = self.rule_states[index].machine.pass(frame, before_us);
             alerts.extend(self.merge(&rules, index, fact));
         }
         self.note(alerts)
@@ -492,7 +492,7 @@ impl Engine {
             rule,
             hold_us: rules.stale_after_us(rule.condition.metric()),
             origin: self.origin,
-            unseen_until_us: self.watched[index].episodes.unseen_until_us(),
+            unseen_until_us: self.rule_states[index].episodes.unseen_until_us(),
         }
     }
 
@@ -504,7 +504,7 @@ impl Engine {
             rules.version,
             self.origin,
         );
-        let episodes = &mut self.watched[index].episodes;
+        let episodes = &mut self.rule_states[index].episodes;
         match fact {
             Some(Fact::Began { since_us, evidence }) => {
                 let alert = episodes.began(subject, Source::Own, since_us, &evidence);
@@ -528,7 +528,7 @@ impl Engine {
             Some(index) => {
                 let own = &rules.rules[index];
                 let subject = Subject::of(&self.patient, own, rules.version, self.origin);
-                let episodes = &mut self.watched[index].episodes;
+                let episodes = &mut self.rule_states[index].episodes;
                 (subject, episodes, delay_us(own.for_ms))
             }
             None => {
@@ -592,8 +592,8 @@ impl Engine {
         let falls: Vec<Rule> = rules
             .rules
             .iter()
-            .zip(&self.watched)
-            .filter(|(rule, watched)| may_cancel(rule, &watched.machine))
+            .zip(&self.rule_states)
+            .filter(|(rule, rule_state)| may_cancel(rule, &rule_state.machine))
             .map(|(rule, _)| rule.clone())
             .collect();
         for rule in &falls {
@@ -619,7 +619,7 @@ impl Engine {
         {
             self.impacts.remove(rule);
         }
-        let machine = &mut self.watched[index].machine;
+        let machine = &mut self.rule_states[index].machine;
         if machine.phase == Phase::Pending {
             machine.phase = Phase::Normal;
             machine.evidence = None;
@@ -630,10 +630,10 @@ impl Engine {
     /// Acknowledges the open episode with this id.
     pub fn acknowledge(&mut self, id: &str, by: &str, note: &str, now_us: i64) -> Vec<Alert> {
         let rules = Arc::clone(&self.rules);
-        let own = self.watched.iter_mut().zip(&rules.rules);
-        let own = own.map(|(watched, rule)| {
+        let own = self.rule_states.iter_mut().zip(&rules.rules);
+        let own = own.map(|(rule_state, rule)| {
             let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
-            (subject, &mut watched.episodes)
+            (subject, &mut rule_state.episodes)
         });
         let foreign = self.foreign.iter_mut().map(|(rule, foreign)| {
             let subject = foreign.subject(&self.patient, rule, self.origin);
@@ -660,7 +660,7 @@ impl Engine {
     fn episodes_of(&mut self, alert: &Alert) -> &mut Episodes {
         self.dirty = true;
         if let Some(index) = self.index(&alert.rule) {
-            return &mut self.watched[index].episodes;
+            return &mut self.rule_states[index].episodes;
         }
         let retired = self
             .retired
@@ -691,9 +691,9 @@ impl Engine {
     fn end_retired(&mut self, now_us: i64) -> Vec<Alert> {
         let (version, origin) = (self.rules.version, self.origin);
         let retired = std::mem::take(&mut self.retired).into_iter();
-        let ended = retired.flat_map(|(rule, mut watched)| {
+        let ended = retired.flat_map(|(rule, mut rule_state)| {
             let subject = Subject::of(&self.patient, &rule, version, origin);
-            watched.episodes.retire(subject, now_us)
+            rule_state.episodes.retire(subject, now_us)
         });
         ended.collect()
     }

@@ -5,8 +5,8 @@ use contracts::alerts::{Alert, AlertState, Document, Notice, NoticeOutcome, Noti
 
 use super::{Harness, SECOND_US, START_US, ok};
 use crate::{
-    AlertsBatch, DOCUMENTS_BYTES_MAX, Expire, NoticesBatch, PatientEntry, REVOCATION, RULES, Scope,
-    Spo2Scale, Store, Watch, WatchChange, WriteError,
+    AlertsBatch, DOCUMENTS_BYTES_MAX, EscalationTimer, Expire, NoticesBatch, PatientEntry,
+    REVOCATION, RULES, Scope, Spo2Scale, Store, TimerChange, WriteError,
 };
 
 const ALL: Scope = Scope::Service;
@@ -70,7 +70,7 @@ pub async fn notices_wait_in_order_until_they_have_an_outcome(harness: &dyn Harn
             notice("b/2", &b, "webhook", 5),
         ],
         outcomes: vec![outcome("b/2", NoticeResult::Silenced)],
-        watches: Vec::new(),
+        timers: Vec::new(),
     };
     assert_eq!(ok(process.store.write_notices(batch.clone()).await), 5);
     assert_eq!(ok(process.store.write_notices(batch).await), 0, "once each");
@@ -280,15 +280,15 @@ pub async fn the_notices_of_one_gateway_delay_no_others(harness: &dyn Harness) {
 pub async fn a_timer_belongs_to_whoever_changes_it_first(harness: &dyn Harness) {
     let (one, other) = (harness.start().await.store, harness.start().await.store);
     let set = |alert: &str, version, due_s: Option<i64>| {
-        WatchChange::Set(Watch {
+        TimerChange::Set(EscalationTimer {
             alert: alert.into(),
             version,
             due_us: due_s.map(|due_s| START_US + due_s * SECOND_US),
             state: Bytes::from(format!("{alert} {version}")),
         })
     };
-    let change = |changes: Vec<WatchChange>| NoticesBatch {
-        watches: changes,
+    let change = |changes: Vec<TimerChange>| NoticesBatch {
+        timers: changes,
         ..NoticesBatch::default()
     };
     ok(one
@@ -299,8 +299,8 @@ pub async fn a_timer_belongs_to_whoever_changes_it_first(harness: &dyn Harness) 
         ]))
         .await);
     let due = async |at_s: i64| -> Vec<String> {
-        let due = other.due_watches(START_US + at_s * SECOND_US, 10).await;
-        ok(due).into_iter().map(|watch| watch.alert).collect()
+        let due = other.due_timers(START_US + at_s * SECOND_US, 10).await;
+        ok(due).into_iter().map(|timer| timer.alert).collect()
     };
     assert_eq!(due(9).await, [""; 0]);
     assert_eq!(due(30).await, ["b", "a"], "the most overdue first");
@@ -327,12 +327,12 @@ pub async fn a_timer_belongs_to_whoever_changes_it_first(harness: &dyn Harness) 
     assert!(matches!(again, Err(WriteError::Conflict(_))), "{again:?}");
 
     ok(one
-        .write_notices(change(vec![WatchChange::End("b".into())]))
+        .write_notices(change(vec![TimerChange::End("b".into())]))
         .await);
     assert_eq!(due(100).await, ["a"]);
-    let watch = ok(other.watch("a").await).map(|watch| (watch.version, watch.state));
-    assert_eq!(watch, Some((2, Bytes::from_static(b"a 2"))));
-    assert_eq!(ok(other.watch("b").await), None);
+    let timer = ok(other.timer("a").await).map(|timer| (timer.version, timer.state));
+    assert_eq!(timer, Some((2, Bytes::from_static(b"a 2"))));
+    assert_eq!(ok(other.timer("b").await), None);
 }
 
 pub async fn notices_are_kept_with_their_alert(harness: &dyn Harness) {
@@ -363,7 +363,7 @@ pub async fn notices_are_kept_with_their_alert(harness: &dyn Harness) {
             notice("b/1", &alert("b", "bob"), "webhook", 3),
         ],
         outcomes: vec![outcome("a/1", NoticeResult::Delivered)],
-        watches: Vec::new(),
+        timers: Vec::new(),
     };
     ok(store.write_notices(batch).await);
     let told = async |scope: &Scope, alert: &str| -> Vec<(String, bool)> {

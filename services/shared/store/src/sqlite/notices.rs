@@ -8,7 +8,8 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::{SqliteStore, alerts::IN_SCOPE};
 use crate::{
-    NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, Watch, WatchChange, WriteError,
+    EscalationTimer, NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, TimerChange,
+    WriteError,
     error::readable,
     notices::{WAIT_US_MAX, alert_of, lane, records, share, unreadable},
 };
@@ -43,11 +44,11 @@ fn write(connection: &Connection, batch: &NoticesBatch) -> Result<u64, WriteErro
         settle(connection, outcome)?;
     }
     let mut conflicts = Vec::new();
-    for change in &batch.watches {
-        if !change_watch(connection, change)?
-            && let WatchChange::Set(watch) = change
+    for change in &batch.timers {
+        if !change_timer(connection, change)?
+            && let TimerChange::Set(timer) = change
         {
-            conflicts.push(watch.alert.clone());
+            conflicts.push(timer.alert.clone());
         }
     }
     if conflicts.is_empty() {
@@ -68,17 +69,17 @@ fn settle(connection: &Connection, outcome: &NoticeOutcome) -> rusqlite::Result<
 }
 
 /// False: another member was first.
-fn change_watch(connection: &Connection, change: &WatchChange) -> rusqlite::Result<bool> {
+fn change_timer(connection: &Connection, change: &TimerChange) -> rusqlite::Result<bool> {
     let changed = match change {
-        WatchChange::Set(watch) if watch.version == 1 => connection
+        TimerChange::Set(timer) if timer.version == 1 => connection
             .prepare_cached("INSERT OR IGNORE INTO watches VALUES (?1, 1, ?2, ?3)")?
-            .execute((&watch.alert, watch.due_us, watch.state.as_ref()))?,
-        WatchChange::Set(watch) => connection
+            .execute((&timer.alert, timer.due_us, timer.state.as_ref()))?,
+        TimerChange::Set(timer) => connection
             .prepare_cached(
                 "UPDATE watches SET version = ?2, due_us = ?3, state = ?4 WHERE alert = ?1 AND version = ?2 - 1",
             )?
-            .execute((&watch.alert, watch.version, watch.due_us, watch.state.as_ref()))?,
-        WatchChange::End(alert) => {
+            .execute((&timer.alert, timer.version, timer.due_us, timer.state.as_ref()))?,
+        TimerChange::End(alert) => {
             connection
                 .prepare_cached("DELETE FROM watches WHERE alert = ?1")?
                 .execute([alert])?;
@@ -88,8 +89,8 @@ fn change_watch(connection: &Connection, change: &WatchChange) -> rusqlite::Resu
     Ok(changed > 0)
 }
 
-fn watch(row: &Row<'_>) -> rusqlite::Result<Watch> {
-    Ok(Watch {
+fn timer(row: &Row<'_>) -> rusqlite::Result<EscalationTimer> {
+    Ok(EscalationTimer {
         alert: row.get(0)?,
         version: row.get(1)?,
         due_us: row.get(2)?,
@@ -183,26 +184,30 @@ impl NoticesStore for SqliteStore {
         .await
     }
 
-    async fn watch(&self, alert: &str) -> Result<Option<Watch>, QueryError> {
+    async fn timer(&self, alert: &str) -> Result<Option<EscalationTimer>, QueryError> {
         let alert = alert.to_owned();
         self.read(move |connection| {
             Ok(connection
                 .prepare_cached(
                     "SELECT alert, version, due_us, state FROM watches WHERE alert = ?1",
                 )?
-                .query_row([alert], watch)
+                .query_row([alert], timer)
                 .optional()?)
         })
         .await
     }
 
-    async fn due_watches(&self, now_us: i64, limit: usize) -> Result<Vec<Watch>, QueryError> {
+    async fn due_timers(
+        &self,
+        now_us: i64,
+        limit: usize,
+    ) -> Result<Vec<EscalationTimer>, QueryError> {
         self.read(move |connection| {
             Ok(connection
                 .prepare_cached(
                     "SELECT alert, version, due_us, state FROM watches WHERE due_us <= ?1 ORDER BY due_us, alert LIMIT ?2",
                 )?
-                .query_map((now_us, limit), watch)?
+                .query_map((now_us, limit), timer)?
                 .collect::<rusqlite::Result<_>>()?)
         })
         .await

@@ -9,7 +9,8 @@ use tokio_postgres::Row;
 
 use super::{COMMIT_WITHOUT_DISK, TimescaleStore, alerts::IN_SCOPE, fault::Fault, transaction};
 use crate::{
-    NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, Watch, WatchChange, WriteError,
+    EscalationTimer, NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, TimerChange,
+    WriteError,
     error::readable,
     notices::{WAIT_US_MAX, alert_of, lane, records, share, unreadable},
 };
@@ -62,11 +63,11 @@ async fn write(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u6
         settle(transaction, outcome).await?;
     }
     let mut conflicts = Vec::new();
-    for change in &batch.watches {
-        if !change_watch(transaction, change).await?
-            && let WatchChange::Set(watch) = change
+    for change in &batch.timers {
+        if !change_timer(transaction, change).await?
+            && let TimerChange::Set(timer) = change
         {
-            conflicts.push(watch.alert.clone());
+            conflicts.push(timer.alert.clone());
         }
     }
     if conflicts.is_empty() {
@@ -92,9 +93,9 @@ async fn settle(transaction: &Transaction<'_>, outcome: &NoticeOutcome) -> Resul
 }
 
 /// False: another member was first.
-async fn change_watch(transaction: &Transaction<'_>, change: &WatchChange) -> Result<bool, Fault> {
+async fn change_timer(transaction: &Transaction<'_>, change: &TimerChange) -> Result<bool, Fault> {
     let changed = match change {
-        WatchChange::Set(watch) if watch.version == 1 => {
+        TimerChange::Set(timer) if timer.version == 1 => {
             let statement = transaction
                 .prepare_cached(
                     "INSERT INTO watches VALUES ($1, 1, $2, $3) ON CONFLICT (alert) DO NOTHING",
@@ -103,11 +104,11 @@ async fn change_watch(transaction: &Transaction<'_>, change: &WatchChange) -> Re
             transaction
                 .execute(
                     &statement,
-                    &[&watch.alert, &watch.due_us, &watch.state.as_ref()],
+                    &[&timer.alert, &timer.due_us, &timer.state.as_ref()],
                 )
                 .await?
         }
-        WatchChange::Set(watch) => {
+        TimerChange::Set(timer) => {
             let statement = transaction
                 .prepare_cached(
                     "UPDATE watches SET version = $2::bigint, due_us = $3, state = $4 WHERE alert = $1 AND version = $2::bigint - 1",
@@ -117,15 +118,15 @@ async fn change_watch(transaction: &Transaction<'_>, change: &WatchChange) -> Re
                 .execute(
                     &statement,
                     &[
-                        &watch.alert,
-                        &i64::from(watch.version),
-                        &watch.due_us,
-                        &watch.state.as_ref(),
+                        &timer.alert,
+                        &i64::from(timer.version),
+                        &timer.due_us,
+                        &timer.state.as_ref(),
                     ],
                 )
                 .await?
         }
-        WatchChange::End(alert) => {
+        TimerChange::End(alert) => {
             let statement = transaction
                 .prepare_cached("DELETE FROM watches WHERE alert = $1")
                 .await?;
@@ -136,8 +137,8 @@ async fn change_watch(transaction: &Transaction<'_>, change: &WatchChange) -> Re
     Ok(changed > 0)
 }
 
-fn watch(row: &Row) -> Watch {
-    Watch {
+fn timer(row: &Row) -> EscalationTimer {
+    EscalationTimer {
         alert: row.get(0),
         version: u32::try_from(row.get::<_, i64>(1)).unwrap_or(u32::MAX),
         due_us: row.get(2),
@@ -233,16 +234,20 @@ impl NoticesStore for TimescaleStore {
         })
     }
 
-    async fn watch(&self, alert: &str) -> Result<Option<Watch>, QueryError> {
+    async fn timer(&self, alert: &str) -> Result<Option<EscalationTimer>, QueryError> {
         let connection = self.reader().await?;
         let statement = connection
             .prepare_cached("SELECT alert, version, due_us, state FROM watches WHERE alert = $1")
             .await?;
         let row = connection.query_opt(&statement, &[&alert]).await?;
-        Ok(row.as_ref().map(watch))
+        Ok(row.as_ref().map(timer))
     }
 
-    async fn due_watches(&self, now_us: i64, limit: usize) -> Result<Vec<Watch>, QueryError> {
+    async fn due_timers(
+        &self,
+        now_us: i64,
+        limit: usize,
+    ) -> Result<Vec<EscalationTimer>, QueryError> {
         let connection = self.reader().await?;
         let statement = connection
             .prepare_cached(
@@ -251,7 +256,7 @@ impl NoticesStore for TimescaleStore {
             .await?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let rows = connection.query(&statement, &[&now_us, &limit]).await?;
-        Ok(rows.iter().map(watch).collect())
+        Ok(rows.iter().map(timer).collect())
     }
 
     async fn notices(&self, scope: &Scope, alert: &str) -> Result<Vec<NoticeRecord>, QueryError> {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, Foreign, Latest, Profile, Stream, Watched};
+use super::{Engine, Foreign, Latest, Profile, RuleState, Stream};
 use crate::{
     episodes::{Episode, Episodes},
     machine::{Machine, Origin, Phase},
@@ -98,16 +98,16 @@ impl Engine {
             episodes,
         } in stored.machines
         {
-            let watched = Watched { machine, episodes };
+            let rule_state = RuleState { machine, episodes };
             match engine.index(&rule.id) {
-                Some(index) => engine.watched[index] = watched,
-                None => engine.retired.push((rule, watched)),
+                Some(index) => engine.rule_states[index] = rule_state,
+                None => engine.retired.push((rule, rule_state)),
             }
         }
         for (rule, foreign) in stored.foreign {
             match engine.index(&rule) {
-                Some(index) if engine.watched[index].episodes.is_empty() => {
-                    engine.watched[index].episodes = foreign.episodes;
+                Some(index) if engine.rule_states[index].episodes.is_empty() => {
+                    engine.rule_states[index].episodes = foreign.episodes;
                 }
                 Some(_) => {}
                 None => {
@@ -168,12 +168,12 @@ impl Engine {
                 .rules
                 .rules
                 .iter()
-                .zip(&self.watched)
-                .chain(self.retired.iter().map(|(rule, watched)| (rule, watched)))
-                .map(|(rule, watched)| StoredMachine {
+                .zip(&self.rule_states)
+                .chain(self.retired.iter().map(|(rule, state)| (rule, state)))
+                .map(|(rule, rule_state)| StoredMachine {
                     rule: rule.clone(),
-                    machine: watched.machine.clone(),
-                    episodes: watched.episodes.trimmed(self.clock_us),
+                    machine: rule_state.machine.clone(),
+                    episodes: rule_state.episodes.trimmed(self.clock_us),
                 })
                 .filter(|it| it.machine != Machine::default() || !it.episodes.is_empty())
                 .collect(),
