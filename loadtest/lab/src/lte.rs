@@ -59,16 +59,16 @@ pub fn delay_ms(mbit: f64) -> f64 {
     low_ms * (mbit / low).powf(exponent)
 }
 
-/// Links that a run may use.
+/// Cells that a run may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Links {
+pub enum Cells {
     /// The best cell of each second behind one link.
     Ideal,
     /// This many of the best cells.
     Best(usize),
 }
 
-impl Links {
+impl Cells {
     pub const ALL: [Self; 5] = [
         Self::Ideal,
         Self::Best(1),
@@ -86,33 +86,33 @@ impl Links {
 }
 
 /// Target in percent of the capacity of the links in use.
-pub fn target(environment: Environment, links: Links) -> f64 {
-    match (environment, links) {
-        (_, Links::Ideal) => 93.0,
-        (_, Links::Best(1)) => 85.0,
-        (Environment::Residential, Links::Best(_)) => 90.0,
-        (_, Links::Best(_)) => 88.0,
+pub fn target(environment: Environment, cells: Cells) -> f64 {
+    match (environment, cells) {
+        (_, Cells::Ideal) => 93.0,
+        (_, Cells::Best(1)) => 85.0,
+        (Environment::Residential, Cells::Best(_)) => 90.0,
+        (_, Cells::Best(_)) => 88.0,
     }
 }
 
 pub fn scenario(
     drive: &Drive,
-    links: Links,
+    cells: Cells,
     start: usize,
     seed: u64,
     controller: Controller,
     direction: Direction,
 ) -> Scenario {
     let seconds = LIMIT_S as usize;
-    let interfaces = match links {
-        Links::Ideal => {
+    let interfaces = match cells {
+        Cells::Ideal => {
             let steps = (0..seconds).map(|second| {
                 let best = drive.ranking(start + second)[0];
                 (second as f64, drive.capacity(start + second, best))
             });
             vec![interface("best", steps.collect(), &[])]
         }
-        Links::Best(count) => {
+        Cells::Best(count) => {
             // The handshake runs over the first interface, so that is the best cell at the start.
             let order = drive.ranking(start);
             order
@@ -138,7 +138,7 @@ pub fn scenario(
         }
     };
     Scenario::transfer(
-        format!("lte.{}.{start}", links.name()),
+        format!("lte.{}.{start}", cells.name()),
         seed,
         direction,
         BYTES,
@@ -195,7 +195,7 @@ pub fn drive(environment: Environment, seed: u64) -> Drive {
 /// One transfer for each starting point.
 pub fn scenarios(
     drive: &Drive,
-    links: Links,
+    cells: Cells,
     seed: u64,
     points: u32,
     controller: Controller,
@@ -205,7 +205,7 @@ pub fn scenarios(
         .map(|point| {
             let start = point as usize * DRIVE_S / points.max(1) as usize;
             let seed = derive_seed(seed, 4100 + u64::from(point));
-            scenario(drive, links, start, seed, controller, direction)
+            scenario(drive, cells, start, seed, controller, direction)
         })
         .collect()
 }
@@ -221,16 +221,16 @@ fn keep_delays(scenario: &mut Scenario) {
     }
 }
 
-/// The rows of one environment, from the runs of its cases in the order of [`Links::ALL`].
+/// The rows of one environment, from the runs of its cases in the order of [`Cells::ALL`].
 pub fn figures(prefix: &str, environment: Environment, by_case: &[Vec<RunReport>]) -> Vec<Figure> {
     let id = |what: &str| format!("{prefix}.{}.{what}", environment.name());
-    let mut figures: Vec<Figure> = Links::ALL
+    let mut figures: Vec<Figure> = Cells::ALL
         .into_iter()
         .zip(by_case)
-        .map(|(links, reports)| {
-            let id = id(&links.name());
+        .map(|(cells, reports)| {
+            let id = id(&cells.name());
             let paper = references::figure(&id);
-            let target = target(environment, links);
+            let target = target(environment, cells);
             Figure::at_least(id, "%", paper, target, ratio_of_means(reports))
         })
         .collect();
@@ -257,10 +257,10 @@ pub fn run(
     let drive = drive(environment, seed);
     let points = points.unwrap_or(START_POINTS).max(1);
     let mut by_case = Vec::new();
-    for links in Links::ALL {
-        let mut scenarios = scenarios(&drive, links, seed, points, controller, direction);
+    for cells in Cells::ALL {
+        let mut scenarios = scenarios(&drive, cells, seed, points, controller, direction);
         scenarios.iter_mut().for_each(keep_delays);
-        let id = format!("{prefix}.{}.{}", environment.name(), links.name());
+        let id = format!("{prefix}.{}.{}", environment.name(), cells.name());
         by_case.push(runner.run(&id, &scenarios, Mechanisms::default())?);
     }
     let figures = figures(prefix, environment, &by_case);

@@ -6,13 +6,13 @@ use service_kit::tls::Identity;
 use tonic::transport::Channel;
 
 /// Connects on first use and again after a loss; clones share the channel.
-pub(crate) type Links = LinkServiceClient<Channel>;
+pub(crate) type LinksClient = LinkServiceClient<Channel>;
 
 /// `None`: the address is empty, so there is no demonstration.
 pub(crate) fn client(
     url: &str,
     identity: Option<&Identity>,
-) -> Result<Option<Links>, ChannelError> {
+) -> Result<Option<LinksClient>, ChannelError> {
     if url.is_empty() {
         return Ok(None);
     }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use host_network::LinksError;
+use host_network::NetlinkError;
 use service_kit::tls::GatewayId;
 use socket2::SockRef;
 use tokio::{
@@ -52,7 +52,7 @@ pub(crate) enum ReachError {
     #[error("resolves to {0}, which belongs to this machine and is not listed as such")]
     Own(IpAddr),
     #[error("may belong to this machine, whose addresses are not known: {0}")]
-    Unknown(#[from] LinksError),
+    Unknown(#[from] NetlinkError),
     #[error("has no address: {0}")]
     Unresolved(io::Error),
     #[error("does not accept: {0}")]

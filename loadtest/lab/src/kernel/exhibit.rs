@@ -16,7 +16,7 @@ use crate::drive::Environment;
 use crate::error::LabError;
 use crate::exhibit::{Exhibit, Section, Table};
 use crate::figures::Figure;
-use crate::lte::{self as of_lte, Links};
+use crate::lte::{self as of_lte, Cells};
 use crate::pals::{self as of_pals, Case, Reading, Setting};
 use crate::plot::{Axis, Boxes, Lines};
 use crate::references;
@@ -278,14 +278,14 @@ fn lte(task: &Task<'_>) -> Result<Exhibit, LabError> {
     let drive = of_lte::drive(Environment::Road, task.seed);
     let axis = Axis::new("goodput by capacity", "%").range(0.0, 100.0);
     let mut boxes = Boxes::new("Kernel time: share of the capacity on the road", axis);
-    for links in [Links::Ideal, Links::Best(1), Links::Best(2), Links::Best(4)] {
+    for cells in [Cells::Ideal, Cells::Best(1), Cells::Best(2), Cells::Best(4)] {
         let direction = Direction::Download;
         let mut scenarios =
-            of_lte::scenarios(&drive, links, task.seed, 3, Controller::Ours, direction);
+            of_lte::scenarios(&drive, cells, task.seed, 3, Controller::Ours, direction);
         for scenario in &mut scenarios {
             scenario.limit_s = scenario.limit_s.min(90.0);
         }
-        let name = links.name();
+        let name = cells.name();
         let rows = rows(task, &format!("{id}.{name}"), &scenarios)?;
         let mut table = table(&format!("{name}, starting points: {}", scenarios.len()));
         fill(&mut table, &rows);

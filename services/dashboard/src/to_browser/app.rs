@@ -15,14 +15,14 @@ use crate::live::Live;
 use crate::oidc::Oidc;
 use crate::sessions::{Key, Person, Sessions};
 use crate::to_alerting::Alerting;
-use crate::to_links::Links;
+use crate::to_links::LinksClient;
 use crate::tokens::{self, Tokens};
 
 /// Clients of the services that are called in the name of people.
 pub(crate) struct Clients {
     pub alerting: Alerting,
     /// `None`: no demonstration.
-    pub links: Option<Links>,
+    pub links: Option<LinksClient>,
 }
 
 pub(crate) struct App {

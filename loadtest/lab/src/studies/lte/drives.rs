@@ -3,7 +3,7 @@
 use crate::drive::Environment;
 use crate::error::LabError;
 use crate::exhibit::{Exhibit, Table};
-use crate::lte::{self as of_lte, Links};
+use crate::lte::{self as of_lte, Cells};
 use crate::plot::{Axis, Bar, Bars};
 use crate::references;
 use crate::report::{deviation, mean};
@@ -68,11 +68,11 @@ pub(super) fn run(task: &Task<'_>, environment: Environment) -> Result<Exhibit, 
             paths,
         };
         let mut by_case = Vec::new();
-        for links in Links::ALL {
+        for cells in Cells::ALL {
             let direction = Direction::Download;
             let scenarios =
-                of_lte::scenarios(&drive, links, task.seed, points, controller, direction);
-            let what = format!("{id} {}", links.name());
+                of_lte::scenarios(&drive, cells, task.seed, points, controller, direction);
+            let what = format!("{id} {}", cells.name());
             by_case.extend(versions::run(task, &what, &[version], &scenarios)?);
         }
         rows.push(Row {
@@ -114,13 +114,13 @@ fn paper_and_ours(name: &str, place: &str, rows: &[Row]) -> Table {
         "completed [%]",
     ];
     let mut table = Table::new(&format!("{place}: downloads of 40 MB, {name}"), &columns);
-    for (index, links) in Links::ALL.into_iter().enumerate() {
-        let case = links.name();
+    for (index, cells) in Cells::ALL.into_iter().enumerate() {
+        let case = cells.name();
         for transport in PAPER {
             let value = |column: &str| {
                 references::value(&format!("lte.{name}.{transport}.{case}.{column}"))
             };
-            let multi = matches!(links, Links::Best(count) if count > 1);
+            let multi = matches!(cells, Cells::Best(count) if count > 1);
             let capacity = if multi { "mp_capacity" } else { "sp_capacity" };
             let deviation = if multi {
                 "mp_capacity_sd"
@@ -173,7 +173,7 @@ fn label(controller: Controller) -> String {
 }
 
 fn case_names() -> Vec<String> {
-    Links::ALL.into_iter().map(Links::name).collect()
+    Cells::ALL.into_iter().map(Cells::name).collect()
 }
 
 fn shares(name: &str, rows: &[Row]) -> Bars {
@@ -183,12 +183,12 @@ fn shares(name: &str, rows: &[Row]) -> Bars {
     let axis = Axis::new("share of the capacity", "%").range(0.0, 100.0);
     let mut bars = Bars::new(&title, axis, &cases);
     for transport in ["bbr", "cubic", "mptcp"] {
-        let own = Links::ALL.map(|links| {
-            let case = links.name();
+        let own = Cells::ALL.map(|cells| {
+            let case = cells.name();
             let value = |column: &str| {
                 references::value(&format!("lte.{name}.{transport}.{case}.{column}"))
             };
-            let multi = matches!(links, Links::Best(count) if count > 1);
+            let multi = matches!(cells, Cells::Best(count) if count > 1);
             let capacity = value(if multi { "mp_capacity" } else { "sp_capacity" });
             let share = value("goodput").zip(capacity);
             share.map_or_else(Bar::none, |(goodput, capacity)| {
@@ -214,9 +214,9 @@ fn times(name: &str, rows: &[Row]) -> Bars {
     let title = format!("Completion time of 40 MB, mean and standard deviation, {name}");
     let mut bars = Bars::new(&title, Axis::new("time", "s").from_zero(), &cases);
     let paper = |transport: &str| {
-        Links::ALL.map(|links| {
+        Cells::ALL.map(|cells| {
             let value = |column: &str| {
-                references::value(&format!("lte.{name}.{transport}.{}.{column}", links.name()))
+                references::value(&format!("lte.{name}.{transport}.{}.{column}", cells.name()))
             };
             let time = value("time").zip(value("time_sd"));
             time.map_or_else(Bar::none, |(mean, deviation)| {

@@ -6,7 +6,7 @@ use crate::error::LabError;
 use crate::exhibit::{Exhibit, Table};
 use crate::figure6 as of_figure6;
 use crate::figures::Figure;
-use crate::lte::{self as of_lte, Links};
+use crate::lte::{self as of_lte, Cells};
 use crate::plot::{Axis, Lines};
 use crate::references;
 use crate::report::{BIN, RunReport, mean};
@@ -78,10 +78,10 @@ pub(super) fn figure7(task: &Task<'_>) -> Result<Exhibit, LabError> {
     let drive = of_lte::drive(Environment::Road, task.seed);
     let direction = Direction::Download;
     let points = 18;
-    let links = Links::Best(2);
+    let cells = Cells::Best(2);
     let scenarios = of_lte::scenarios(
         &drive,
-        links,
+        cells,
         task.seed,
         points,
         Controller::Ours,
@@ -180,7 +180,7 @@ pub(super) fn trunk(task: &Task<'_>) -> Result<Exhibit, LabError> {
     for mbit in [15.0, 1000.0] {
         let mut scenarios = of_lte::scenarios(
             &drive,
-            Links::Best(4),
+            Cells::Best(4),
             task.seed,
             points,
             Controller::Ours,

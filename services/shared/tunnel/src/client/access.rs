@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use host_network::LinkFact;
+use host_network::NetworkFact;
 
 use crate::paths::name::is_name;
 
@@ -162,9 +162,9 @@ impl Access {
         }
     }
 
-    pub(crate) fn learn(&mut self, fact: LinkFact) {
+    pub(crate) fn learn(&mut self, fact: NetworkFact) {
         match fact {
-            LinkFact::Device { index, name, up } => {
+            NetworkFact::Device { index, name, up } => {
                 if self.devices.len() >= DEVICES_MAX && !self.devices.contains_key(&index) {
                     return;
                 }
@@ -176,10 +176,10 @@ impl Access {
                 device.name = name;
                 device.up = up;
             }
-            LinkFact::DeviceGone { index } => {
+            NetworkFact::DeviceGone { index } => {
                 self.devices.remove(&index);
             }
-            LinkFact::Address { index, ip, usable } => {
+            NetworkFact::Address { index, ip, usable } => {
                 if let Some(device) = self.devices.get_mut(&index)
                     && (device.addresses.len() < ADDRESSES_MAX
                         || device.addresses.contains_key(&ip))
@@ -187,18 +187,18 @@ impl Access {
                     device.addresses.insert(ip, usable);
                 }
             }
-            LinkFact::AddressGone { index, ip } => {
+            NetworkFact::AddressGone { index, ip } => {
                 if let Some(device) = self.devices.get_mut(&index) {
                     device.addresses.remove(&ip);
                 }
             }
-            LinkFact::Routes => {}
-            LinkFact::List => {
+            NetworkFact::Routes => {}
+            NetworkFact::List => {
                 self.complete = false;
                 self.devices.clear();
                 return;
             }
-            LinkFact::Complete => self.complete = true,
+            NetworkFact::Complete => self.complete = true,
         }
         self.doubt();
     }

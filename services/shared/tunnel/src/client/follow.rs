@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use host_network::{Endpoints, Links, LinksError};
+use host_network::{Endpoints, NetlinkError, NetlinkMonitor};
 
 use crate::{
     client::{
@@ -25,10 +25,10 @@ impl Tunnel {
     /// Adds and removes access networks by these rules as the kernel's state changes, until the
     /// tunnel is closed. Networks of other names are untouched. Belongs to the network namespace in
     /// which it is first polled.
-    pub async fn follow(&self, rules: Vec<AccessRule>) -> Result<(), LinksError> {
+    pub async fn follow(&self, rules: Vec<AccessRule>) -> Result<(), NetlinkError> {
         let follower = Follower {
             tunnel: self.clone(),
-            links: Links::open()?,
+            monitor: NetlinkMonitor::open()?,
             access: Access::new(rules),
             settling: BTreeMap::new(),
             endpoints: self
@@ -51,7 +51,7 @@ impl Tunnel {
 
 struct Follower {
     tunnel: Tunnel,
-    links: Links,
+    monitor: NetlinkMonitor,
     access: Access,
     /// Networks that MPTCP has not got yet, and the time at which it gets them.
     settling: BTreeMap<String, (Instant, Binding)>,
@@ -60,7 +60,7 @@ struct Follower {
 }
 
 impl Follower {
-    async fn run(mut self) -> Result<(), LinksError> {
+    async fn run(mut self) -> Result<(), NetlinkError> {
         let mut proxy = self.tunnel.proxy().watch();
         let at_first = *proxy.borrow_and_update();
         self.learn_proxy(at_first);
@@ -76,7 +76,7 @@ impl Follower {
                 }
             };
             tokio::select! {
-                facts = self.links.next() => {
+                facts = self.monitor.next() => {
                     for fact in facts? {
                         self.access.learn(fact);
                     }

@@ -14,16 +14,16 @@ fn devices(pattern: &str) -> AccessRule {
     }
 }
 
-fn device(index: u32, name: &str, up: bool) -> LinkFact {
-    LinkFact::Device {
+fn device(index: u32, name: &str, up: bool) -> NetworkFact {
+    NetworkFact::Device {
         index,
         name: name.to_owned(),
         up,
     }
 }
 
-fn address(index: u32, text: &str) -> LinkFact {
-    LinkFact::Address {
+fn address(index: u32, text: &str) -> NetworkFact {
+    NetworkFact::Address {
         index,
         ip: ip(text),
         usable: true,
@@ -49,17 +49,17 @@ impl Bench {
             log: Vec::new(),
         };
         bench.feed(vec![
-            LinkFact::List,
+            NetworkFact::List,
             device(1, "lo", true),
             address(1, "127.0.0.1"),
         ]);
         assert!(bench.log.is_empty(), "nothing before the list is complete");
-        bench.feed(vec![LinkFact::Complete]);
+        bench.feed(vec![NetworkFact::Complete]);
         bench
     }
 
     /// The actions that follow from the facts.
-    fn feed(&mut self, facts: Vec<LinkFact>) -> Vec<String> {
+    fn feed(&mut self, facts: Vec<NetworkFact>) -> Vec<String> {
         for fact in facts {
             self.access.learn(fact);
         }
@@ -149,11 +149,11 @@ fn a_modem_is_plugged_in_and_pulled_out() {
         device(7, "wwan0", true),
         device(8, "eth0", true),
         address(8, "192.0.2.1"),
-        LinkFact::Routes,
+        NetworkFact::Routes,
     ];
     assert!(bench.feed(other).is_empty());
     assert_eq!(
-        bench.feed(vec![LinkFact::DeviceGone { index: 7 }]),
+        bench.feed(vec![NetworkFact::DeviceGone { index: 7 }]),
         ["-wwan0"]
     );
 }
@@ -178,12 +178,12 @@ fn carrier_and_address_come_and_go() {
     );
     // A second address changes nothing; a new lease in its place does.
     assert!(bench.feed(vec![address(2, "192.168.1.3")]).is_empty());
-    let gone = LinkFact::AddressGone {
+    let gone = NetworkFact::AddressGone {
         index: 2,
         ip: ip("192.168.1.7"),
     };
     assert_eq!(bench.feed(vec![gone]), ["+wlan0 192.168.1.3@wlan0"]);
-    let tentative = LinkFact::Address {
+    let tentative = NetworkFact::Address {
         index: 2,
         ip: ip("192.168.1.3"),
         usable: false,
@@ -287,12 +287,18 @@ fn a_network_without_a_route_waits_for_one() {
     bench.now = deadline;
     assert_eq!(bench.work(), ["?eth0 192.0.2.7@eth0"]);
     bench.unreachable.clear();
-    assert_eq!(bench.feed(vec![LinkFact::Routes]), ["+eth0 192.0.2.7@eth0"]);
+    assert_eq!(
+        bench.feed(vec![NetworkFact::Routes]),
+        ["+eth0 192.0.2.7@eth0"]
+    );
     assert_eq!(bench.access.next_deadline(), None);
     bench.unreachable.push(ip("192.0.2.7"));
-    assert_eq!(bench.feed(vec![LinkFact::Routes]), ["-eth0"]);
+    assert_eq!(bench.feed(vec![NetworkFact::Routes]), ["-eth0"]);
     bench.unreachable.clear();
-    assert_eq!(bench.feed(vec![LinkFact::Routes]), ["+eth0 192.0.2.7@eth0"]);
+    assert_eq!(
+        bench.feed(vec![NetworkFact::Routes]),
+        ["+eth0 192.0.2.7@eth0"]
+    );
 }
 
 #[test]
@@ -307,10 +313,10 @@ fn a_fresh_list_replaces_the_old_one_without_a_flap() {
     assert_eq!(bench.attached.len(), 2);
     assert!(
         bench
-            .feed(vec![LinkFact::List, device(3, "eth1", true)])
+            .feed(vec![NetworkFact::List, device(3, "eth1", true)])
             .is_empty()
     );
-    let rest = vec![address(3, "198.51.100.7"), LinkFact::Complete];
+    let rest = vec![address(3, "198.51.100.7"), NetworkFact::Complete];
     assert_eq!(bench.feed(rest), ["-eth0"]);
     assert_eq!(bench.attached.keys().collect::<Vec<_>>(), ["eth1"]);
 }
@@ -328,13 +334,13 @@ fn random_facts_end_in_what_the_rules_want() {
             let fact = match random.random_range(0..6_u8) {
                 0 => device(index, &name, true),
                 1 => device(index, &name, false),
-                2 => LinkFact::DeviceGone { index },
+                2 => NetworkFact::DeviceGone { index },
                 3 => address(index, &text),
-                4 => LinkFact::AddressGone {
+                4 => NetworkFact::AddressGone {
                     index,
                     ip: ip(&text),
                 },
-                _ => LinkFact::Routes,
+                _ => NetworkFact::Routes,
             };
             bench.unreachable.clear();
             if random.random_bool(0.2) {
@@ -344,7 +350,7 @@ fn random_facts_end_in_what_the_rules_want() {
             bench.feed(vec![fact]);
         }
         bench.unreachable.clear();
-        bench.feed(vec![LinkFact::Routes]);
+        bench.feed(vec![NetworkFact::Routes]);
         let wanted: Vec<String> = bench.access.wanted().into_keys().collect();
         let attached: Vec<String> = bench.attached.keys().cloned().collect();
         assert_eq!(attached, wanted, "seed {seed}");

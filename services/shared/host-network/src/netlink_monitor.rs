@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 const NOTICES_MAX: usize = 256;
 
 #[derive(Debug, thiserror::Error)]
-pub enum LinksError {
+pub enum NetlinkError {
     #[error("no netlink socket: {0}")]
     Socket(#[from] io::Error),
     #[error("the kernel's list of devices: {0}")]
@@ -34,7 +34,7 @@ pub enum LinksError {
 
 /// A fact about the kernel's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LinkFact {
+pub enum NetworkFact {
     /// `up` means enabled and with a carrier.
     Device {
         index: u32,
@@ -62,7 +62,7 @@ pub enum LinkFact {
 }
 
 /// All addresses of this machine.
-pub async fn local_addresses() -> Result<Vec<IpAddr>, LinksError> {
+pub async fn local_addresses() -> Result<Vec<IpAddr>, NetlinkError> {
     let (connection, handle, _) = new_connection()?;
     let listing = async {
         let mut found = Vec::new();
@@ -74,14 +74,14 @@ pub async fn local_addresses() -> Result<Vec<IpAddr>, LinksError> {
     };
     tokio::select! {
         listed = listing => listed,
-        () = connection => Err(LinksError::Closed),
+        () = connection => Err(NetlinkError::Closed),
     }
 }
 
 type Notices = UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, sys::SocketAddr)>;
 
 /// Follows the network namespace in which it was opened.
-pub struct Links {
+pub struct NetlinkMonitor {
     handle: Handle,
     notices: Notices,
     connection: JoinHandle<()>,
@@ -89,9 +89,9 @@ pub struct Links {
     unread: bool,
 }
 
-impl Links {
+impl NetlinkMonitor {
     /// The first facts are a complete list. Must be called within a Tokio runtime.
-    pub fn open() -> Result<Self, LinksError> {
+    pub fn open() -> Result<Self, NetlinkError> {
         let (connection, handle, notices) = new_multicast_connection(&[
             MulticastGroup::Link,
             MulticastGroup::Ipv4Ifaddr,
@@ -108,14 +108,14 @@ impl Links {
     }
 
     /// Waits for changes. Cancel-safe: a list that was not read to its end is read again.
-    pub async fn next(&mut self) -> Result<Vec<LinkFact>, LinksError> {
+    pub async fn next(&mut self) -> Result<Vec<NetworkFact>, NetlinkError> {
         if self.unread {
             let list = self.list().await?;
             self.unread = false;
             return Ok(list);
         }
         let mut found = Vec::new();
-        let notice = self.notices.next().await.ok_or(LinksError::Closed)?;
+        let notice = self.notices.next().await.ok_or(NetlinkError::Closed)?;
         self.take(notice.0, &mut found);
         for _ in 0..NOTICES_MAX {
             let Some(Some(notice)) = self.notices.next().now_or_never() else {
@@ -126,7 +126,7 @@ impl Links {
         Ok(found)
     }
 
-    fn take(&mut self, notice: NetlinkMessage<RouteNetlinkMessage>, found: &mut Vec<LinkFact>) {
+    fn take(&mut self, notice: NetlinkMessage<RouteNetlinkMessage>, found: &mut Vec<NetworkFact>) {
         match notice.payload {
             NetlinkPayload::Overrun(_) => {
                 tracing::debug!("netlink notices were lost; reading the list again");
@@ -137,8 +137,8 @@ impl Links {
         }
     }
 
-    async fn list(&self) -> Result<Vec<LinkFact>, LinksError> {
-        let mut found = vec![LinkFact::List];
+    async fn list(&self) -> Result<Vec<NetworkFact>, NetlinkError> {
+        let mut found = vec![NetworkFact::List];
         let mut links = self.handle.link().get().execute();
         while let Some(link) = links.try_next().await? {
             found.extend(facts(RouteNetlinkMessage::NewLink(link)));
@@ -147,18 +147,18 @@ impl Links {
         while let Some(address) = addresses.try_next().await? {
             found.extend(facts(RouteNetlinkMessage::NewAddress(address)));
         }
-        found.push(LinkFact::Complete);
+        found.push(NetworkFact::Complete);
         Ok(found)
     }
 }
 
-impl Drop for Links {
+impl Drop for NetlinkMonitor {
     fn drop(&mut self) {
         self.connection.abort();
     }
 }
 
-fn facts(message: RouteNetlinkMessage) -> Vec<LinkFact> {
+fn facts(message: RouteNetlinkMessage) -> Vec<NetworkFact> {
     match message {
         // A bridge reports its ports with the same message.
         RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link)
@@ -167,7 +167,7 @@ fn facts(message: RouteNetlinkMessage) -> Vec<LinkFact> {
             Vec::new()
         }
         RouteNetlinkMessage::NewLink(link) => device(&link).into_iter().collect(),
-        RouteNetlinkMessage::DelLink(link) => vec![LinkFact::DeviceGone {
+        RouteNetlinkMessage::DelLink(link) => vec![NetworkFact::DeviceGone {
             index: link.header.index,
         }],
         RouteNetlinkMessage::NewAddress(message) => {
@@ -177,24 +177,25 @@ fn facts(message: RouteNetlinkMessage) -> Vec<LinkFact> {
             let usable = !message.header.flags.intersects(not_yet);
             let index = message.header.index;
             let ip = address(&message).into_iter();
-            ip.map(|ip| LinkFact::Address { index, ip, usable })
+            ip.map(|ip| NetworkFact::Address { index, ip, usable })
                 .collect()
         }
         RouteNetlinkMessage::DelAddress(message) => {
             let index = message.header.index;
             let ip = address(&message).into_iter();
-            ip.map(|ip| LinkFact::AddressGone { index, ip }).collect()
+            ip.map(|ip| NetworkFact::AddressGone { index, ip })
+                .collect()
         }
         RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route)
             if route.header.kind == RouteType::Unicast =>
         {
-            vec![LinkFact::Routes]
+            vec![NetworkFact::Routes]
         }
         _ => Vec::new(),
     }
 }
 
-fn device(link: &LinkMessage) -> Option<LinkFact> {
+fn device(link: &LinkMessage) -> Option<NetworkFact> {
     let name = link
         .attributes
         .iter()
@@ -204,7 +205,7 @@ fn device(link: &LinkMessage) -> Option<LinkFact> {
         })?;
     // "Running" means that no login to the radio network is pending.
     let up = LinkFlags::Up | LinkFlags::LowerUp | LinkFlags::Running;
-    Some(LinkFact::Device {
+    Some(NetworkFact::Device {
         index: link.header.index,
         name,
         up: link.header.flags.contains(up),
