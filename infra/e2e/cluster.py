@@ -2,7 +2,7 @@
 """cluster.py - the charts on a real one-node Kubernetes with running pods (`make e2e-cluster`, root).
 
 - It installs charts/backends and charts/braid, and runs `helm test`.
-- Network policies keep strangers out.
+- Network policies keep unrelated pods out.
 - A gateway outside of the cluster enrols with a token, renews its certificate, is revoked, and is
   admitted again.
 - People and programs of an OpenID Connect provider sign in.
@@ -256,9 +256,9 @@ def signs_in_elsewhere(folder, provider, since_us):
             sys.exit("somebody who signed in at the provider reads nothing")
     program = page_for(folder, token=provider.token(HOME))
     eventually("a program reads by a token of the provider", lambda: program.times_us("guest", since_us))
-    stranger = page_for(folder, token=provider.token("another"))
+    other_audience = page_for(folder, token=provider.token("another"))
     try:
-        stranger.times_us("guest", since_us)
+        other_audience.times_us("guest", since_us)
     except urllib.error.HTTPError as refusal:
         if refusal.code != 401:
             sys.exit("a token for others is answered by %d" % refusal.code)

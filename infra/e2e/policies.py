@@ -16,10 +16,11 @@ from steps import eventually, figure, run
 IMAGE = "envoyproxy/envoy:v1.40.0"
 # The policies know monitoring programs only by these names.
 MONITORING, ELSEWHERE = "monitoring", "elsewhere"
-STRANGERS = {"stranger", "elsewhere", "monitoring"}
+# Pods without a part in the installation.
+UNRELATED = {"unrelated", "elsewhere", "monitoring"}
 ENGINES = ["kafka", "timescaledb"]
 SERVICES = ["ingest", "alerting", "path-telemetry", "dashboard", "envoy", "proxy", "setup", "trial"]
-EVERYBODY = STRANGERS | set(ENGINES) | set(SERVICES)
+EVERYBODY = UNRELATED | set(ENGINES) | set(SERVICES)
 # These may connect to every pod of the namespace, since a site's own engine may be there under any
 # label.
 OF_THE_ENGINES = {"ingest", "alerting", "path-telemetry", "dashboard", "setup", "trial"}
@@ -37,9 +38,9 @@ WAYS = {
     ("alerting", 7002): {"dashboard"},
     ("alerting", 9104): {"monitoring"},
     ("envoy", 7443): {"proxy"},
-    ("envoy", 8443): STRANGERS | OF_THE_ENGINES | {"proxy"},
+    ("envoy", 8443): UNRELATED | OF_THE_ENGINES | {"proxy"},
     ("envoy", 9109): {"monitoring"},
-    ("proxy", 4433): STRANGERS | OF_THE_ENGINES,
+    ("proxy", 4433): UNRELATED | OF_THE_ENGINES,
     ("proxy", 9102): {"monitoring"},
 }
 # The enforcer's log of each first packet: on two lines its source and destination, later its number
@@ -69,16 +70,16 @@ class Probes:
         self.broker = socket.create_server((host, BROKER))
         self.ways = dict(WAYS)
         self.ways[NAMES] = EVERYBODY
-        self.ways[API_SERVER] = STRANGERS
-        self.ways[host, provider_port] = STRANGERS | {"dashboard"}
+        self.ways[API_SERVER] = UNRELATED
+        self.ways[host, provider_port] = UNRELATED | {"dashboard"}
         # A destination of alerts by MQTT.
-        self.ways[host, BROKER] = STRANGERS | {"alerting"}
+        self.ways[host, BROKER] = UNRELATED | {"alerting"}
         # Destinations of gateways' packets: permitted, and not.
         allowed, not_allowed, port = packets
-        self.ways[allowed, port] = STRANGERS | {"proxy"}
-        self.ways[not_allowed, port] = STRANGERS
+        self.ways[allowed, port] = UNRELATED | {"proxy"}
+        self.ways[not_allowed, port] = UNRELATED
         self.pods = {noun: (namespace, noun + "-0") for noun in ENGINES}
-        self.pods.update({noun: (namespace, "as-" + noun) for noun in SERVICES + ["stranger"]})
+        self.pods.update({noun: (namespace, "as-" + noun) for noun in SERVICES + ["unrelated"]})
         self.pods.update({noun: (noun, "as-" + noun) for noun in (MONITORING, ELSEWHERE)})
         for noun in (MONITORING, ELSEWHERE):
             kubectl("create", "namespace", noun)
@@ -181,10 +182,10 @@ def keep_out(namespace, host, provider_port, packets, upgrade):
     with contextlib.closing(Probes(namespace, host, provider_port, packets)) as probes:
         upgrade(False)
         # The enforcer learns of the change a moment later.
-        eventually("a stranger reaches Kafka without policies", lambda: "stranger" in probes.tried()["kafka", 9093])
+        eventually("an unrelated pod reaches Kafka without policies", lambda: "unrelated" in probes.tried()["kafka", 9093])
         holds(probes, {way: EVERYBODY for way in probes.ways}, TRIES)
         upgrade(True)
-        eventually("a stranger is kept from Kafka", lambda: "stranger" not in probes.tried()["kafka", 9093])
+        eventually("an unrelated pod is kept from Kafka", lambda: "unrelated" not in probes.tried()["kafka", 9093])
         holds(probes, probes.ways, TRIES)
         ways, count = len(EVERYBODY) * len(probes.ways), sum(len(nouns) for nouns in probes.ways.values())
         figure("network policies enforced", "%d ways from %d pods to %d ports: %d open, %d closed, as wanted; without policies all are open" % (

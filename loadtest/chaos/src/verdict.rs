@@ -550,11 +550,11 @@ mod tests {
             judged(|it| it.calls[1].revision = 2),
             [Fault::CallKeyReused]
         );
-        let stranger = Call {
+        let undue = Call {
             id: "two".into(),
             key: "two/1".into(),
             ..call()
         };
-        assert_eq!(judged(|it| it.calls.push(stranger)), [Fault::CallNotDue]);
+        assert_eq!(judged(|it| it.calls.push(undue)), [Fault::CallNotDue]);
     }
 }

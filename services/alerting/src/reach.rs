@@ -243,10 +243,10 @@ mod tests {
         assert_eq!(said(&by_email(&[]), Some(&team), &["ada"]), []);
         let found = |team: &Team, patient: &str| said(&by_email(&[]), Some(team), &[patient]);
         // A patient whom the team does not list: low priority is for the person alone.
-        let stranger = found(&team, "ben");
+        let unlisted = found(&team, "ben");
         let expected = "tenant one: nobody is notified of alerts of low priority of ben";
-        assert_eq!(stranger[0], (true, expected.to_owned()));
-        assert!(stranger.iter().any(|(is_total, says)| {
+        assert_eq!(unlisted[0], (true, expected.to_owned()));
+        assert!(unlisted.iter().any(|(is_total, says)| {
             !is_total && says.contains("step 2 of medium priority reaches nobody for ben")
         }));
         let without = example(r#", "email": "ada@example.org""#, "");

@@ -145,7 +145,7 @@ fn who_is_not_there_is_not_waited_for() {
     let team = Team::from_json(EXAMPLE).unwrap();
     // A gateway, or a patient whom the team does not list, has no person. On-call is the third
     // step.
-    for patient in ["", "stranger"] {
+    for patient in ["", "unlisted"] {
         let (mut router, mut row) = (router(), Row::default());
         let active = Alert {
             patient: patient.into(),

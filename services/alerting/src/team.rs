@@ -470,7 +470,7 @@ mod tests {
             names(&team, &[Role::Person, Role::Emergency, Role::Person], 0),
             ["ada", "ada-son"]
         );
-        assert!(team.people(&[Role::Person], "stranger", 0).is_empty());
+        assert!(team.people(&[Role::Person], "unlisted", 0).is_empty());
     }
 
     #[test]

@@ -449,8 +449,8 @@ mod tests {
         assert!(said.starts_with("2 entries are taken in, 2 left"), "{said}");
         assert!(said.contains("no patient wore"), "{said}");
         let by_hand = |patient: &str| Some(patient.to_owned());
-        let stranger = assign(&engines, tenant, by_hand("zoe"), &which, &signed).await;
-        assert!(stranger.unwrap_err().to_string().contains("unknown"));
+        let unregistered = assign(&engines, tenant, by_hand("zoe"), &which, &signed).await;
+        assert!(unregistered.unwrap_err().to_string().contains("unknown"));
         let said = assign(&engines, tenant, by_hand("ada"), &which, &signed).await;
         assert!(said.unwrap().starts_with("1 entries are taken in, 0 left"));
         let said = discard(store, tenant, &all, &signed).await.unwrap();

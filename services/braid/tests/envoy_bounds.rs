@@ -30,7 +30,7 @@ use program::{PATIENCE, eventually, http, rows};
 use separate::NOUNS;
 
 /// Connections to the page's listener, fewer than its bound, so that people can connect.
-const STRANGERS: usize = 490;
+const UNAUTHENTICATED: usize = 490;
 /// Its bound for people is 500.
 const CROWD: usize = 20;
 /// More than its bound of one connection.
@@ -123,7 +123,7 @@ fn send(to: std::net::SocketAddr, numbers: std::ops::Range<u64>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_at_their_bounds_stop_neither_envoy_nor_uploads_nor_live_pages() {
+async fn unauthenticated_clients_at_their_bounds_stop_neither_envoy_nor_uploads_nor_live_pages() {
     let dir = tempfile::tempdir().unwrap();
     let Some(binary) = envoy::binary() else {
         return;
@@ -151,12 +151,12 @@ async fn strangers_at_their_bounds_stop_neither_envoy_nor_uploads_nor_live_pages
     assert_eq!(live, TABS as usize, "tabs that are live");
 
     let unread = unread();
-    let mut strangers = Vec::new();
-    for _ in 0..STRANGERS {
+    let mut clients = Vec::new();
+    for _ in 0..UNAUTHENTICATED {
         let mut stream = envoy.connect_as_person(Arc::clone(&tls)).await.unwrap();
         // A client whose connection is closed for its requests can do no more.
         let _ = stream.write_all(&unread).await;
-        strangers.push(stream);
+        clients.push(stream);
     }
     let limit = container_bytes();
     let within = |when: &str| {
@@ -169,10 +169,10 @@ async fn strangers_at_their_bounds_stop_neither_envoy_nor_uploads_nor_live_pages
             limit >> 20
         );
     };
-    eventually("the strangers have asked", || {
-        envoy.stat("http.people.downstream_rq_http2_total") >= STRANGERS as u64 * 20
+    eventually("the unauthenticated clients have asked", || {
+        envoy.stat("http.people.downstream_rq_http2_total") >= UNAUTHENTICATED as u64 * 20
     });
-    within("strangers that do not read");
+    within("clients that do not read");
 
     // Meanwhile devices upload, signed-in people get answers, and their tabs get updates.
     send(separate.sensors(), 100..200);
@@ -187,7 +187,10 @@ async fn strangers_at_their_bounds_stop_neither_envoy_nor_uploads_nor_live_pages
     };
     assert_eq!(ask("/braid.query.v1.QueryService/ListPatients"), 200);
     let live = streams_with_data(&mut person, TABS as usize).await;
-    assert_eq!(live, TABS as usize, "tabs that are live beside strangers");
+    assert_eq!(
+        live, TABS as usize,
+        "tabs that are live beside unauthenticated clients"
+    );
 
     // Silent connections are accepted up to the bound.
     let mut crowd = Vec::new();
@@ -197,12 +200,12 @@ async fn strangers_at_their_bounds_stop_neither_envoy_nor_uploads_nor_live_pages
     let let_in = crowd.iter().filter(|stream| stream.is_ok()).count();
     assert!(
         let_in < CROWD,
-        "all of {CROWD} beyond {STRANGERS} are let in"
+        "all of {CROWD} beyond {UNAUTHENTICATED} are let in"
     );
     eventually("the refused are counted", || {
         envoy.stat("listener.people.downstream_cx_overflow") > 0
     });
-    within("strangers at their bound");
+    within("clients at their bound");
     send(separate.sensors(), 200..300);
     eventually("three hundred", || stored() == (300, 300));
 
@@ -212,7 +215,7 @@ async fn strangers_at_their_bounds_stop_neither_envoy_nor_uploads_nor_live_pages
     eventually("all of them are forgotten", || {
         envoy.stat("http.people.downstream_rq_active") <= u64::from(TABS)
     });
-    drop((strangers, crowd));
+    drop((clients, crowd));
     tokio::time::timeout(Duration::from_secs(10), person.shutdown())
         .await
         .unwrap()

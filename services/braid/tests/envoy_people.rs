@@ -125,7 +125,7 @@ async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
 
     // Signed like a dashboard's token. Envoy trusts it for the published key; the dashboards, which
     // issued no such token, refuse it.
-    let (key, stranger) = (oidc::new_key().unwrap(), oidc::new_key().unwrap());
+    let (key, unpublished) = (oidc::new_key().unwrap(), oidc::new_key().unwrap());
     let now_s = contracts::now_us() / 1_000_000;
     publish_key(&data, &key).await;
     let claims = serde_json::json!({
@@ -148,10 +148,13 @@ async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
         ("rubbish", "rubbish"),
         ("altered", &*altered),
         ("unsigned", &*format!("{head}.")),
-        ("a stranger's", &by(&stranger, &key, "sub", "ada".into())),
+        (
+            "signed with another key",
+            &by(&unpublished, &key, "sub", "ada".into()),
+        ),
         (
             "an unknown key's",
-            &by(&stranger, &stranger, "sub", "ada".into()),
+            &by(&unpublished, &unpublished, "sub", "ada".into()),
         ),
         ("expired", &by(&key, &key, "exp", (now_s - 600).into())),
         ("for others", &by(&key, &key, "aud", "other".into())),
@@ -230,12 +233,12 @@ async fn a_token_of_the_provider_passes_envoy_and_is_checked_by_the_dashboard() 
     let for_others = of("aud", "another".into());
     let of_others = of("iss", "https://another.example.org".into());
     let nobody = of("roles", "guest".into());
-    provider.saying.lock().by_a_stranger = true;
+    provider.saying.lock().by_unpublished_key = true;
     let forged = of("sub", "eve".into());
     for (what, token, status, by_envoy) in [
         ("expired", expired, 401, true),
         ("without an end", endless, 401, true),
-        ("a stranger's", forged, 401, true),
+        ("signed with another key", forged, 401, true),
         ("for others", for_others, 401, false),
         ("of others", of_others, 401, false),
         ("of nobody known here", nobody, 403, false),

@@ -60,7 +60,7 @@ impl Stage {
     }
 
     /// A gateway of another authority, which the proxy does not know.
-    fn stranger(&self) -> IdentityFiles {
+    fn of_another_authority(&self) -> IdentityFiles {
         let other = LocalAuthority::open_or_create(&self.dir.path().join("other")).unwrap();
         let files = other.issue(&PeerId::gateway("acme", "gw-1"), &[]).unwrap();
         IdentityFiles {
@@ -281,7 +281,7 @@ fn curl_uses_the_proxy_by_http2() {
     let service = stage.issue(&PeerId::service("ingest"));
     for (files, shows, why) in [
         (&gateway, false, "no certificate"),
-        (&stage.stranger(), true, "another authority"),
+        (&stage.of_another_authority(), true, "another authority"),
         (&service, true, "the certificate of a service"),
     ] {
         let out = ask(&curl, proxy, files, shows, &[&url]);
@@ -351,7 +351,7 @@ fn a_go_client_has_udp_echoed() {
     let (code, text) = ask(&gateway, true, unlisted);
     assert_eq!(code, Some(REFUSED), "{text}");
     assert!(text.contains("refused: 403"), "{text}");
-    for (files, shows) in [(&gateway, false), (&stage.stranger(), true)] {
+    for (files, shows) in [(&gateway, false), (&stage.of_another_authority(), true)] {
         let (code, text) = ask(files, shows, listed);
         assert_eq!(code, Some(1), "{text}");
     }

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn strangers_are_not_told_where_things_stand() {
+    async fn clients_without_a_certificate_learn_no_paths_or_addresses() {
         let inner = "postgres://braid@timescaledb:5432";
         let away = GatewayError::Query(QueryError::Unavailable(inner.to_owned()));
         let unreadable = GatewayError::Authority(AuthorityError::Io {

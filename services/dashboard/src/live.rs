@@ -423,13 +423,13 @@ mod tests {
         let live = Live::new(RuleSet::default_set(), CheckedClock::of_machine());
         register(&live);
         let mut updates = live.updates();
-        let stranger = Sample {
+        let of_another = Sample {
             patient: "z".to_owned(),
             ..Sample::default()
         };
-        live.on_samples("p", vec![stranger.clone()]);
+        live.on_samples("p", vec![of_another.clone()]);
         assert!(updates.try_recv().is_err());
-        live.on_samples("p", vec![stranger, sample()]);
+        live.on_samples("p", vec![of_another, sample()]);
         let What::Samples(shown) = updates.try_recv().unwrap().what else {
             panic!("not samples");
         };

@@ -322,15 +322,15 @@ fn the_order_of_arrival_does_not_matter() {
 }
 
 #[test]
-fn a_tenant_sees_its_own_only_and_strangers_are_seen_by_nobody() {
+fn a_tenant_sees_its_own_only_and_unregistered_patients_are_seen_by_nobody() {
     let mut ward = ward(&["a"]);
     ward.on_register(&[entry("z", "other")], &[]);
-    assert!(!ward.on_sample(&sample("stranger", Metric::HeartRate, 60.0, NOW)));
+    assert!(!ward.on_sample(&sample("unregistered", Metric::HeartRate, 60.0, NOW)));
     assert_eq!(order(&ward, NOW), ["a"]);
     assert_eq!(ward.snapshot(NOW).of("other").len(), 1);
     assert!(ward.snapshot(NOW).of("nobody").is_empty());
-    ward.on_register(&[entry("stranger", "t")], &[]);
-    assert_eq!(order(&ward, NOW), ["a", "stranger"]);
+    ward.on_register(&[entry("unregistered", "t")], &[]);
+    assert_eq!(order(&ward, NOW), ["a", "unregistered"]);
 }
 
 #[test]

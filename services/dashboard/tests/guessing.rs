@@ -98,18 +98,18 @@ async fn wrong_tokens_are_slowed_and_right_ones_are_not() {
     let token = given["token"].as_str().unwrap();
 
     for path in [LIST, "/api/session"] {
-        let stranger = if path == LIST {
+        let guesser = if path == LIST {
             "192.0.2.2"
         } else {
             "192.0.2.3"
         };
         let wrong = if path == LIST { 401 } else { 204 };
         for n in 0..=FREE {
-            let answered = with_token(&ward, path, &format!("guess-{n}"), stranger).await;
+            let answered = with_token(&ward, path, &format!("guess-{n}"), guesser).await;
             assert_eq!(answered, wrong, "{path} {n}");
         }
-        assert_eq!(with_token(&ward, path, "a guess", stranger).await, 429);
-        assert_eq!(with_token(&ward, path, token, stranger).await, 429);
+        assert_eq!(with_token(&ward, path, "a guess", guesser).await, 429);
+        assert_eq!(with_token(&ward, path, token, guesser).await, 429);
         // A person who signed in from an address is not slowed there by other attempts.
         for n in 0..=FREE + 1 {
             let answered = with_token(&ward, path, &format!("guess-{n}"), "192.0.2.1").await;

@@ -86,8 +86,8 @@ async fn an_answer_that_is_lost_costs_neither_token_nor_certificate() {
     let files = IdentityFiles::in_dir(issuer._dir.path(), "gw-1");
     let request = || renewal::Request::kept(&files).unwrap();
     let lost = issuer.ask(&token, &request().request_pem).await.unwrap();
-    let stranger = issuer.exchange(&token).await.unwrap_err();
-    assert!(matches!(stranger, GatewayError::Used(_)), "{stranger}");
+    let other_key = issuer.exchange(&token).await.unwrap_err();
+    assert!(matches!(other_key, GatewayError::Used(_)), "{other_key}");
     let certificate = issuer.ask(&token, &request().request_pem).await.unwrap();
     assert_ne!(lost, certificate);
     request().install(&certificate, &files).unwrap();

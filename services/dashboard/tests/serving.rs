@@ -157,7 +157,7 @@ async fn a_viewer_sees_what_arrives_and_only_of_the_own_tenant() {
     let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
     ward.account("vera", Role::Viewer).await;
     ward.patient("p1", "Ada Berg", "default", "g1").await;
-    ward.patient("z9", "Stranger", "elsewhere", "g9").await;
+    ward.patient("z9", "Zoe Lind", "elsewhere", "g9").await;
     ward.vitals(vec![heart_rate("p1", 1, 71.0)]).await;
     ward.vitals(vec![heart_rate("z9", 1, 99.0)]).await;
 
@@ -244,7 +244,7 @@ async fn viewers_look_and_clinicians_act() {
     ward.account("vera", Role::Viewer).await;
     ward.account("carl", Role::Clinician).await;
     ward.patient("p1", "Ada Berg", "default", "g1").await;
-    ward.patient("z9", "Stranger", "elsewhere", "g9").await;
+    ward.patient("z9", "Zoe Lind", "elsewhere", "g9").await;
     ward.alert(alert("p1", "a1", "Heart rate 135", Priority::High))
         .await;
     ward.alert(alert("z9", "za", "not yours", Priority::High))

@@ -178,13 +178,13 @@ async fn the_provider_says_who_it_is_and_nobody_else() {
 
     wrong_claims_sign_nobody_in(&ward, &provider, &good).await;
     say(good.clone());
-    provider.saying.lock().by_a_stranger = true;
+    provider.saying.lock().by_unpublished_key = true;
     assert_eq!(
         session(&sign_in(&ward, &provider).await),
         None,
         "not its key"
     );
-    provider.saying.lock().by_a_stranger = false;
+    provider.saying.lock().by_unpublished_key = false;
 
     // A person of another tenant sees no patient of this one.
     say(json!({"roles": "administrator", "tenant": "elsewhere"}));
@@ -321,9 +321,9 @@ async fn a_program_calls_with_a_token_of_the_provider() {
 
     tokens_with_wrong_claims_are_refused(&ward, &provider, &good).await;
     say(good.clone());
-    provider.saying.lock().by_a_stranger = true;
+    provider.saying.lock().by_unpublished_key = true;
     let forged = provider.access_token(AUDIENCE).unwrap();
-    provider.saying.lock().by_a_stranger = false;
+    provider.saying.lock().by_unpublished_key = false;
     // A token of another provider, and one that claims this issuer with another's key.
     another.saying.lock().claims = good.clone();
     let foreign = another.access_token(AUDIENCE).unwrap();
@@ -414,7 +414,7 @@ async fn forged_tokens_hold_nobody_up_while_the_provider_hangs() {
     let second = provider.access_token(AUDIENCE).unwrap();
     assert_eq!(status(first).await, 200, "the keys are known");
 
-    provider.saying.lock().by_a_stranger = true;
+    provider.saying.lock().by_unpublished_key = true;
     let forged = provider.access_token(AUDIENCE).unwrap();
     provider.saying.lock().hangs = true;
     let forged = tokio::spawn(status(forged));

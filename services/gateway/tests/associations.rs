@@ -154,9 +154,9 @@ async fn datagrams_of_other_senders_are_dropped() {
     let application = Application::start(&stage).await;
     application.ask(&header(allowed), b"mine").await;
     // Another program of the same machine.
-    let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let other_program = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let datagram = [&header(allowed)[..], b"theirs"].concat();
-    stranger
+    other_program
         .send_to(&datagram, application.relay)
         .await
         .unwrap();
@@ -167,7 +167,7 @@ async fn datagrams_of_other_senders_are_dropped() {
     application.send(&header(unlisted), b"not allowed").await;
     assert_eq!(application.hear(SILENCE).await, None);
     let mut buffer = [0; 64];
-    let heard = tokio::time::timeout(SILENCE, stranger.recv_from(&mut buffer)).await;
+    let heard = tokio::time::timeout(SILENCE, other_program.recv_from(&mut buffer)).await;
     assert!(heard.is_err(), "{heard:?}");
     application.ask(&header(allowed), b"still mine").await;
     drop(application);

@@ -184,10 +184,10 @@ async fn a_fall_is_cancelled_at_the_gateway_and_the_core_gets_it() {
     assert_eq!(cancel(r#"{"device":"a b"}"#).await.0, 400);
     assert_eq!(cancel("{").await.0, 400);
     assert_eq!(cancel(r#"{"device":"d2"}"#).await.0, 409, "somebody else's");
-    let stranger = gateway
+    let without_token = gateway
         .post_to("/v1/falls/cancel", "", r#"{"device":"d1"}"#)
         .await;
-    assert_eq!(stranger.0, 401);
+    assert_eq!(without_token.0, 401);
     let (status, answer) = cancel(r#"{"device":"d1"}"#).await;
     assert_eq!(status, 200, "{answer}");
     until("the core hears of it", &ingest, |got| {
@@ -390,10 +390,10 @@ async fn samples_accepted_while_ingest_was_away_arrive_after_a_restart() {
 async fn samples_that_ingest_refuses_are_kept_and_block_no_others() {
     let directory = tempfile::tempdir().unwrap();
     let ingest = FakeIngest::default();
-    ingest.got.lock().refused_device = "stranger".into();
+    ingest.got.lock().refused_device = "unassigned".into();
     let running = ingest.start().await;
     let gateway = Gateway::start(directory.path(), running.address, None).await;
-    let body = [line("d1", 71.0), line("stranger", 72.0), line("d1", 73.0)].join("\n");
+    let body = [line("d1", 71.0), line("unassigned", 72.0), line("d1", 73.0)].join("\n");
     assert_eq!(gateway.post(&body).await.0, 200);
     until("the others arrive", &ingest, |got| got.samples.len() == 2).await;
     gateway.stop().await;
@@ -401,7 +401,7 @@ async fn samples_that_ingest_refuses_are_kept_and_block_no_others() {
     let letter: serde_json::Value = serde_json::from_str(letters.trim()).unwrap();
     assert_eq!(
         (&letter["device"], &letter["reading"]),
-        (&"stranger".into(), &72.0.into())
+        (&"unassigned".into(), &72.0.into())
     );
     assert!(letter["reason"].as_str().unwrap().contains("registered"));
 }

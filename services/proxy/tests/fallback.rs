@@ -90,7 +90,7 @@ async fn only_known_gateways_get_a_session() {
     within(async {
         tokio::join!(
             refused(Arc::new(nobody)),
-            refused(proxy.stranger().client_config(&[])),
+            refused(proxy.of_another_authority().client_config(&[])),
             refused(service.client_config(&[])),
         )
     })

@@ -198,8 +198,8 @@ fn packets_pass_only_from_the_own_address_to_listed_destinations() {
         assert_eq!(ask_until_answered(&ip, &sound).await, b"hello");
         assert!(heard.iter().all(hello), "{heard:?}");
         // A source that the gateway may not reach cannot reach the gateway either.
-        let stranger = UdpSocket::bind((UNLISTED, 9)).await.unwrap();
-        stranger.send_to(b"unasked", (own, PORT)).await.unwrap();
+        let unlisted = UdpSocket::bind((UNLISTED, 9)).await.unwrap();
+        unlisted.send_to(b"unasked", (own, PORT)).await.unwrap();
         let listed = UdpSocket::bind((LISTED, 9)).await.unwrap();
         listed.send_to(b"allowed", (own, PORT)).await.unwrap();
         let first = within(ip.receive()).await.unwrap();

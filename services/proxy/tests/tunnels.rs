@@ -171,7 +171,7 @@ async fn only_known_gateways_get_a_session() {
     let upstream = echo().await;
     let proxy = Proxy::start(&["--allow", &upstream.to_string()]).await;
     let service = proxy.identity(&PeerId::service("ingest"));
-    for identity in [proxy.stranger(), service] {
+    for identity in [proxy.of_another_authority(), service] {
         let tunnel = proxy.tunnel(&identity, &fast(), Duration::from_secs(2));
         let opened = within(tunnel.open_tcp(&authority_of(upstream), Urgency::Bulk)).await;
         assert!(

@@ -179,8 +179,8 @@ impl Envoy {
         fs::read_to_string(self.folder.join("envoy.log")).unwrap_or_default()
     }
 
-    /// Number of a service's endpoints that Envoy uses; for dashboards, those of strangers' and
-    /// people's requests.
+    /// Number of a service's endpoints that Envoy uses; for dashboards, those of requests
+    /// without and with a sign-in.
     pub fn ready(&self, cluster: &str) -> usize {
         let clusters = http(self.admin, "GET", "/clusters", "", "");
         let clusters = clusters.map(|(_, text)| text).unwrap_or_default();

@@ -150,17 +150,17 @@ mod tests {
     #[test]
     fn wrong_tokens_slow_an_address_and_right_ones_do_not() {
         let token = Token::new(Some(Secret::new("correct horse")));
-        let (sensor, stranger) = (peer("10.0.0.1:7"), peer("10.0.0.2:7"));
+        let (sensor, guesser) = (peer("10.0.0.1:7"), peer("10.0.0.2:7"));
         let right = Some("Bearer correct horse");
         assert_eq!(shows(&token, right, &sensor), Ok(()));
         for _ in 0..50 {
-            let guessed = shows(&token, Some("Bearer a guess"), &stranger);
+            let guessed = shows(&token, Some("Bearer a guess"), &guesser);
             assert!(guessed.is_err());
             // Beside a sensor with its own token, one has another's token, and one has none.
             let _ = shows(&token, Some("Bearer of another"), &sensor);
             assert_eq!(shows(&token, None, &sensor), Err(Unheard::NoToken));
         }
-        let slowed = shows(&token, right, &stranger);
+        let slowed = shows(&token, right, &guesser);
         assert!(matches!(slowed, Err(Unheard::Slowed(_))), "{slowed:?}");
         assert_eq!(shows(&token, right, &sensor), Ok(()));
         assert_eq!(shows(&token, right, &peer("10.0.0.3:7")), Ok(()));

@@ -118,7 +118,7 @@ impl Proxy {
     }
 
     /// A certificate of an unknown authority, from a client that trusts the proxy.
-    pub fn stranger(&self) -> Identity {
+    pub fn of_another_authority(&self) -> Identity {
         let other = LocalAuthority::open_or_create(&self.dir.path().join("other")).unwrap();
         let files = other.issue(&PeerId::gateway("acme", "gw-1"), &[]).unwrap();
         Identity::load(&IdentityFiles {

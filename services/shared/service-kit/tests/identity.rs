@@ -202,8 +202,8 @@ async fn returns_after_the_authority_changed(
             assert_eq!(last, Ok(rustls::HandshakeKind::Full));
             // The old authority is no longer trusted; the server's own certificate stays.
             let other = LocalAuthority::open_or_create(new.path()).unwrap();
-            let stranger = other.issue(&PeerId::service("other"), &[]).unwrap();
-            std::fs::copy(&stranger.ca, &server_files.ca).unwrap();
+            let untrusted = other.issue(&PeerId::service("other"), &[]).unwrap();
+            std::fs::copy(&untrusted.ca, &server_files.ca).unwrap();
         }
     }
     last

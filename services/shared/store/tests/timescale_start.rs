@@ -286,12 +286,12 @@ async fn tls_is_checked_against_the_authority_and_the_name() {
         .get(0);
     assert!(encrypted >= 1);
 
-    let stranger_key = rcgen::KeyPair::generate().unwrap();
+    let other_key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let stranger = params.self_signed(&stranger_key).unwrap();
+    let other_authority = params.self_signed(&other_key).unwrap();
     for (url, pem) in [
-        (&by_name, stranger.pem()),
+        (&by_name, other_authority.pem()),
         (&by_address, authority.pem()),
         (&by_name, "no certificate".to_owned()),
     ] {

@@ -27,7 +27,7 @@ pub struct Saying {
     /// Overlays the claims of a valid token; null removes a claim.
     pub claims: Value,
     /// Signs with a key that is not among the published keys.
-    pub by_a_stranger: bool,
+    pub by_unpublished_key: bool,
     /// Takes requests and leaves them unanswered.
     pub hangs: bool,
 }
@@ -50,7 +50,7 @@ impl Provider {
             issuer: format!("https://{address}"),
             saying: Mutex::new(Saying {
                 claims: json!({}),
-                by_a_stranger: false,
+                by_unpublished_key: false,
                 hangs: false,
             }),
             unanswered: Notify::new(),
@@ -230,9 +230,9 @@ impl Provider {
             claims[claim] = value.clone();
         }
         let own = self.key.lock();
-        let stranger = new_key()?;
-        let key = if saying.by_a_stranger {
-            &stranger
+        let unpublished = new_key()?;
+        let key = if saying.by_unpublished_key {
+            &unpublished
         } else {
             &*own
         };

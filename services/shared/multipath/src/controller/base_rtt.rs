@@ -273,14 +273,18 @@ mod tests {
 
     #[test]
     fn an_unchanged_round_trip_in_two_deep_probes_is_a_longer_path() {
-        let strangers = ProbeVerdict::CrossTraffic(20 * MS);
+        let cross_traffic = ProbeVerdict::CrossTraffic(20 * MS);
         for (seen, met, uncrowded) in [
-            ([40, 40], [strangers, ProbeVerdict::CrossTrafficEnded], 58),
-            ([40, 30], [strangers, strangers], 29),
-            ([30, 40], [strangers, strangers], 29),
+            (
+                [40, 40],
+                [cross_traffic, ProbeVerdict::CrossTrafficEnded],
+                58,
+            ),
+            ([40, 30], [cross_traffic, cross_traffic], 29),
+            ([30, 40], [cross_traffic, cross_traffic], 29),
         ] {
             let mut base = known(20);
-            assert_eq!(with_cross_traffic(&mut base, 40), strangers);
+            assert_eq!(with_cross_traffic(&mut base, 40), cross_traffic);
             for (seen_deep, met) in seen.into_iter().zip(met) {
                 assert!(!base.is_deep());
                 while !base.is_deep() {

@@ -48,7 +48,7 @@ pub enum AuthorityError {
     #[error("the request for a certificate cannot be read: {0}")]
     Request(String),
     #[error("the certificate is not valid for this authority: {0}")]
-    Stranger(String),
+    InvalidCertificate(String),
     #[error("{0} is not a gateway, and this authority is only for gateways")]
     GatewaysOnly(String),
 }
@@ -234,7 +234,8 @@ impl LocalAuthority {
         now: SystemTime,
     ) -> Result<CertificateDer<'static>, AuthorityError> {
         let leaf = parse(certificate_pem)?;
-        let refused = |error: &dyn std::fmt::Display| AuthorityError::Stranger(error.to_string());
+        let refused =
+            |error: &dyn std::fmt::Display| AuthorityError::InvalidCertificate(error.to_string());
         let mut roots = rustls::RootCertStore::empty();
         // Certificates of the general authority, from before there was one for gateways, stay valid
         // until they expire.
@@ -308,7 +309,7 @@ fn paths(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
 
 fn parse(pem: &str) -> Result<CertificateDer<'static>, AuthorityError> {
     CertificateDer::from_pem_slice(pem.as_bytes())
-        .map_err(|error| AuthorityError::Stranger(error.to_string()))
+        .map_err(|error| AuthorityError::InvalidCertificate(error.to_string()))
 }
 
 fn host_name(host: &str) -> Result<SanType, AuthorityError> {

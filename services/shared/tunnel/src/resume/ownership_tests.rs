@@ -62,13 +62,13 @@ async fn only_the_identity_that_opened_a_tunnel_continues_it() {
     serve(server.clone(), echo);
     let client = Client::of(&identities.client, &server).await;
     let renewed = Client::of(&identities.renewed, &server).await;
-    let stranger = Client::of(&identities.stranger, &server).await;
+    let other_gateway = Client::of(&identities.other_gateway, &server).await;
 
     let token = Token::random();
     let (_first, answer) = client.ask(token, None).await.unwrap();
     assert_eq!(answer, Some(Attached { received: 0 }));
 
-    let refused = stranger.ask(token, at(1)).await.unwrap_err();
+    let refused = other_gateway.ask(token, at(1)).await.unwrap_err();
     assert_eq!(refused, StatusCode::NOT_FOUND);
     let unknown = client.ask(Token::random(), at(1)).await.unwrap_err();
     assert_eq!(unknown, StatusCode::NOT_FOUND);
@@ -88,7 +88,7 @@ async fn only_the_identity_that_opened_a_tunnel_continues_it() {
     let refused = client.ask(token, Some(impossible)).await.unwrap_err();
     assert_eq!(refused, StatusCode::BAD_REQUEST);
     drop((second, third));
-    for client in [client, renewed, stranger] {
+    for client in [client, renewed, other_gateway] {
         client.tunnel.close().await;
     }
 }

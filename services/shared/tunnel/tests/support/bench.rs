@@ -31,9 +31,9 @@ pub struct Bench {
 pub struct Identities {
     pub server: Identity,
     pub client: Identity,
-    /// The client's identity with another certificate, and another client's.
+    /// The client's identity with another certificate, and another gateway's.
     pub renewed: Identity,
-    pub stranger: Identity,
+    pub other_gateway: Identity,
     _dir: TempDir,
 }
 
@@ -55,7 +55,7 @@ impl Identities {
             server: issue(PeerId::service("proxy")),
             client: issue(PeerId::gateway("acme", "gw-1")),
             renewed: issue(PeerId::gateway("acme", "gw-1")),
-            stranger: issue(PeerId::gateway("acme", "gw-2")),
+            other_gateway: issue(PeerId::gateway("acme", "gw-2")),
             _dir: dir,
         }
     }
