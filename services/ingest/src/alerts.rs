@@ -20,14 +20,14 @@ use service_kit::{
     Shutdown,
     quota::{Quota, Quotas},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tonic::Status;
 
 use crate::{
     admission::{GatewayId, refuse},
     duplicates::Duplicates,
     judging::{Alert, At, Judged, Judging, Run},
-    to_bus::{Lane, Lanes, NotPublished, Records},
+    to_bus::{Lane, Lanes, NotPublished, Published, Records},
     under_way::UnderWay,
 };
 
@@ -38,7 +38,6 @@ const SAVED: Duration = Duration::from_secs(60);
 /// Shortest pause before the quota is looked at again.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 
-pub(crate) type Published = oneshot::Receiver<Result<(), NotPublished>>;
 pub(crate) type Answers = mpsc::Sender<Result<UploadResponse, Status>>;
 
 /// The quota that an alert counts against.

@@ -7,9 +7,9 @@ use tokio::sync::mpsc;
 use tonic::Status;
 
 use crate::{
-    alerts::{Answers, Published, Taken},
+    alerts::{Answers, Taken},
     duplicates::Duplicates,
-    to_bus::NotPublished,
+    to_bus::{NotPublished, Published},
 };
 
 /// The reason for a sample that no broker will ever take. The details are only logged, because a

@@ -36,6 +36,9 @@ pub(crate) enum NotPublished {
     Refused(String),
 }
 
+/// The answer of the bus for the records of one upload.
+pub(crate) type Published = oneshot::Receiver<Result<(), NotPublished>>;
+
 struct Job {
     records: Vec<Record>,
     bytes: usize,
@@ -90,11 +93,7 @@ impl Lanes {
     }
 
     /// Waits for a place in the lane. The receiver resolves when the bus holds the records.
-    pub(crate) async fn publish(
-        &self,
-        lane: Lane,
-        records: Records,
-    ) -> oneshot::Receiver<Result<(), NotPublished>> {
+    pub(crate) async fn publish(&self, lane: Lane, records: Records) -> Published {
         let queue = match lane {
             Lane::Alerts => &self.alerts,
             Lane::Bulk => &self.bulk,

@@ -10,7 +10,11 @@ use contracts::vitals::EdgeAlert;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::{alerts::Published, duplicates::Duplicates, newest::Newest, to_bus::NotPublished};
+use crate::{
+    duplicates::Duplicates,
+    newest::Newest,
+    to_bus::{NotPublished, Published},
+};
 
 /// A copy waits so long for the copy that paid; then it pays itself.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tonic::Status;
 
 use crate::admission::GatewayId;
-use crate::to_bus::NotPublished;
+use crate::to_bus::{NotPublished, Published};
 
 /// Stands in place of a topic. Such letters hold unchecked words of a gateway, so they are never
 /// replayed to a topic.
@@ -60,7 +60,7 @@ pub(crate) fn keep(
     gateway: &GatewayId,
     whole: Bytes,
     shutdown: &Shutdown,
-) -> oneshot::Receiver<Result<(), NotPublished>> {
+) -> Published {
     tracing::error!(
         gateway = gateway.id,
         "an upload of a newer gateway goes to the dead letters; upgrade this service"
