@@ -42,7 +42,7 @@ pub(crate) type Answers = mpsc::Sender<Result<UploadResponse, Status>>;
 
 /// The quota that an alert counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Class {
+pub(crate) enum Class {
     High,
     Other,
 }
@@ -60,19 +60,11 @@ impl Class {
 /// of an alert must not overtake its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Behind {
-    high: bool,
-    other: bool,
+    pub high: bool,
+    pub other: bool,
 }
 
 impl Behind {
-    pub(crate) fn of(waiting: &[Admitted]) -> Behind {
-        let mut behind = Behind::default();
-        for admitted in waiting {
-            *behind.class(Class::of(&admitted.alert)) = true;
-        }
-        behind
-    }
-
     fn class(&mut self, class: Class) -> &mut bool {
         match class {
             Class::High => &mut self.high,
@@ -91,6 +83,12 @@ pub(crate) struct Admitted {
     /// The alert as it arrived. A repetition is recognised by it, independent of the gateway's
     /// clock.
     came: EdgeAlert,
+}
+
+impl Admitted {
+    pub(crate) fn class(&self) -> Class {
+        Class::of(&self.alert)
+    }
 }
 
 /// The result for the alerts of one upload.
@@ -153,17 +151,22 @@ impl Alerts {
         // The sort is stable, so that the raising and the end of one rule keep their order.
         alerts.sort_by_key(|alert| Reverse(alert.priority));
         let (mut urgent, mut sent) = (Records::new(), Vec::new());
+        let mut failed = None;
         let mut run = Run::new(gateway, at, &mut taken.apart);
         for came in alerts {
-            let Alert { alert, came } = match self.judging.judge(&mut run, Alert::new(came)).await?
-            {
-                Judged::Admitted(alert) => alert,
-                Judged::Held => {
+            let Alert { alert, came } = match self.judging.judge(&mut run, Alert::new(came)).await {
+                Ok(Judged::Admitted(alert)) => alert,
+                Ok(Judged::Held) => {
                     count_duplicate();
                     continue;
                 }
-                Judged::Apart => continue,
-                Judged::Refused(refusal) => {
+                Ok(Judged::Apart) => continue,
+                // The alerts before it have paid, and their copies wait for them.
+                Err(status) => {
+                    failed = Some(status);
+                    break;
+                }
+                Ok(Judged::Refused(refusal)) => {
                     taken.refused.push(refuse("alert", gateway, refusal));
                     continue;
                 }
@@ -207,7 +210,10 @@ impl Alerts {
                 "a gateway raises more alerts than its quota; they go on one after the other"
             );
         }
-        Ok(taken)
+        match failed {
+            Some(status) => Err(status),
+            None => Ok(taken),
+        }
     }
 
     /// Publishes the waiting alerts as the quota allows. Ends early when the gateway has closed the
@@ -215,13 +221,10 @@ impl Alerts {
     pub(crate) async fn publish_rest(
         &self,
         gateway: &GatewayId,
-        taken: Taken,
+        rest: Vec<Admitted>,
         answers: &Answers,
     ) -> Result<(), NotPublished> {
-        if let Some(published) = taken.published {
-            published.await.unwrap_or(Err(NotPublished::Ending))?;
-        }
-        let mut rest = VecDeque::from(taken.rest);
+        let mut rest = VecDeque::from(rest);
         while !rest.is_empty() {
             let (mut urgent, mut sent) = (Records::new(), Vec::new());
             let settled = self.under_way.settled();

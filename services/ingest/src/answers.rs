@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tonic::Status;
 
 use crate::{
-    alerts::{Answers, Taken},
+    alerts::{Admitted, Answers},
     duplicates::Duplicates,
     to_bus::{NotPublished, Published},
 };
@@ -27,8 +27,8 @@ pub(crate) struct Pending {
     pub samples: Vec<(u32, String, String, u64)>,
     /// Alerts that were passed to the bus at once.
     pub alerts: usize,
-    /// All alerts of the upload, if some of them exceed the gateway's quota.
-    pub paced: Option<Taken>,
+    /// Alerts that wait for the gateway's quota or for a copy, until they are being published.
+    pub waiting: Vec<Admitted>,
     pub gaps: usize,
     /// The gateway has sent no compact samples on this stream.
     pub says_takes_compact: bool,

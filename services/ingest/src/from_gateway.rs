@@ -7,6 +7,7 @@
 mod entries;
 pub(crate) mod newer;
 pub(crate) mod server;
+mod waiting;
 
 use std::{pin::Pin, sync::Arc, time::Instant};
 
@@ -21,15 +22,13 @@ use service_kit::{
     telemetry::{continue_trace, traceparent},
 };
 use store::{CallGuard, Followed};
-use tokio::{
-    sync::{mpsc, oneshot, watch},
-    task::JoinHandle,
-};
+use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
 use newer::Upload;
+use waiting::Waiting;
 
 use crate::{
     admission::GatewayId,
@@ -208,9 +207,7 @@ impl Shared {
         pending: mpsc::Sender<Pending>,
         answers: &Answers,
     ) -> Result<(), Status> {
-        // Alerts of one upload that wait for the quota. The stream is read further only when they
-        // are published, so it holds those of one upload at most.
-        let mut waiting: Option<(JoinHandle<()>, Behind)> = None;
+        let mut waiting = Waiting::default();
         let mut decoder = Decoder::default();
         let mut is_compact = false;
         loop {
@@ -237,29 +234,20 @@ impl Shared {
                 samples = upload.known.samples.len()
             );
             continue_first_trace(&span, &mut upload.known.samples);
-            let unfinished = waiting.as_ref().filter(|(task, _)| !task.is_finished());
-            let behind = unfinished.map_or(Behind::default(), |(_, behind)| *behind);
+            waiting.room().await;
             let mut admitted = self
-                .admit(gateway, upload, self.clocks.own().now_us(), behind)
+                .admit(
+                    gateway,
+                    upload,
+                    self.clocks.own().now_us(),
+                    waiting.behind(),
+                )
                 .instrument(span)
                 .await?;
             admitted.says_takes_compact = !is_compact;
-            if let Some(taken) = admitted.paced.take() {
-                if let Some((task, _)) = waiting.take() {
-                    // Its own answer has the result.
-                    let _ = task.await;
-                }
-                let behind = Behind::of(&taken.rest);
-                let (done, published) = oneshot::channel();
-                admitted.published.push(published);
-                let (shared, gateway) = (Arc::clone(self), gateway.clone());
-                let answers = answers.clone();
-                let publishing = tokio::spawn(async move {
-                    let alerts = &shared.alerts;
-                    let _ = done.send(alerts.publish_rest(&gateway, taken, &answers).await);
-                });
-                waiting = Some((publishing, behind));
-            }
+            let alerts = std::mem::take(&mut admitted.waiting);
+            let published = waiting.publish(self, gateway, alerts, answers);
+            admitted.published.extend(published);
             if pending.send(admitted).await.is_err() {
                 return Ok(());
             }
@@ -328,11 +316,8 @@ impl Shared {
             pending.alerts = taken.count;
             pending.refused.append(&mut taken.refused);
             pending.apart.append(&mut taken.apart);
-            if taken.rest.is_empty() {
-                pending.published.extend(taken.published);
-            } else {
-                pending.paced = Some(taken);
-            }
+            pending.published.extend(taken.published);
+            pending.waiting = taken.rest;
         }
         let bulk_entries = upload.samples.len() + upload.gaps.len();
         if bulk_entries > 0 || whole.is_some() {

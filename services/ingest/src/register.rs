@@ -29,6 +29,11 @@ const DEVICES_MAX: usize = 100_000;
 const UNKNOWN_REFRESH: Duration = Duration::from_secs(1);
 /// Age up to which a remembered device holds while the store does not answer.
 const STALE_MAX: Duration = Duration::from_secs(3600);
+/// A read of a remembered device may take so long while the changes are known. Then the last known
+/// assignments hold, and those of all remembered devices for `UNKNOWN_REFRESH`.
+const READ_LIMIT: Duration = Duration::from_millis(250);
+/// The changes count as known for this time after a look at them.
+const CHANGES_KNOWN_MAX: Duration = Duration::from_secs(5);
 /// How often changes are asked for, and how far back. The clock of the program that enters a change
 /// may be behind by this much; beyond it the refresh time holds.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -61,6 +66,10 @@ pub(crate) struct Register {
     store: Arc<dyn Store>,
     refresh: Duration,
     known: Mutex<HashMap<String, Known, RandomState>>,
+    /// Until when the last known assignments hold, because the store did not answer in time.
+    holds_until: Mutex<Option<Instant>>,
+    /// Time of the last look at the changes.
+    looked_at: Mutex<Option<Instant>>,
     /// Number of looks that found a change.
     changes: watch::Sender<u64>,
 }
@@ -71,6 +80,8 @@ impl Register {
             store,
             refresh,
             known: Mutex::default(),
+            holds_until: Mutex::default(),
+            looked_at: Mutex::default(),
             changes: watch::Sender::new(0),
         }
     }
@@ -107,7 +118,16 @@ impl Register {
                 }
             }
         };
-        match self.read(id).await {
+        let worn = stale.as_ref();
+        let worn = worn.filter(|device| !device.intervals(gateway).is_empty());
+        let read = match worn.filter(|_| self.knows_changes()) {
+            None => self.read(id).await,
+            Some(worn) => match self.in_time(self.read(id)).await {
+                Some(read) => read,
+                None => return Ok(Arc::clone(worn)),
+            },
+        };
+        match read {
             Ok(device) => {
                 let mut known = self.known.lock();
                 if known.len() >= DEVICES_MAX {
@@ -126,6 +146,24 @@ impl Register {
             }
             Err(e) => stale.ok_or(e),
         }
+    }
+
+    fn knows_changes(&self) -> bool {
+        let looked_at = *self.looked_at.lock();
+        looked_at.is_some_and(|at| at.elapsed() < CHANGES_KNOWN_MAX)
+    }
+
+    /// `None` if the store does not answer in time, or did not a moment ago.
+    async fn in_time<T>(&self, read: impl Future<Output = T>) -> Option<T> {
+        let holds_until = *self.holds_until.lock();
+        if holds_until.is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
+        let read = tokio::time::timeout(READ_LIMIT, read).await.ok();
+        if read.is_none() {
+            *self.holds_until.lock() = Some(Instant::now() + UNKNOWN_REFRESH);
+        }
+        read
     }
 
     async fn read(&self, id: &str) -> Result<Arc<Device>, QueryError> {
@@ -192,6 +230,7 @@ impl Register {
             .fold(looked.newest_us, i64::max)
             .min(contracts::now_us());
         looked.found = found;
+        *self.looked_at.lock() = Some(Instant::now());
         Ok(())
     }
 
@@ -325,6 +364,33 @@ mod tests {
         assert_eq!(*register.changes().borrow(), before);
         let known = register.device("belt", &gw).await.unwrap();
         assert_eq!(known.intervals(&gw)[1].until_us, now_us + 1);
+    }
+
+    #[tokio::test]
+    async fn a_slow_store_delays_no_device_whose_changes_are_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
+        let register = Register::new(Arc::clone(&store), Duration::ZERO);
+        assert!(!register.knows_changes(), "before the first look");
+        let mut looked = Looked {
+            newest_us: contracts::now_us(),
+            found: Vec::new(),
+        };
+        register.look(&mut looked).await.unwrap();
+        assert!(register.knows_changes());
+        let gw = gateway("gw");
+        worn(&*store, "gw", "ada", 1).await;
+        register.device("belt", &gw).await.unwrap();
+        let begun = Instant::now();
+        assert_eq!(register.in_time(std::future::pending::<()>()).await, None);
+        assert!(begun.elapsed() >= READ_LIMIT);
+        // For a second the store is not asked, and the last known assignments hold.
+        worn(&*store, "gw", "ben", 2).await;
+        let known = register.device("belt", &gw).await.unwrap();
+        assert_eq!(wearers(&known), ["ada"]);
+        *register.holds_until.lock() = None;
+        let known = register.device("belt", &gw).await.unwrap();
+        assert_eq!(wearers(&known), ["ada", "ben"]);
     }
 
     #[tokio::test]

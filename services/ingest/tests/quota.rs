@@ -173,6 +173,31 @@ async fn a_flood_of_alerts_delays_neither_anothers_alert_nor_its_own_urgent_one(
     running.stop().await;
 }
 
+/// A later upload waits behind the flood, and a third one has an alert of high priority.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_urgent_alert_is_read_while_earlier_uploads_wait_for_the_quota() {
+    let mut world = World::new().await;
+    world.alerts_per_s = 1;
+    let running = world.start().await;
+    let uplink = world.gateway(&running, gateway("gw")).await;
+    let waiting = 30;
+    let flood = 0..(ALERTS_SAVED + waiting) as i64;
+    let flood = flood.map(|number| alert("belt-0", number, Priority::Low));
+    uplink.send(alerts(1, flood.collect())).await;
+    let late = alert("belt-0", 1_000, Priority::Low);
+    uplink.send(alerts(2, vec![late])).await;
+    uplink
+        .send(alerts(3, vec![alert("belt-1", 0, Priority::High)]))
+        .await;
+    let found = on_the_bus(&running, ALERTS_SAVED + 3).await;
+    let place = found.iter().position(|(of, _)| of == "patient-1");
+    assert!(
+        place.is_some_and(|place| place < ALERTS_SAVED + 3),
+        "{place:?}"
+    );
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn alerts_beyond_the_quota_go_on_later_and_none_is_lost_or_twice() {
     let mut world = World::new().await;
