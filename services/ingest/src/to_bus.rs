@@ -2,13 +2,17 @@
 //!
 //! A lane takes all waiting uploads and publishes them in one call while the next ones gather. So
 //! many gateways share a commit of the bus. One call at a time keeps the order of each gateway.
+//! Alerts have such a queue for each partition. A partition without a leader thus delays only the
+//! alerts of its own patients, whose order is kept.
 //! When the bus does not answer, the lane tries again until it does or the service ends. Meanwhile
 //! its queue fills, uploads wait, and the gateways keep their data in their journals.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use bus::{Bus, PUBLISH_RECORDS_MAX, Record, Topic};
+use bus::{Bus, PUBLISH_RECORDS_MAX, Record, Topic, partition_of};
 use contracts::vitals::VitalsRecord;
+use futures::FutureExt;
+use futures::future::join_all;
 use prost::Message;
 use service_kit::{Backoff, Context, Shutdown};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -55,7 +59,8 @@ struct Queue {
 
 #[derive(Clone)]
 pub(crate) struct Lanes {
-    alerts: Queue,
+    /// By partition, as far as the topic has its default number of them.
+    alerts: Arc<[Queue]>,
     bulk: Queue,
 }
 
@@ -77,32 +82,61 @@ impl Lane {
 impl Lanes {
     /// The lanes end when every handle is dropped and their jobs are published.
     pub(crate) fn start(bus: &Arc<dyn Bus>, context: &Context) -> Lanes {
-        let start = |lane: Lane| {
-            let (jobs, queue) = mpsc::channel(WAITING_MAX);
+        let queue = |lane: Lane, room: &Arc<Semaphore>| {
+            let (jobs, waiting) = mpsc::channel(WAITING_MAX);
+            let room = Arc::clone(room);
             let shutdown = context.shutdown().clone();
-            let running = run(lane, Arc::clone(bus), queue, shutdown);
-            let health = context.health();
-            context.tasks().spawn(health.watch(lane.name(), running));
-            let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
-            Queue { jobs, room }
+            let running = run(lane, Arc::clone(bus), waiting, shutdown);
+            (Queue { jobs, room }, running)
         };
+        let room = || Arc::new(Semaphore::new(WAITING_BYTES_MAX));
+        let health = context.health();
+        let of_alerts = room();
+        let partitions = 0..Topic::Vitals.default_partitions();
+        let (alerts, running): (Vec<Queue>, Vec<_>) =
+            partitions.map(|_| queue(Lane::Alerts, &of_alerts)).unzip();
+        let running = join_all(running).map(drop);
+        let tasks = context.tasks();
+        tasks.spawn(health.watch(Lane::Alerts.name(), running));
+        let (bulk, running) = queue(Lane::Bulk, &room());
+        tasks.spawn(health.watch(Lane::Bulk.name(), running));
         Lanes {
-            alerts: start(Lane::Alerts),
-            bulk: start(Lane::Bulk),
+            alerts: alerts.into(),
+            bulk,
         }
     }
 
     /// Waits for a place in the lane. The receiver resolves when the bus holds the records.
     pub(crate) async fn publish(&self, lane: Lane, records: Records) -> Published {
-        let queue = match lane {
-            Lane::Alerts => &self.alerts,
-            Lane::Bulk => &self.bulk,
-        };
-        let (done, receiver) = oneshot::channel();
         let records = encode(records);
+        if lane == Lane::Bulk {
+            return self.bulk.publish(records).await;
+        }
+        let queues = u32::try_from(self.alerts.len()).unwrap_or(u32::MAX);
+        let mut parts: BTreeMap<u32, Vec<Record>> = BTreeMap::new();
+        for record in records {
+            let part = partition_of(&record.key, queues);
+            parts.entry(part).or_default().push(record);
+        }
+        let mut published = Vec::new();
+        for (part, records) in parts {
+            if let Some(queue) = self.alerts.get(part as usize) {
+                published.push(queue.publish(records).await);
+            }
+        }
+        match published.len() {
+            1 => published.remove(0),
+            _ => all_of(published),
+        }
+    }
+}
+
+impl Queue {
+    async fn publish(&self, records: Vec<Record>) -> Published {
+        let (done, receiver) = oneshot::channel();
         let bytes: usize = records.iter().map(|record| record.value.len()).sum();
         let wanted = u32::try_from(bytes.min(WAITING_BYTES_MAX)).unwrap_or(u32::MAX);
-        let room = Arc::clone(&queue.room).acquire_many_owned(wanted);
+        let room = Arc::clone(&self.room).acquire_many_owned(wanted);
         let Ok(room) = room.await else {
             return receiver;
         };
@@ -113,9 +147,22 @@ impl Lanes {
             done,
         };
         // A lane that has ended drops the job, and the receiver fails.
-        let _ = queue.jobs.send(job).await;
+        let _ = self.jobs.send(job).await;
         receiver
     }
+}
+
+/// Resolves when the bus has answered for all parts; the first failure is the answer.
+fn all_of(parts: Vec<Published>) -> Published {
+    let (done, receiver) = oneshot::channel();
+    tokio::spawn(async move {
+        let mut result = Ok(());
+        for part in join_all(parts).await {
+            result = result.and(part.unwrap_or(Err(NotPublished::Ending)));
+        }
+        let _ = done.send(result);
+    });
+    receiver
 }
 
 /// One record for each key; a key with much data gets several, in order.
@@ -294,7 +341,7 @@ mod tests {
         let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
         let bulk = Queue { jobs, room };
         let lanes = Lanes {
-            alerts: bulk.clone(),
+            alerts: [bulk.clone()].into(),
             bulk,
         };
         let waveform = Waveform {

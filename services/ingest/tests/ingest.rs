@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/world.rs"]
+#[allow(dead_code)]
 mod world;
 
 use std::time::Duration;

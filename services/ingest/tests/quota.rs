@@ -9,11 +9,11 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use bus::{Bus, Event, Topic};
+use bus::{Bus, Event, Topic, partition_of};
 use contracts::vitals::{EdgeAlert, Priority, UploadRequest, VitalsRecord};
 use prost::Message;
 use store::{DEFAULT_TENANT, DeviceEntry};
-use world::{Running, Uplink, World, gateway, sample, upload};
+use world::{Mode, Running, Uplink, World, gateway, sample, upload};
 
 /// Samples that a gateway of one sample a second saves in ten minutes, twice.
 const TWICE_SAVED: u64 = 1_200;
@@ -255,6 +255,32 @@ async fn copies_of_an_alert_wait_for_the_bus_and_for_nothing_else() {
     assert!(more < Duration::from_millis(25), "each waited {more:?}");
     let all = 2 * COPIED_ALERTS as usize;
     assert_eq!(on_the_bus(&running, all).await.len(), all);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_without_a_leader_delays_the_alerts_of_no_other_one() {
+    let partition = |patient: &str| partition_of(patient, Topic::Vitals.default_partitions());
+    assert_ne!(partition("patient-0"), partition("patient-1"));
+    let world = World::new().await;
+    let running = world.start().await;
+    let mut uplink = world.gateway(&running, gateway("gw")).await;
+    running
+        .bus
+        .mode
+        .send_replace(Mode::HoldPatient("patient-0"));
+    let both = ["belt-0", "belt-1"].map(|belt| alert(belt, 0, Priority::High));
+    uplink.send(alerts(1, both.into())).await;
+    uplink
+        .send(alerts(2, vec![alert("belt-1", 1, Priority::High)]))
+        .await;
+    let found = on_the_bus(&running, 2).await;
+    assert!(found.iter().all(|(of, _)| of == "patient-1"), "{found:?}");
+    assert!(!is_answered(&mut uplink).await, "before the bus has all");
+    running.bus.mode.send_replace(Mode::Pass);
+    assert_eq!(uplink.answer().await.position, 1);
+    assert_eq!(uplink.answer().await.position, 2);
+    assert_eq!(on_the_bus(&running, 3).await.len(), 3);
     running.stop().await;
 }
 

@@ -28,6 +28,8 @@ pub enum Mode {
     Pass,
     /// Records with samples wait until the mode changes.
     HoldSamples,
+    /// Records of this patient wait: their partition has no leader.
+    HoldPatient(&'static str),
     /// Every publish call is refused as unavailable.
     Down,
     /// Every publish call is refused for good, with [`INSIDE`] as the reason.
@@ -72,6 +74,13 @@ impl Interposed for Switch {
             mode.wait_for(|mode| *mode != Mode::HoldSamples)
                 .await
                 .unwrap();
+        }
+        let is_held = |mode: &Mode| match mode {
+            Mode::HoldPatient(patient) => records.iter().any(|record| record.key == *patient),
+            _ => false,
+        };
+        if is_held(&now) {
+            mode.wait_for(|mode| !is_held(mode)).await.unwrap();
         }
         self.inner.publish(topic, records).await
     }
