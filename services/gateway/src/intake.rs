@@ -17,7 +17,7 @@ use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep_until},
 };
-use tracing::{Instrument, Span};
+use tracing::Instrument;
 use vitals::{ClockBounds, Invalid};
 
 use crate::{
@@ -94,6 +94,13 @@ pub struct Recorded {
 pub enum Patience {
     Wait,
     Refuse,
+}
+
+/// What the samples of a request have in common.
+struct Arrival {
+    at: Moment,
+    from: Option<IpAddr>,
+    traceparent: Option<String>,
 }
 
 pub struct Intake<D: Disk> {
@@ -188,8 +195,13 @@ impl<D: Disk> Intake<D> {
         if let Some(parent) = parent {
             service_kit::telemetry::continue_trace(&span, parent);
         }
+        let arrival = Arrival {
+            at: now,
+            from,
+            traceparent: service_kit::telemetry::traceparent(&span),
+        };
         let recorded = self
-            .journal(samples, now, patience, from, &span)
+            .journal(samples, arrival, patience)
             .instrument(span.clone())
             .await;
         match &recorded {
@@ -207,21 +219,49 @@ impl<D: Disk> Intake<D> {
         recorded
     }
 
+    /// Samples of devices that the core may be about to report are stored last. The others, and the
+    /// alerts that they raise, do not wait for the core.
     async fn journal(
         &self,
         samples: Vec<Sample>,
-        now: Moment,
+        arrival: Arrival,
         patience: Patience,
-        from: Option<IpAddr>,
-        span: &Span,
     ) -> Result<Recorded, RecordError> {
-        let traceparent = service_kit::telemetry::traceparent(span);
-        self.until_known(&samples).await;
+        let unknown = self.unknown_of(&samples);
+        let samples = samples.into_iter().enumerate();
         let mut recorded = Recorded::default();
+        if unknown.is_empty() {
+            self.store(samples, &arrival, patience, &mut recorded)
+                .await?;
+        } else {
+            // All samples of a device are on the same side, so they keep their order.
+            let (late, known): (Vec<_>, Vec<_>) =
+                samples.partition(|(_, sample)| unknown.contains(&sample.device));
+            let waited = async {
+                self.until_known(&unknown).await;
+                Ok(())
+            };
+            let stored = self.store(known.into_iter(), &arrival, patience, &mut recorded);
+            tokio::try_join!(stored, waited)?;
+            self.store(late.into_iter(), &arrival, patience, &mut recorded)
+                .await?;
+        }
+        recorded.refused.sort_by_key(|(index, _)| *index);
+        Ok(recorded)
+    }
+
+    /// Stores samples of a request, each with its index there, and notes the outcomes.
+    async fn store(
+        &self,
+        samples: impl ExactSizeIterator<Item = (usize, Sample)>,
+        arrival: &Arrival,
+        patience: Patience,
+        recorded: &mut Recorded,
+    ) -> Result<(), RecordError> {
         let mut valid = Vec::with_capacity(samples.len());
         let mut indices = Vec::with_capacity(samples.len());
-        for (index, mut sample) in samples.into_iter().enumerate() {
-            match self.prepare(&mut sample, now, traceparent.as_deref()) {
+        for (index, mut sample) in samples {
+            match self.prepare(&mut sample, arrival) {
                 Ok(()) => {
                     valid.push(sample);
                     indices.push(index);
@@ -230,13 +270,13 @@ impl<D: Disk> Intake<D> {
             }
         }
         if valid.is_empty() {
-            return Ok(recorded);
+            return Ok(());
         }
         self.raise(&valid).await?;
         let appended = async {
             match patience {
-                Patience::Wait => self.vitals.append(valid, from).await,
-                Patience::Refuse => self.vitals.try_append(valid, from).await,
+                Patience::Wait => self.vitals.append(valid, arrival.from).await,
+                Patience::Refuse => self.vitals.try_append(valid, arrival.from).await,
             }
         };
         let (outcomes, ()) = tokio::join!(appended, self.keep_states());
@@ -253,16 +293,11 @@ impl<D: Disk> Intake<D> {
                 Err(error) => recorded.refused.push((index, Refused::Journal(error))),
             }
         }
-        recorded.refused.sort_by_key(|(index, _)| *index);
-        Ok(recorded)
+        Ok(())
     }
 
-    fn prepare(
-        &self,
-        sample: &mut Sample,
-        now: Moment,
-        traceparent: Option<&str>,
-    ) -> Result<(), Invalid> {
+    fn prepare(&self, sample: &mut Sample, arrival: &Arrival) -> Result<(), Invalid> {
+        let now = arrival.at;
         if sample.device_time_us == 0 {
             if sample.sensor_sequence.is_some() {
                 // Without its own time, a sensor with a restarted count cannot be distinguished
@@ -304,9 +339,9 @@ impl<D: Disk> Intake<D> {
         sample.sequence = 0;
         sample.ingest_time_us = 0;
         if sample.traceparent.is_empty()
-            && let Some(traceparent) = traceparent
+            && let Some(traceparent) = &arrival.traceparent
         {
-            sample.traceparent = traceparent.to_owned();
+            sample.traceparent.clone_from(traceparent);
         }
         Ok(())
     }

@@ -26,10 +26,11 @@
 //!    they come late, each may take the time from one late answer to the next. An answer in time
 //!    ends that, so a dead path is then found as quickly as ever.
 //!
-//! Circle: one state machine; `copies` and `recovering` hold parts of its state and add their
-//! methods.
+//! Circle: one state machine; `copies`, `pauses` and `recovering` hold parts of its state and add
+//! their methods.
 
 mod copies;
+mod pauses;
 mod recovering;
 
 use std::{
@@ -39,8 +40,8 @@ use std::{
 
 use copies::Copier;
 use multipath::Answers;
+use pauses::Pauses;
 use recovering::Recovering;
-use service_kit::Backoff;
 
 /// A link that is not up by then is tried again.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
@@ -188,8 +189,7 @@ pub struct Sender {
     opened_at: Option<Instant>,
     /// The current link, if any, must be replaced.
     replace: bool,
-    retry_at: Option<Instant>,
-    backoff: Backoff,
+    pauses: Pauses,
 }
 
 impl Sender {
@@ -222,8 +222,7 @@ impl Sender {
             created: now,
             opened_at: None,
             replace: false,
-            retry_at: None,
-            backoff: Backoff::new(RETRY_INITIAL, RETRY_MAX),
+            pauses: Pauses::new(),
         }
     }
 
@@ -251,7 +250,7 @@ impl Sender {
             }
             Event::Freshness(freshness) => self.limits.freshness = freshness,
             Event::Hurry => self.hurries_until = Some(now + HURRY),
-            Event::Up(generation) => self.on_up(generation),
+            Event::Up(generation) => self.on_up(now, generation),
             Event::Lost(generation, random) => self.on_lost(now, generation, random),
             Event::PathDown => self.want_another(),
             Event::PathSilent => self.on_silence(now),
@@ -295,7 +294,7 @@ impl Sender {
                         self.usual.learn(took);
                     }
                     self.unanswered = 0;
-                    self.backoff.reset();
+                    self.pauses.on_acknowledged();
                 }
                 if let Some(is_late) = is_late {
                     self.keep_pace(now, is_late);
@@ -307,6 +306,7 @@ impl Sender {
     pub fn poll(&mut self, now: Instant) -> Option<Command> {
         self.end_recovery(now);
         if let Some(generation) = self.closing.pop_front() {
+            self.pauses.on_end(now, generation);
             return Some(Command::Close(generation));
         }
         if self.acknowledged > self.trimmed {
@@ -373,7 +373,7 @@ impl Sender {
         if self.open_at().is_none_or(|at| now < at) {
             return None;
         }
-        self.retry_at = None;
+        self.pauses.on_open();
         self.generations += 1;
         self.opening = Some(Opening {
             generation: self.generations,
@@ -400,7 +400,11 @@ impl Sender {
             return None;
         }
         let paced = self.opened_at.map(|at| at + REOPEN_INTERVAL);
-        let paused = if self.replace { None } else { self.retry_at };
+        let paused = if self.replace {
+            None
+        } else {
+            self.pauses.retry_at()
+        };
         // At once when nothing was ever opened.
         Some(paced.max(paused).unwrap_or(self.created))
     }
@@ -468,7 +472,7 @@ impl Sender {
         }
     }
 
-    fn on_up(&mut self, generation: Generation) {
+    fn on_up(&mut self, now: Instant, generation: Generation) {
         if self
             .opening
             .is_none_or(|opening| opening.generation != generation)
@@ -478,6 +482,7 @@ impl Sender {
         }
         self.opening = None;
         self.given_up = 0;
+        self.pauses.on_up(now, generation);
         if self.current.is_none() || self.replace {
             self.make_current(generation);
         } else if self.spare.is_none() {
@@ -502,6 +507,7 @@ impl Sender {
     }
 
     fn on_lost(&mut self, now: Instant, generation: Generation, random: f64) {
+        let was_settled = self.pauses.on_end(now, generation);
         if self
             .opening
             .is_some_and(|opening| opening.generation == generation)
@@ -521,7 +527,7 @@ impl Sender {
         } else {
             return;
         }
-        self.retry_at = Some(now + self.backoff.next_delay_with(random));
+        self.pauses.on_lost(now, was_settled, random);
     }
 
     fn start_over(&mut self) {

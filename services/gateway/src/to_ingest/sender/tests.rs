@@ -2,6 +2,7 @@ use super::{copies::COPIED_ENTRIES_MAX, *};
 
 mod copied;
 mod held_back;
+mod pauses;
 mod redundant;
 
 const LIMITS: Limits = Limits {

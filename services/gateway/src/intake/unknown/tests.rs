@@ -1,0 +1,175 @@
+#![allow(clippy::unwrap_used)]
+
+use std::{path::Path, sync::Arc};
+
+use contracts::vitals::{DeviceInterval, FollowRulesResponse, Metric, sample::Reading};
+use tokio::time::timeout;
+use vitals::RuleSet;
+
+use super::*;
+use crate::{
+    clock::Moment,
+    edge_rules::EdgeRules,
+    following::Following,
+    intake::{Patience, Recorded},
+    journal::{Directory, Entry, Journal, Limits, Options, Overflow},
+    rules_in_force::RulesInForce,
+};
+
+/// Reached only by a failing test, and well below the wait for an unknown sensor.
+const AT_ONCE: Duration = KNOWN_WITHIN.checked_div(2).unwrap();
+const START_US: i64 = 1_800_000_000_000_000;
+
+fn open(above: &Path, class: &'static str) -> Journal<Directory> {
+    let options = Options {
+        class,
+        limits: Limits {
+            bytes_max: 1 << 20,
+            segment_bytes: 1 << 16,
+            overflow: Overflow::Refuse,
+        },
+        gather: Duration::ZERO,
+    };
+    let disk = Directory::open(&above.join(class)).unwrap();
+    Journal::open(disk, options).unwrap().0
+}
+
+fn entries(journal: &Journal<Directory>) -> Vec<Entry> {
+    let chunk = journal.reader().read(0, 10_000, 1 << 20).unwrap();
+    chunk.entries.into_iter().map(|(_, entry)| entry).collect()
+}
+
+/// The core reports all devices, and they are these.
+fn knowing(devices: &[&str]) -> RulesInForce {
+    let interval = |device: &&str| DeviceInterval {
+        device: (*device).to_owned(),
+        patient: format!("wearer-of-{device}"),
+        ..DeviceInterval::default()
+    };
+    let answer = FollowRulesResponse {
+        has_intervals: true,
+        intervals: devices.iter().map(interval).collect(),
+        ..FollowRulesResponse::default()
+    };
+    let (in_force, refused) = RulesInForce::default().take(answer);
+    assert_eq!(refused, []);
+    in_force
+}
+
+/// An acceleration, of which an impact and stillness make a fall.
+fn acceleration(device: &str, second: i64, value_g: f64) -> Sample {
+    Sample {
+        device: device.into(),
+        metric: Metric::Activity.into(),
+        unit: "[g]".into(),
+        device_time_us: START_US + second * 1_000_000,
+        reading: Some(Reading::Value(value_g)),
+        ..Sample::default()
+    }
+}
+
+struct Bench {
+    intake: Arc<Intake<Directory>>,
+    vitals: Journal<Directory>,
+    alerts: Journal<Directory>,
+    _above: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let above = tempfile::tempdir().unwrap();
+        let (vitals, alerts) = (open(above.path(), "vitals"), open(above.path(), "alerts"));
+        let rules = EdgeRules::new(RuleSet::default_set());
+        let following = Following::default();
+        following.set(true);
+        let intake = Intake::new("g".into(), vitals.clone(), alerts.clone(), rules)
+            .while_following(following);
+        intake.judge_by(knowing(&["belt"]));
+        Self {
+            intake: Arc::new(intake),
+            vitals,
+            alerts,
+            _above: above,
+        }
+    }
+
+    /// The belt falls and lies still, among samples of a stray device.
+    fn post(&self) -> tokio::task::JoinHandle<Recorded> {
+        let mut samples = vec![
+            acceleration("stray", 0, 1.0),
+            acceleration("belt", 0, 1.1),
+            acceleration("belt", 1, 3.5),
+        ];
+        samples.extend((2..20).map(|second| acceleration("belt", second, 1.0)));
+        samples.push(acceleration("belt", 20, f64::NAN));
+        samples.push(acceleration("stray", 1, 1.0));
+        let intake = Arc::clone(&self.intake);
+        tokio::spawn(async move {
+            let now = Moment {
+                wall_us: START_US + 20_000_000,
+                uptime_us: 1_000_000_000,
+                boot: 7,
+            };
+            let recorded = intake.record(samples, now, Patience::Wait, None, None);
+            recorded.await.unwrap()
+        })
+    }
+
+    /// Returns when the journals have the belt's alert and its 20 samples.
+    async fn belt_is_stored(&self) {
+        let (mut vitals, mut alerts) = (self.vitals.durable(), self.alerts.durable());
+        let stored = async {
+            alerts.wait_for(|position| *position >= 1).await.unwrap();
+            vitals.wait_for(|position| *position >= 20).await.unwrap();
+        };
+        let stored = timeout(AT_ONCE, stored).await;
+        stored.expect("a known sensor does not wait for an unknown one");
+        let is_fall = |entry: &Entry| matches!(entry, Entry::Alert(alert) if alert.rule == "fall");
+        assert!(entries(&self.alerts).iter().any(is_fall));
+    }
+
+    /// The stored times of a device, in the order of the journal.
+    fn seconds(&self, of: &str) -> Vec<i64> {
+        let second = |entry| match entry {
+            Entry::Sample(sample) if sample.device == of => {
+                Some((sample.device_time_us - START_US) / 1_000_000)
+            }
+            _ => None,
+        };
+        entries(&self.vitals)
+            .into_iter()
+            .filter_map(second)
+            .collect()
+    }
+}
+
+fn indices(recorded: &Recorded) -> Vec<usize> {
+    recorded.refused.iter().map(|(index, _)| *index).collect()
+}
+
+#[tokio::test]
+async fn an_alert_does_not_wait_for_an_unknown_sensor_in_the_same_request() {
+    let bench = Bench::new();
+    let posted = bench.post();
+    bench.belt_is_stored().await;
+    assert!(!posted.is_finished(), "the stray is waited for");
+    // The core reports it, and one answer names all samples.
+    bench.intake.judge_by(knowing(&["belt", "stray"]));
+    let recorded = timeout(KNOWN_WITHIN, posted).await.unwrap().unwrap();
+    assert_eq!((recorded.accepted, indices(&recorded)), (22, vec![21]));
+    assert_eq!(bench.seconds("belt"), (0..20).collect::<Vec<_>>());
+    assert_eq!(bench.seconds("stray"), [0, 1]);
+}
+
+#[tokio::test]
+async fn samples_of_a_sensor_that_stays_unknown_are_refused_by_their_indices() {
+    let bench = Bench::new();
+    let posted = bench.post();
+    bench.belt_is_stored().await;
+    let recorded = posted.await.unwrap();
+    assert_eq!(
+        (recorded.accepted, indices(&recorded)),
+        (20, vec![0, 21, 22])
+    );
+    assert!(bench.seconds("stray").is_empty());
+}
