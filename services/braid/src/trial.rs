@@ -151,7 +151,7 @@ impl TrialCommand {
         match answers.message().await.map_err(|status| for_now(&status))? {
             Some(answer) => match answer.rejections.first() {
                 // The gateway does not know the device yet.
-                Some(rejection) if rejection.reason.contains(gateway::intake::NOT_REGISTERED) => {
+                Some(rejection) if rejection.reason.contains(gateway::NOT_REGISTERED) => {
                     Err(Refusal::ForNow(rejection.reason.clone()))
                 }
                 Some(rejection) => Err(Refusal::ForGood(rejection.reason.clone())),

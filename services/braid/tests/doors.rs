@@ -75,7 +75,10 @@ fn files(below: &str, ending: &str) -> BTreeMap<String, String> {
 fn sources() -> BTreeMap<String, String> {
     let mut sources = files("services", ".rs");
     sources.extend(files("proto/src", ".rs"));
-    let is_test = |path: &str| path.ends_with("_tests.rs") || path.ends_with("/tests.rs");
+    let is_test = |path: &str| {
+        let file = path.ends_with("_tests.rs") || path.ends_with("/tests.rs");
+        file || path.contains("/tests/")
+    };
     sources.retain(|path, _| path.contains("/src/") && !is_test(path));
     for text in sources.values_mut() {
         let tests = text.find("#[cfg(test)]").unwrap_or(text.len());

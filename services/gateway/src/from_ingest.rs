@@ -260,3 +260,6 @@ fn warning_of(refused: &[Refused]) -> Option<Warning> {
             .to_owned(),
     })
 }
+
+#[cfg(test)]
+mod crash_tests;

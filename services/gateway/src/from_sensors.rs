@@ -27,9 +27,7 @@ use tonic::service::Routes;
 
 use crate::{Config, intake::Intake, journal::Disk};
 
-pub use time::parse_rfc3339_us;
-
-/// Name under which the listener is announced.
+/// Name under which the listener for sensors is announced.
 pub const LISTENER: &str = "sensors";
 /// Bytes of an HTTP body; a larger body is refused with 413.
 const BODY_BYTES_MAX: usize = 4 << 20;

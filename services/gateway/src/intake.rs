@@ -540,3 +540,6 @@ impl<D: Disk> Drop for Unkept<'_, D> {
         }
     }
 }
+
+#[cfg(test)]
+mod speed_tests;

@@ -6,19 +6,24 @@
 //! with the disk, `recovery` the restart, `format` the bytes, and `writer` the fsync policy (group
 //! commit).
 
-pub mod disk;
-pub mod format;
+mod disk;
+mod format;
 mod gaps;
-pub mod log;
+mod log;
 mod medium;
-pub mod reader;
+mod reader;
 mod recent;
 pub mod recovery;
 mod streams;
-pub mod writer;
+mod writer;
 
 pub use disk::{Directory, Disk, DiskFile};
 pub use format::Entry;
-pub use log::{Limits, Log, Overflow, StageError, Staged};
+pub use log::{Limits, Overflow, StageError, Staged};
 pub use reader::{Chunk, Reader};
-pub use writer::{AppendError, Condition, Journal, Options, Outcome};
+pub use writer::{AppendError, Condition, Journal, Options};
+
+#[cfg(test)]
+pub mod test_disk;
+#[cfg(test)]
+mod tests;

@@ -8,39 +8,39 @@
 //! from_applications (HTTP CONNECT, SOCKS5, TUN) == to_proxy ==> TCP, UDP or IP destinations
 //! ```
 //!
-//! Other crates use [`run`], [`Config`] and constants. The modules are public for the crate's own
-//! tests and benches.
+//! Other crates see what `braid` uses: [`run`], [`Config`] and two names.
 
 mod alarms;
-pub mod clock;
+mod clock;
 mod config;
 mod drain;
-pub mod edge_rules;
+mod edge_rules;
 mod following;
-pub mod from_applications;
-pub mod from_ingest;
-pub mod from_sensors;
-pub mod held;
-pub mod intake;
-pub mod journal;
+mod from_applications;
+mod from_ingest;
+mod from_sensors;
+mod held;
+mod intake;
+mod journal;
 mod parts;
-pub mod rule_states;
-pub mod rules_in_force;
+mod rule_states;
+mod rules_in_force;
 mod run_error;
 mod sensor_clocks;
 mod serve;
-pub mod steering;
+mod steering;
 mod to_dashboard;
-pub mod to_ingest;
-pub mod to_path_telemetry;
-pub mod to_proxy;
+mod to_ingest;
+mod to_path_telemetry;
+mod to_proxy;
 
 use service_kit::{Context, ServiceConfig};
 use tunnel::Interface;
 
-pub use config::{Config, TunTcp};
+pub use config::Config;
+pub use from_sensors::LISTENER;
+pub use intake::NOT_REGISTERED;
 pub use run_error::RunError;
-pub use serve::serve;
 
 use crate::parts::Parts;
 

@@ -208,10 +208,6 @@ fn decode(bytes: &[u8]) -> Decoded<'_> {
 }
 
 impl States {
-    pub fn is_empty(&self) -> bool {
-        self.engines.is_empty()
-    }
-
     fn take(&mut self, subject: &str, state: &[u8]) {
         if !subject.is_empty() {
             if state.is_empty() {
@@ -229,3 +225,6 @@ impl States {
         }
     }
 }
+
+#[cfg(test)]
+mod crash_tests;

@@ -51,23 +51,6 @@ impl From<&Parts> for Surroundings {
     }
 }
 
-/// The gateway without its tunnel.
-pub async fn serve(
-    config: Config,
-    gateway: String,
-    uplink: Arc<dyn Uplink>,
-    context: &Context,
-) -> Result<(), RunError> {
-    let surroundings = Surroundings {
-        gateway,
-        uplink,
-        waiting: JournalsWaiting::default(),
-        alarms: Alarms::default(),
-        freshness: watch::Sender::default(),
-    };
-    with_sensors(config, surroundings, context).await
-}
-
 /// Serves until shutdown is requested and what was accepted has had its last attempt to reach
 /// ingest.
 pub(crate) async fn with_sensors(
@@ -204,3 +187,6 @@ impl Couriers<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,4 +16,4 @@ mod trims;
 pub use courier::{Courier, Options};
 pub use dead_letters::DeadLetters;
 pub use from_memory::FromMemory;
-pub use sender::{Command, Event, Limits, Sender};
+pub use sender::Limits;

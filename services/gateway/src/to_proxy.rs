@@ -12,7 +12,7 @@ use service_kit::{Backoff, Context, Warning, WarningHandle, tls::Identity};
 use tokio::sync::broadcast::error::RecvError;
 use tunnel::{AccessRule, Interface, Transport, Tunnel, TunnelConfig};
 
-pub use uplink::{Direct, Through, Uplink};
+pub use uplink::{Through, Uplink};
 
 use crate::{Config, RunError};
 

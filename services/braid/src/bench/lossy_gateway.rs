@@ -60,7 +60,7 @@ impl LossyGateway {
                 context.end();
             }
         });
-        let sensors = context.address(gateway::from_sensors::LISTENER).await;
+        let sensors = context.address(gateway::LISTENER).await;
         let sensors =
             sensors.ok_or_else(|| Failure::other(format!("gateway {id} did not start")))?;
         Ok(LossyGateway {

@@ -48,11 +48,7 @@ pub async fn start(
     }
     let mut sensors = Vec::with_capacity(contexts.len());
     for context in &contexts {
-        sensors.push(
-            services
-                .address(context, gateway::from_sensors::LISTENER)
-                .await?,
-        );
+        sensors.push(services.address(context, gateway::LISTENER).await?);
     }
     Ok(sensors)
 }

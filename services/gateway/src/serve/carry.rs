@@ -7,8 +7,9 @@ use tokio::sync::broadcast::error::RecvError;
 use tunnel::Tunnel;
 
 use crate::{
-    Config, RunError, TunTcp,
+    Config, RunError,
     clock::Moment,
+    config::TunTcp,
     drain::TunnelTasks,
     from_applications::{self, Applications, Dns, Packets, Redirected},
     parts::Parts,

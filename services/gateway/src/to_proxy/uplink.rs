@@ -1,10 +1,10 @@
-//! How connections to the core come about: through the tunnel, or directly where a test has none.
+//! How connections to the core come about.
 
 use std::io;
 
 use http::uri::Authority;
 use service_kit::{
-    grpc::{ChannelError, channel, channel_over},
+    grpc::{ChannelError, channel_over},
     tls::Identity,
 };
 use tokio::sync::broadcast;
@@ -62,30 +62,5 @@ impl Uplink for Through {
 
     fn paths(&self) -> Vec<PathSnapshot> {
         self.tunnel.paths()
-    }
-}
-
-/// Over plain TCP without a tunnel, for tests; path events are the test's to send.
-pub struct Direct {
-    pub identity: Option<Identity>,
-    pub events: broadcast::Sender<TunnelEvent>,
-}
-
-impl Uplink for Direct {
-    fn channel(
-        &self,
-        url: &str,
-        _: Urgency,
-        _: Option<&CopyNumber>,
-    ) -> Result<Channel, ChannelError> {
-        channel(url, self.identity.as_ref())
-    }
-
-    fn events(&self) -> broadcast::Receiver<TunnelEvent> {
-        self.events.subscribe()
-    }
-
-    fn paths(&self) -> Vec<PathSnapshot> {
-        Vec::new()
     }
 }

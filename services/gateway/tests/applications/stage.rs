@@ -104,9 +104,7 @@ impl Stage {
         let gateway = Context::new("gateway");
         let config = GatewayLine::parse_from(line).config;
         let running = tokio::spawn(gateway::run(config, None, gateway.clone()));
-        let address = within(gateway.address(gateway::from_applications::LISTENER))
-            .await
-            .unwrap();
+        let address = within(gateway.address("applications")).await.unwrap();
         Self {
             gateway,
             running,

@@ -1,20 +1,15 @@
 //! The rules that a gateway stores: after a crash at any step it has the old set or the new one,
 //! complete.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/test_disk.rs"]
-mod test_disk;
-
 use contracts::vitals::{FollowRulesResponse, PatientRules, RulesDocument};
-use gateway::{
-    from_ingest::{LoadError, RulesFile},
-    journal::{Disk, DiskFile},
-    rules_in_force::RulesInForce,
-};
-use test_disk::TestDisk;
 use testkit::disk::{Crash, FakeDisk};
 use vitals::RuleSet;
+
+use crate::{
+    from_ingest::{LoadError, RulesFile},
+    journal::{Disk, DiskFile, test_disk::TestDisk},
+    rules_in_force::RulesInForce,
+};
 
 fn in_force(version: u32) -> RulesInForce {
     let answer = FollowRulesResponse {

@@ -1,19 +1,12 @@
 //! Entries that the medium loses become a gap, once, and delay no other entry.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/test_disk.rs"]
-mod test_disk;
-#[path = "support/two_ends.rs"]
-mod two_ends;
-
 use contracts::vitals::Sample;
-use gateway::journal::{Limits, Log, Overflow};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use test_disk::TestDisk;
 use testkit::disk::{Crash, FakeDisk};
-use two_ends::{World, batch, deliver, limits};
+
+use super::two_ends::{World, batch, deliver, limits};
+use crate::journal::{Limits, Overflow, log::Log, test_disk::TestDisk};
 
 /// A journal of 120 samples in three streams, none delivered.
 fn filled(disk: &FakeDisk, limits: Limits) -> (Log<TestDisk>, World) {

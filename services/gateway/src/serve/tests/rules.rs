@@ -1,11 +1,6 @@
 //! Rules of the core at the edge: a real gateway, a real ingest on the embedded engines, and
 //! changes of the rules.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "rules/core.rs"]
-mod core;
-
 use std::{path::Path, sync::Arc, time::Duration};
 
 use clap::Parser;
@@ -13,16 +8,19 @@ use contracts::vitals::{
     EdgeAlert, FollowRulesResponse, Metric, RecordRequest, RecordResponse, Sample,
     gateway_service_client::GatewayServiceClient, sample::Reading,
 };
-use core::{Core, Ingest};
-use gateway::{
-    Config,
-    from_sensors::LISTENER,
-    journal::{Directory, Entry, Journal, Limits, Options, Overflow},
-    to_proxy::Direct,
-};
 use prost::Message;
 use service_kit::{Context, Warning, grpc::channel, tls::Identity};
 use tokio::{sync::broadcast, task::JoinHandle};
+
+use super::{
+    core::{Core, Ingest},
+    direct::Direct,
+    serve,
+};
+use crate::{
+    Config, LISTENER, RunError,
+    journal::{Directory, Entry, Journal, Limits, Options, Overflow},
+};
 
 /// Only a failing test reaches this time.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,7 +36,7 @@ struct CommandLine {
 struct Gateway {
     context: Context,
     sensors: String,
-    task: JoinHandle<Result<(), gateway::RunError>>,
+    task: JoinHandle<Result<(), RunError>>,
 }
 
 impl Gateway {
@@ -54,7 +52,7 @@ impl Gateway {
         let task = tokio::spawn({
             let context = context.clone();
             async move {
-                let ended = gateway::serve(config, "gw".into(), uplink, &context).await;
+                let ended = serve(config, "gw".into(), uplink, &context).await;
                 context.drain_tasks().await;
                 context.end();
                 ended

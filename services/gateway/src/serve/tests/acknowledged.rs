@@ -1,12 +1,6 @@
 //! The way of an acknowledgement: a reading raises a high alert at the edge and alerting stores it.
 //! A person acknowledges it, and the gateway ends the copies of its uploads.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "rules/core.rs"]
-#[allow(dead_code)]
-mod core;
-
 use std::{sync::Arc, time::Duration};
 
 use clap::Parser;
@@ -17,16 +11,17 @@ use contracts::{
         sample::Reading,
     },
 };
-use core::Core;
-use gateway::{from_sensors::LISTENER, to_proxy::Direct};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use service_kit::{
     Context,
     grpc::channel,
-    telemetry::metrics_handle,
     tls::{Identity, PeerId},
 };
 use store::{AlertsQuery, Scope};
 use tokio::sync::broadcast;
+
+use super::{core::Core, direct::Direct, serve};
+use crate::LISTENER;
 
 /// Only a failing test reaches this time.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,19 +31,19 @@ const RULE: &str = "heart-rate-very-high";
 #[derive(Parser)]
 struct CommandLine {
     #[command(flatten)]
-    config: gateway::Config,
+    config: crate::Config,
 }
 
-/// A series of this process as `/metrics` shows it; 0 where it is not shown.
-fn series(name: &str) -> f64 {
-    let text = metrics_handle().render();
+/// A series of this test's thread as `/metrics` shows it; 0 where it is not shown.
+fn series(metrics: &PrometheusHandle, name: &str) -> f64 {
+    let text = metrics.render();
     let mut lines = text.lines().filter_map(|line| line.rsplit_once(' '));
     let value = lines.find(|(series, _)| *series == name);
     value.map_or(0.0, |(_, value)| value.parse().unwrap())
 }
 
-fn copies() -> f64 {
-    series(r#"braid_gateway_copies_total{class="vitals"}"#)
+fn copies(metrics: &PrometheusHandle) -> f64 {
+    series(metrics, r#"braid_gateway_copies_total{class="vitals"}"#)
 }
 
 async fn until(what: &str, holds: impl AsyncFn() -> bool) {
@@ -87,9 +82,12 @@ async fn open_alert(core: &Core) -> Option<Alert> {
     alerts.find(|alert| alert.rule == RULE)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn an_acknowledgement_ends_the_copies_at_the_gateway() {
-    metrics_handle();
+    // Other tests of this process have gateways as well, on other threads.
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let metrics = &recorder.handle();
+    let _of_this_thread = metrics::set_default_local_recorder(&recorder);
     let core = Core::start().await;
     core.register("one", "belt-1", "ada").await;
     let ingest = core.ingest().await;
@@ -111,7 +109,7 @@ async fn an_acknowledgement_ends_the_copies_at_the_gateway() {
     });
     let gateway_ends = tokio::spawn({
         let context = context.clone();
-        async move { gateway::serve(config, "gw".into(), uplink, &context).await }
+        async move { serve(config, "gw".into(), uplink, &context).await }
     });
     let sensors = format!("http://{}", context.address(LISTENER).await.unwrap());
     until("the gateway is connected", async || {
@@ -126,10 +124,10 @@ async fn an_acknowledgement_ends_the_copies_at_the_gateway() {
     })
     .await;
     // Its own alert and that of the core are one.
-    assert_eq!(series("braid_gateway_alarms_open"), 1.0);
+    assert_eq!(series(metrics, "braid_gateway_alarms_open"), 1.0);
     // The link for copies opens last.
     let mut readings = 20;
-    while copies() == 0.0 {
+    while copies(metrics) == 0.0 {
         assert!(readings < 220, "no upload of vitals is copied");
         tokio::time::sleep(Duration::from_millis(50)).await;
         (last_us, readings) = (last_us + S, readings + 1);
@@ -148,19 +146,19 @@ async fn an_acknowledgement_ends_the_copies_at_the_gateway() {
     };
     people.acknowledge(request).await.unwrap();
     until("the gateway knows", async || {
-        series("braid_gateway_alarms_open") == 0.0
+        series(metrics, "braid_gateway_alarms_open") == 0.0
     })
     .await;
 
     // The episode goes on, and its readings go once.
-    let before = copies();
+    let before = copies(metrics);
     record(&sensors, 10, last_us + 10 * S).await;
     until("they are stored", async || {
         let stored = core.store.stream_count("belt-1", "heart-rate").await;
         stored.unwrap().0 >= readings + 10
     })
     .await;
-    assert_eq!(copies(), before);
+    assert_eq!(copies(metrics), before);
 
     context.shutdown().request();
     gateway_ends.await.unwrap().unwrap();

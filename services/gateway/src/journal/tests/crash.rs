@@ -8,20 +8,13 @@
 //! - sequences have no holes,
 //! - a sequence never means two different samples.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/test_disk.rs"]
-mod test_disk;
-#[path = "support/two_ends.rs"]
-mod two_ends;
-
 use contracts::vitals::EdgeAlert;
-use gateway::journal::{Limits, Log, Overflow, StageError, Staged};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use test_disk::TestDisk;
 use testkit::disk::{Crash, FakeDisk};
-use two_ends::{STREAMS, World, batch, deliver, limits};
+
+use super::two_ends::{STREAMS, World, batch, deliver, limits};
+use crate::journal::{Limits, Overflow, StageError, Staged, log::Log, test_disk::TestDisk};
 
 /// Returns whether the disk still works at the end.
 fn work(

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::vitals::{EdgeAlert, Gap, Sample, sample::Reading};
-use gateway::journal::{Entry, Limits, Log, Overflow, StageError, Staged};
 use rand::{Rng, RngExt};
 
-use crate::test_disk::TestDisk;
+use crate::journal::{Entry, Limits, Overflow, StageError, Staged, log::Log, test_disk::TestDisk};
 
 pub const STREAMS: [(&str, &str); 3] = [("d1", "heart-rate"), ("d1", "spo2"), ("d2", "heart-rate")];
 

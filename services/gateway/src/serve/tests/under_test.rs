@@ -3,7 +3,6 @@
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use clap::Parser;
-use gateway::{Config, from_sensors::LISTENER, to_proxy::Direct};
 use service_kit::{Context, Secret};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -13,7 +12,12 @@ use tokio::{
 };
 use tunnel::TunnelEvent;
 
-use crate::fake_ingest::{FakeIngest, Got};
+use super::{
+    direct::Direct,
+    fake_ingest::{FakeIngest, Got},
+    serve,
+};
+use crate::{Config, LISTENER, RunError};
 
 /// Longest wait for a condition; then the test fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -28,7 +32,7 @@ pub struct Gateway {
     pub address: SocketAddr,
     pub context: Context,
     pub events: broadcast::Sender<TunnelEvent>,
-    task: JoinHandle<Result<(), gateway::RunError>>,
+    task: JoinHandle<Result<(), RunError>>,
 }
 
 impl Gateway {
@@ -56,7 +60,7 @@ impl Gateway {
         let task = tokio::spawn({
             let context = context.clone();
             async move {
-                let result = gateway::serve(config, "g1".into(), uplink, &context).await;
+                let result = serve(config, "g1".into(), uplink, &context).await;
                 context.end();
                 result
             }

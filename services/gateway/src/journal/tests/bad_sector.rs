@@ -1,11 +1,6 @@
 //! An unreadable sector loses only the rest of its segment, which is reported as a gap; neither the
 //! start nor another segment fails.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/test_disk.rs"]
-mod test_disk;
-
 use std::{
     collections::BTreeSet,
     io::{self, ErrorKind},
@@ -13,10 +8,14 @@ use std::{
 };
 
 use contracts::vitals::{Gap, Sample};
-use gateway::journal::{Disk, Entry, Limits, Log, Overflow, Staged};
 use parking_lot::Mutex;
-use test_disk::{TestDisk, TestFile};
 use testkit::disk::{Crash, FakeDisk};
+
+use crate::journal::{
+    Disk, Entry, Limits, Overflow, Staged,
+    log::Log,
+    test_disk::{TestDisk, TestFile},
+};
 
 const PAGE: u64 = 4096;
 const EIO: i32 = 5;

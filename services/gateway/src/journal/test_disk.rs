@@ -2,8 +2,9 @@
 
 use std::io;
 
-use gateway::journal::{Disk, DiskFile};
 use testkit::disk::{FakeDisk, FakeFile};
+
+use super::{Disk, DiskFile};
 
 #[derive(Clone)]
 pub struct TestDisk(pub FakeDisk);

@@ -1,20 +1,10 @@
 //! A whole gateway without its tunnel: sensors on one side, a fake ingest on the other.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "line/fake_ingest.rs"]
-mod fake_ingest;
-
-#[path = "line/under_test.rs"]
-mod under_test;
-
 use std::{sync::Arc, time::Duration};
 
 use contracts::vitals::{
     Metric, RecordRequest, Sample, gateway_service_client::GatewayServiceClient, sample::Reading,
 };
-use fake_ingest::{FakeIngest, Got};
-use gateway::{Config, RunError, to_proxy::Uplink};
 use service_kit::{
     Context,
     config::defaults,
@@ -24,7 +14,13 @@ use swarm::{Feed, Patient, Profile};
 use tokio::sync::{broadcast, mpsc};
 use tonic::transport::Channel;
 use tunnel::{CopyNumber, PathSnapshot, TunnelEvent, Urgency};
-use under_test::{DEADLINE, Gateway, line, until};
+
+use super::{
+    fake_ingest::{FakeIngest, Got},
+    serve,
+    under_test::{DEADLINE, Gateway, line, until},
+};
+use crate::{Config, RunError, to_proxy::Uplink};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_line_is_enough_and_a_bad_one_is_explained() {
@@ -492,7 +488,7 @@ async fn a_gateway_that_has_lost_a_courier_ends() {
     config.listen = "127.0.0.1:0".parse().unwrap();
     config.data_dir = directory.path().to_path_buf();
     let context = Context::new("gateway");
-    let serving = gateway::serve(config, "g1".into(), Arc::new(Broken), &context);
+    let serving = serve(config, "g1".into(), Arc::new(Broken), &context);
     let ended = tokio::time::timeout(DEADLINE, serving).await;
     let ended = ended.expect("it takes samples that go nowhere");
     assert!(matches!(ended, Err(RunError::Task(_))), "{ended:?}");

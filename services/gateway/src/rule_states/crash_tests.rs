@@ -1,24 +1,19 @@
 //! Crashes and the states of the rules at the edge. A gateway killed at any point raises and ends
 //! the same stretches as one that was never killed, with the same beginnings.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/test_disk.rs"]
-mod test_disk;
-
 use std::collections::BTreeSet;
 
 use contracts::vitals::{EdgeAlert, Metric, Sample, sample::Reading};
-use gateway::{
-    clock::Moment,
-    edge_rules::EdgeRules,
-    journal::{Disk, DiskFile},
-    rule_states::{StateLog, States},
-};
 use proptest::prelude::*;
-use test_disk::TestDisk;
 use testkit::disk::{Crash, FakeDisk};
 use vitals::{Condition, Rule, RuleSet, fill_defaults};
+
+use crate::{
+    clock::Moment,
+    edge_rules::EdgeRules,
+    journal::{Disk, DiskFile, test_disk::TestDisk},
+    rule_states::{StateLog, States},
+};
 
 const S: i64 = 1_000_000;
 const T0: i64 = 1_800_000_000 * S;

@@ -1,11 +1,9 @@
 //! Samples that one core takes into the journal: validated, judged by the edge rules, synced to
 //! disk.
 //!
-//! `cargo bench -p gateway` prints one JSON line per figure. Counted per second of CPU time of the
-//! whole process, so that the writer's thread and the runtime's share one core. `per_wall_second`
-//! is the rate that this disk's fsync permits.
-
-#![allow(clippy::unwrap_used)]
+//! `cargo test --release -p gateway --lib speed -- --ignored --nocapture` prints one JSON line per
+//! figure. Counted per second of CPU time of the whole process, so that the writer's thread and the
+//! runtime's share one core. `per_wall_second` is the rate that this disk's fsync permits.
 
 use std::{
     fs,
@@ -14,20 +12,23 @@ use std::{
 };
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
-use gateway::{
+use vitals::RuleSet;
+
+use crate::{
     clock::Moment,
     edge_rules::EdgeRules,
     intake::{Intake, Patience},
     journal::{Directory, Journal, Limits, Options, Overflow},
 };
-use vitals::RuleSet;
 
 /// Concurrent requests, and samples of each, like a ward's sensors that report every few seconds.
 const WRITERS: usize = 32;
 const SAMPLES_PER_REQUEST: usize = 50;
 const DURATION: Duration = Duration::from_secs(3);
 
-fn main() {
+#[test]
+#[ignore = "a measurement, alone on the machine"]
+fn samples_of_one_core() {
     let directory = tempfile::tempdir().unwrap();
     let open = |class, overflow| {
         let options = Options {

@@ -5,29 +5,24 @@
 //!   stays one.
 //! - Off, or not set, until the first contact: earlier readings are stored under their true time.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "clock/core.rs"]
 mod core;
-#[path = "support/test_disk.rs"]
-mod test_disk;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
-use gateway::{
-    clock::{Clock, CoreClock, Moment},
-    edge_rules::EdgeRules,
-    intake::{Intake, Patience},
-    journal::{Entry, Journal, Limits, Options, Overflow},
-    to_ingest::{self, Courier, DeadLetters},
-    to_proxy::Direct,
-};
 use service_kit::Context;
-use test_disk::TestDisk;
 use testkit::disk::FakeDisk;
 use tokio::sync::broadcast;
 use vitals::RuleSet;
+
+use super::direct::Direct;
+use crate::{
+    clock::{Clock, CoreClock, Moment},
+    edge_rules::EdgeRules,
+    intake::{Intake, Patience},
+    journal::{Entry, Journal, Limits, Options, Overflow, test_disk::TestDisk},
+    to_ingest::{self, Courier, DeadLetters},
+};
 
 const S: i64 = 1_000_000;
 const HOUR: i64 = 3600 * S;

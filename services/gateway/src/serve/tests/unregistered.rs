@@ -1,12 +1,6 @@
 //! A sensor that the register does not know is refused by line; one that is just being registered
 //! is waited for.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "rules/core.rs"]
-#[allow(dead_code)]
-mod core;
-
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -14,8 +8,6 @@ use std::{
 
 use clap::Parser;
 use contracts::vitals::FollowRulesResponse;
-use core::Core;
-use gateway::{Config, from_sensors::LISTENER, to_proxy::Direct};
 use prost::Message;
 use service_kit::Context;
 use tokio::{
@@ -23,6 +15,9 @@ use tokio::{
     net::TcpStream,
     sync::broadcast,
 };
+
+use super::{core::Core, direct::Direct, serve};
+use crate::{Config, LISTENER};
 
 /// Reached only by a failing test.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -72,7 +67,7 @@ async fn a_line_of_an_unregistered_sensor_is_refused_after_a_bounded_wait() {
     });
     let running = tokio::spawn({
         let context = context.clone();
-        async move { gateway::serve(config, "gw".into(), uplink, &context).await }
+        async move { serve(config, "gw".into(), uplink, &context).await }
     });
     let address = context.address(LISTENER).await.unwrap();
     let told = || {

@@ -2,20 +2,12 @@
 //! A gateway whose sensors pause is not reported while it reports its paths. Real reports,
 //! path-telemetry and alerting on the embedded engines.
 
-#![allow(clippy::unwrap_used)]
-
 use std::{sync::Arc, time::Duration};
 
 use bus::{Bus, EmbeddedBus, EmbeddedOptions};
 use contracts::{
     alerts::{Alert, AlertState},
     vitals::{Metric, Sample, sample::Reading},
-};
-use gateway::{
-    clock::{Clock, Moment},
-    steering::Flows,
-    to_path_telemetry::{JournalsWaiting, Telemetry},
-    to_proxy::{Direct, Uplink},
 };
 use service_kit::{
     Context, Shutdown,
@@ -28,6 +20,14 @@ use tokio::{sync::broadcast, task::JoinHandle, time::Instant};
 use tonic::transport::Channel;
 use tunnel::{CopyNumber, PathSnapshot, PathState, TunnelEvent, Urgency};
 use vitals::silence::{DEVICE, GATEWAY};
+
+use super::direct::Direct;
+use crate::{
+    clock::{Clock, Moment},
+    steering::Flows,
+    to_path_telemetry::{JournalsWaiting, Telemetry},
+    to_proxy::Uplink,
+};
 
 const S: i64 = 1_000_000;
 const HOUR: i64 = 3600 * S;

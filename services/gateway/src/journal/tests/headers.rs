@@ -1,14 +1,9 @@
 //! The cost of many streams' counters, with which every segment begins.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/test_disk.rs"]
-mod test_disk;
-
 use contracts::vitals::Sample;
-use gateway::journal::{Limits, Log, Overflow};
-use test_disk::TestDisk;
 use testkit::disk::FakeDisk;
+
+use crate::journal::{Limits, Overflow, log::Log, test_disk::TestDisk};
 
 #[test]
 fn a_header_larger_than_a_segment_does_not_begin_one_with_each_batch() {

@@ -1,18 +1,11 @@
 //! Bounds of one address at a gateway that all sensors share.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "line/fake_ingest.rs"]
-#[allow(dead_code)]
-mod fake_ingest;
-
-#[path = "line/under_test.rs"]
-#[allow(dead_code)]
-mod under_test;
-
-use fake_ingest::FakeIngest;
 use tokio::net::TcpSocket;
-use under_test::{Gateway, line, post_over};
+
+use super::{
+    fake_ingest::FakeIngest,
+    under_test::{Gateway, line, post_over},
+};
 
 async fn post_from(address: &str, gateway: &Gateway, body: &str) -> (u16, serde_json::Value) {
     let socket = TcpSocket::new_v4().unwrap();

@@ -1,16 +1,11 @@
 //! A journal with its largest number of streams makes room for others, and repeats no number.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/test_disk.rs"]
-mod test_disk;
-
 use std::collections::BTreeMap;
 
 use contracts::vitals::{Gap, Sample};
-use gateway::journal::{Entry, Limits, Log, Overflow, StageError, Staged};
-use test_disk::TestDisk;
 use testkit::disk::{Crash, FakeDisk};
+
+use crate::journal::{Entry, Limits, Overflow, StageError, Staged, log::Log, test_disk::TestDisk};
 
 const STREAMS_MAX: usize = 4096;
 const CLOCK_US: i64 = 1_790_000_000_000_000;

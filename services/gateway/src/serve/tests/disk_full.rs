@@ -1,31 +1,22 @@
 //! Answers to sensors while the disk refuses writes, and that no alert is lost by it.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "line/fake_ingest.rs"]
-#[allow(dead_code, reason = "another test's, of which this one uses its part")]
-mod fake_ingest;
-#[path = "support/test_disk.rs"]
-mod test_disk;
-
 use std::{sync::Arc, time::Duration};
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
-use fake_ingest::FakeIngest;
-use gateway::{
+use service_kit::{Context, Health};
+use testkit::disk::FakeDisk;
+use tokio::sync::broadcast;
+use vitals::RuleSet;
+
+use super::{direct::Direct, fake_ingest::FakeIngest};
+use crate::{
     clock::Moment,
     edge_rules::EdgeRules,
     held::HELD_ALERTS_MAX,
     intake::{Intake, Patience, RecordError},
-    journal::{Condition, Entry, Journal, Limits, Options, Overflow},
+    journal::{Condition, Entry, Journal, Limits, Options, Overflow, test_disk::TestDisk},
     to_ingest::FromMemory,
-    to_proxy::Direct,
 };
-use service_kit::{Context, Health};
-use test_disk::TestDisk;
-use testkit::disk::FakeDisk;
-use tokio::sync::broadcast;
-use vitals::RuleSet;
 
 const START_US: i64 = 1_800_000_000_000_000;
 

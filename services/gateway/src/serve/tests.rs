@@ -1,0 +1,33 @@
+//! Gateways without their tunnel, between sensors and an ingest.
+
+mod acknowledged;
+mod addresses;
+mod clock;
+mod core;
+mod direct;
+mod disk_full;
+mod fake_ingest;
+mod line;
+mod rules;
+mod silence;
+mod under_test;
+mod unregistered;
+
+use super::*;
+
+/// The gateway without its tunnel.
+async fn serve(
+    config: Config,
+    gateway: String,
+    uplink: Arc<dyn Uplink>,
+    context: &Context,
+) -> Result<(), RunError> {
+    let surroundings = Surroundings {
+        gateway,
+        uplink,
+        waiting: JournalsWaiting::default(),
+        alarms: Alarms::default(),
+        freshness: watch::Sender::default(),
+    };
+    with_sensors(config, surroundings, context).await
+}
