@@ -17,7 +17,7 @@ use contracts::{alerts::Alert, vitals::VitalsRecord};
 use prost::Message;
 use service_kit::{CheckHandle, Context, ProgressHandle, telemetry::continue_trace};
 use store::{AlertsBatch, Claims, Progress, Store};
-use tokio::{sync::Mutex, time::timeout};
+use tokio::{sync::Mutex, task::JoinSet, time::timeout};
 use tracing::Instrument;
 
 use crate::{
@@ -55,7 +55,9 @@ struct Records {
 
 struct JudgingState {
     bus: Arc<dyn Bus>,
-    store: Arc<dyn Store>,
+    register: Arc<dyn profiles::Entries>,
+    /// The round of questions about known patients under way, if any. Judging does not wait for it.
+    refreshing: JoinSet<profiles::Refreshed>,
     claims: Arc<Claims<dyn Store>>,
     writer: Writer,
     engines: RuleEngines,
@@ -90,7 +92,8 @@ pub(crate) async fn run(
     let consumer = Consumer::new(of_consumer.0, of_consumer.1, setup, context.clone());
     let state = JudgingState {
         bus,
-        store,
+        register: Arc::new(store),
+        refreshing: JoinSet::new(),
         claims: consumer.claims(),
         writer,
         engines,
@@ -217,7 +220,7 @@ impl JudgingState {
             .note(records.newest_us, readable, self.context.clock());
         self.follow_documents_in_force();
         let asked_us = self.now_us();
-        let wanted = self.engines.wanting_profile(readable, asked_us);
+        let wanted = self.engines.without_profile(readable);
         if !self.fetch_profiles(wanted, asked_us).await {
             return Answer::Ended;
         }
@@ -350,6 +353,7 @@ impl JudgingState {
     async fn on_tick(&mut self) {
         self.follow_documents_in_force();
         let now_us = self.now_us();
+        self.refresh_profiles(now_us);
         let waiting = self.engines.waiting_without_profile(now_us);
         if !self.fetch_profiles(waiting, now_us).await {
             return;

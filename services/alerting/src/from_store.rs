@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use clocks::Arrivals;
-use contracts::paths::PathReport;
+use contracts::{alerts::Alert, paths::PathReport};
 use service_kit::{Context, Warning};
 use store::{
     AlertsBatch, AlertsQuery, QueryError, Scope, Store, WriteError, each_assignment_at,
@@ -24,7 +24,11 @@ const ROUND: Duration = Duration::from_secs(5);
 /// Open alerts read in one round. A silence beyond them is not raised twice, and is judged when
 /// others have ended.
 const OPEN_MAX: usize = 10_000;
-/// Attempts to write a round. Each leaves out at least one alert that another member wrote.
+/// Transitions of one step, written in one transaction.
+const STEP_TRANSITIONS_MAX: usize = 256;
+/// Steps of one round, for as many alerts as a round reads. The rest follows in the next round.
+const STEPS_MAX: usize = 40;
+/// Attempts to write a step. Each leaves out at least one alert that another member wrote.
 const ATTEMPTS_MAX: usize = 8;
 /// Remembered silences that are open beyond [`OPEN_MAX`]. Past it all are learned again by
 /// conflicts.
@@ -104,12 +108,7 @@ pub(crate) async fn run(watch: SilenceWatch) {
             to_do: "check the clock of this machine (NTP) if this warning persists".to_owned(),
         }));
         match round {
-            Ok(Round::Held | Round::Written(0)) => check.ok(),
-            Ok(Round::Written(written)) => {
-                check.ok();
-                metrics::counter!("braid_alerting_silence_transitions_total").increment(written);
-                watch.outbox.notify_one();
-            }
+            Ok(Round::Held | Round::Written(_)) => check.ok(),
             Err(error) => check.failing(error.to_string()),
         }
     }
@@ -172,37 +171,57 @@ impl SilenceWatch {
             .map(Round::Written)
     }
 
+    /// Writes all transitions of the round step by step, so that no site's silences wait for those
+    /// of others until the next round.
     async fn write(
         &self,
         known: &Known<'_>,
         raised_before: &mut BTreeSet<String>,
     ) -> Result<u64, RoundError> {
-        let mut contested = BTreeSet::new();
+        let mut rest = assess(known, raised_before);
+        let mut written = 0;
+        for _ in 0..STEPS_MAX {
+            if rest.is_empty() || self.context.shutdown().is_requested() {
+                break;
+            }
+            let later = rest.split_off(rest.len().min(STEP_TRANSITIONS_MAX));
+            written += self.write_step(rest, raised_before).await?;
+            rest = later;
+        }
+        Ok(written)
+    }
+
+    async fn write_step(
+        &self,
+        mut transitions: Vec<Alert>,
+        raised_before: &mut BTreeSet<String>,
+    ) -> Result<u64, RoundError> {
         for _ in 0..ATTEMPTS_MAX {
-            let mut transitions = assess(known, raised_before);
-            transitions.retain(|alert| !contested.contains(&alert.id));
             if transitions.is_empty() {
                 return Ok(0);
             }
-            let raised: BTreeSet<String> = transitions
-                .iter()
-                .filter(|alert| alert.revision == 1)
-                .map(|alert| alert.id.clone())
-                .collect();
             let batch = AlertsBatch {
-                transitions,
+                transitions: transitions.clone(),
                 states: Vec::new(),
             };
             match self.store.write_alerts(batch, Vec::new()).await {
-                Ok(written) => return Ok(written.new),
+                Ok(written) => {
+                    metrics::counter!("braid_alerting_silence_transitions_total")
+                        .increment(written.new);
+                    if written.new > 0 {
+                        self.outbox.notify_one();
+                    }
+                    return Ok(written.new);
+                }
                 // The alert is not in the list that was read: another member, or an
                 // acknowledgement, was first. The other alerts are still written.
                 Err(WriteError::Conflict(ids)) => {
                     if raised_before.len() >= RAISED_BEFORE_MAX {
                         raised_before.clear();
                     }
-                    raised_before.extend(ids.iter().filter(|id| raised.contains(*id)).cloned());
-                    contested.extend(ids);
+                    let contested = transitions.extract_if(.., |it| ids.contains(&it.id));
+                    let raised = contested.filter(|it| it.revision == 1);
+                    raised_before.extend(raised.map(|it| it.id));
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -231,7 +250,7 @@ mod tests {
 
     use clocks::{CheckedClock, Moment};
     use contracts::{
-        alerts::{Alert, AlertState},
+        alerts::AlertState,
         vitals::{Metric, Sample, sample::Reading},
     };
     use store::{Change, DeviceEntry, SqliteStore, VitalsBatch};
@@ -324,6 +343,63 @@ mod tests {
         assert!(matches!(second, Round::Written(1..)), "the second one's");
         let third = watch.round(&mut memory).await.unwrap();
         assert_eq!(third, Round::Written(0), "and none again");
+    }
+
+    /// Devices of one gateway each, silent for an hour, beside one that is heard.
+    async fn silent_site(devices: usize) -> (tempfile::TempDir, SilenceWatch) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(directory.path()).unwrap();
+        let watch = watch(store, Context::new("alerting"));
+        let store = watch.store.as_ref();
+        let silent: Vec<String> = (0..devices).map(|number| format!("d{number}")).collect();
+        for device in &silent {
+            wear(store, device).await;
+        }
+        wear(store, "well").await;
+        let now_us = contracts::now_us();
+        hear_all(store, &silent, now_us - HOUR_US).await;
+        hear(store, "well", now_us).await;
+        (directory, watch)
+    }
+
+    #[tokio::test]
+    async fn one_round_raises_every_silence_of_a_large_site() {
+        let (_directory, watch) = silent_site(600).await;
+        let mut memory = Memory::new(watch.silent_after_us);
+        // Each device and its gateway.
+        let first = watch.round(&mut memory).await.unwrap();
+        assert_eq!(first, Round::Written(1200));
+        let second = watch.round(&mut memory).await.unwrap();
+        assert_eq!(second, Round::Written(0));
+    }
+
+    #[tokio::test]
+    async fn silences_that_another_member_raised_first_keep_no_other_from_the_round() {
+        let (_directory, watch) = silent_site(600).await;
+        let mut memory = Memory::new(watch.silent_after_us);
+        watch.round(&mut memory).await.unwrap();
+        let query = AlertsQuery {
+            limit: OPEN_MAX,
+            ..AlertsQuery::default()
+        };
+        let raised = watch.store.alerts(&Scope::Service, &query).await.unwrap();
+        // The other member dated some of them by its own clock.
+        let (_directory, watch) = silent_site(0).await;
+        let others = raised.iter().step_by(3).cloned().map(|alert| Alert {
+            recorded_us: alert.recorded_us - 1,
+            ..alert
+        });
+        let batch = AlertsBatch {
+            transitions: others.collect(),
+            ..AlertsBatch::default()
+        };
+        watch.store.write_alerts(batch, Vec::new()).await.unwrap();
+        let mut told = BTreeSet::new();
+        let mut written = 0;
+        for step in raised.chunks(STEP_TRANSITIONS_MAX) {
+            written += watch.write_step(step.to_vec(), &mut told).await.unwrap();
+        }
+        assert_eq!((written, told.len()), (800, 400));
     }
 
     #[tokio::test]

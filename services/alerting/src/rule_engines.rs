@@ -8,6 +8,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
 
@@ -32,8 +33,13 @@ use crate::{
 const PATIENTS_MAX: usize = 50_000;
 /// Devices of one patient whose clocks are tracked. Beyond it all are learned again.
 const CLOCKS_MAX: usize = 64;
-/// Maximum age of a cached patient profile.
+/// Age from which a profile is asked for again. A change of the register takes hold within this
+/// time and the ticks until the patient's turn. That is within two minutes, even with
+/// [`PATIENTS_MAX`] patients, while the register answers a thousand questions a second.
 const PROFILE_AGE_MAX_US: i64 = 60_000_000;
+/// By patient, a profile counts as older by up to this time, so that patients loaded together do
+/// not expire together.
+const PROFILE_SPREAD_US: u64 = 15_000_000;
 
 #[derive(Clone)]
 struct Patient {
@@ -43,7 +49,8 @@ struct Patient {
     watermark: Watermark,
     /// Last reading, by the core's clock.
     seen_us: i64,
-    /// When the profile was fetched. 0: never, so tenant and rules are unknown.
+    /// When the profile was asked for, less the patient's share of [`PROFILE_SPREAD_US`]. 0: never
+    /// answered, so tenant and rules are unknown.
     profile_us: i64,
     /// Empty: no tenant.
     tenant: String,
@@ -138,28 +145,38 @@ impl RuleEngines {
         self.patients.len() - usize::from(self.patients.contains_key(canary::NAME))
     }
 
-    /// Patients in these records whose profile is unknown or too old, with their partition.
-    pub(crate) fn wanting_profile(
+    /// Patients in these records whose profile is unknown, with their partition.
+    pub(crate) fn without_profile(
         &self,
         records: &[(u32, String, VitalsRecord)],
-        now_us: i64,
     ) -> BTreeMap<String, u32> {
-        let mut wanting = BTreeMap::new();
+        let mut without = BTreeMap::new();
         for (partition, key, record) in records {
             let of_edge = record.alerts.iter().map(|edge| &edge.patient);
             let of_samples = record.samples.iter().map(|sample| &sample.patient);
             for patient in of_edge.chain(of_samples) {
                 let patient = subject(patient, key);
                 let known = self.patients.get(patient);
-                if known.is_none_or(|known| {
-                    now_us.abs_diff(known.profile_us) > PROFILE_AGE_MAX_US.unsigned_abs()
-                }) && !wanting.contains_key(patient)
+                if known.is_none_or(|known| known.profile_us == 0) && !without.contains_key(patient)
                 {
-                    wanting.insert(patient.to_owned(), *partition);
+                    without.insert(patient.to_owned(), *partition);
                 }
             }
         }
-        wanting
+        without
+    }
+
+    /// Patients whose known profile is too old, at most `max`, the oldest first. Those that send
+    /// nothing count too, so that none returns with an old profile.
+    pub(crate) fn with_old_profile(&self, now_us: i64, max: usize) -> Vec<String> {
+        let known = self.patients.iter().filter(|(_, it)| it.profile_us > 0);
+        let aged = known.map(|(key, patient)| (now_us.abs_diff(patient.profile_us), key));
+        let mut old: Vec<(u64, &String)> = aged
+            .filter(|(age_us, _)| *age_us > PROFILE_AGE_MAX_US.unsigned_abs())
+            .collect();
+        old.sort_unstable_by(|one, other| other.cmp(one));
+        let oldest = old.into_iter().take(max);
+        oldest.map(|(_, key)| key.clone()).collect()
     }
 
     /// Present patients that were taken over and wait for time to pass, but whose profile is still
@@ -196,18 +213,34 @@ impl RuleEngines {
         if patient.profile_us == 0 {
             patient.engine.settle();
         }
-        patient.profile_us = now_us;
+        patient.profile_us = now_us.saturating_sub(spread_us(key));
+    }
+
+    /// The register's later answer about a known patient, asked for at `asked_us`. `None`: there
+    /// was none, so the known profile stays and is asked for again in its turn. Only between
+    /// attempts.
+    pub(crate) fn renew_profile(
+        &mut self,
+        key: &str,
+        answer: Option<(&str, Profile)>,
+        asked_us: i64,
+    ) {
+        // The patient may have moved to another member meanwhile, and returned without a profile.
+        let known = self.patients.get_mut(key).filter(|it| it.profile_us > 0);
+        let Some(patient) = known else {
+            return;
+        };
+        let partition = patient.partition;
+        match answer {
+            Some((tenant, profile)) => {
+                self.set_profile(key, partition, tenant, profile, asked_us);
+            }
+            None => patient.profile_us = asked_us.saturating_sub(spread_us(key)),
+        }
     }
 
     pub(crate) fn partition_of(&self, key: &str) -> Option<u32> {
         self.patients.get(key).map(|patient| patient.partition)
-    }
-
-    /// Whether the patient has no profile yet and so must not be judged.
-    pub(crate) fn has_no_profile(&self, key: &str) -> bool {
-        self.patients
-            .get(key)
-            .is_none_or(|patient| patient.profile_us == 0)
     }
 
     /// Applies other documents. Every patient follows them from the next event on. Only between
@@ -527,6 +560,13 @@ fn collect(
 
 fn fresh(rules: &Arc<RuleSet>, key: &str) -> Engine {
     Engine::new(key, Arc::clone(rules), Profile::default(), Origin::Core)
+}
+
+/// The patient's share of the spread, the same in every member.
+fn spread_us(key: &str) -> i64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    (hasher.finish() % PROFILE_SPREAD_US).cast_signed()
 }
 
 /// The patient of a record's entry.

@@ -332,8 +332,9 @@ fn time_goes_on_when_the_clock_is_set_back() {
     engines.evaluate(&pulse, T0 + S);
     engines.keep();
     let back_us = T0 - 3600 * S;
-    assert_eq!(engines.wanting_profile(&pulse, T0 + S).len(), 0);
-    assert_eq!(engines.wanting_profile(&pulse, back_us).len(), 1);
+    assert_eq!(engines.without_profile(&pulse).len(), 0);
+    assert_eq!(engines.with_old_profile(T0 + S, 1).len(), 0);
+    assert_eq!(engines.with_old_profile(back_us, 1).len(), 1);
     engines.on_time(back_us, back_us);
     engines.keep();
     let back_us = back_us + 11 * S + LATE_US_MIN;
@@ -515,4 +516,10 @@ fn a_fall_that_breaks_the_sensor_is_raised() {
     };
     assert_eq!(fall_at(&mut engines, 12), 0);
     assert_eq!(fall_at(&mut engines, 20), 1);
+}
+
+impl RuleEngines {
+    pub(crate) fn tenant_of(&self, key: &str) -> Option<&str> {
+        self.patients.get(key).map(|it| it.tenant.as_str())
+    }
 }

@@ -37,8 +37,6 @@ pub(crate) use worn::Worn;
 /// A device silent for a day was put away by a person. Its open alert stays until the device sends
 /// again.
 const FORGOTTEN_US: i64 = 86_400_000_000;
-/// Alerts raised in one round. More follow in the next round.
-const RAISED_MAX: usize = 256;
 /// Lost paths that a summary names. The rest is counted.
 const PATHS_NAMED_MAX: usize = 4;
 /// A device that fell silent below this charge, in percent, has an empty battery.
@@ -115,7 +113,7 @@ pub(crate) fn assess(known: &Known<'_>, told: &BTreeSet<String>) -> Vec<Alert> {
         let key = key_of(&alert);
         let is_new = !open.contains_key(&key) && !told.contains(&alert.id);
         wanted.insert(key);
-        if is_new && transitions.len() < RAISED_MAX {
+        if is_new {
             transitions.push(alert);
         }
     }

@@ -20,9 +20,12 @@ use super::{
     tls::{bare_host, client_config, is_loopback},
 };
 
-/// Limit of each step of an attempt. The three steps wait for the connection, publish by the kept
-/// one, and publish by a new one. Together they fit into the lease of a notice.
+/// Limit of each step of an attempt. The first step waits for its turn, the second one publishes.
+/// Together they fit into the lease of a notice.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// Limit of publishing by the kept connection, which may be half open. A new connection has the
+/// rest of [`CALL_LIMIT`].
+const KEPT_LIMIT: Duration = Duration::from_secs(1);
 /// The broker ends a connection after one and a half times this silence.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
 /// A connection that was idle for longer is replaced, because no task answers pings between
@@ -129,7 +132,7 @@ impl Mqtt {
         self.send_within(CALL_LIMIT, message).await
     }
 
-    /// Applies `limit` to each of the three steps.
+    /// Applies `limit` to each of the two steps.
     async fn send_within(&self, limit: Duration, message: &Message<'_>) -> Result<(), Undelivered> {
         let mut payload = message.json();
         payload["key"] = message.key().into();
@@ -142,11 +145,13 @@ impl Mqtt {
         let late = || undelivered(format!("no answer within {} s", limit.as_secs()));
         let turn = tokio::time::timeout(limit, self.connection.lock()).await;
         let mut kept = turn.map_err(|_| late())?;
+        let begun = Instant::now();
         if let Some(connection) = kept
             .take()
             .filter(|connection| connection.used.elapsed() < IDLE_MAX)
             && let Ok(Ok(connection)) =
-                tokio::time::timeout(limit, publish(connection, &topic, &payload)).await
+                tokio::time::timeout(KEPT_LIMIT.min(limit), publish(connection, &topic, &payload))
+                    .await
         {
             *kept = Some(connection);
             return Ok(());
@@ -157,7 +162,8 @@ impl Mqtt {
             events,
             used: Instant::now(),
         };
-        let published = tokio::time::timeout(limit, publish(fresh, &topic, &payload)).await;
+        let rest = limit.saturating_sub(begun.elapsed());
+        let published = tokio::time::timeout(rest, publish(fresh, &topic, &payload)).await;
         *kept = Some(published.map_err(|_| late())?.map_err(undelivered)?);
         Ok(())
     }
@@ -219,19 +225,27 @@ async fn publish(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use contracts::alerts::Notice;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+    };
 
     use super::*;
 
-    #[tokio::test]
-    async fn a_notice_is_not_waited_with_beyond_its_lease() {
+    fn publisher(port: u16) -> Mqtt {
         let mqtt = Mqtt::new(&Settings {
-            url: "mqtt://127.0.0.1:1",
+            url: &format!("mqtt://127.0.0.1:{port}"),
             user: None,
             password: None,
             ca: None,
             prefix: "braid",
         });
-        let mqtt = mqtt.unwrap_or_else(|error| panic!("{error}"));
+        mqtt.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[tokio::test]
+    async fn a_notice_is_not_waited_with_beyond_its_lease() {
+        let mqtt = publisher(1);
         let _under_way = mqtt.connection.lock().await;
         let notice = Notice::default();
         let notices = [&notice];
@@ -239,5 +253,56 @@ mod tests {
         let sending = mqtt.send_within(Duration::from_millis(20), &message);
         let sent = tokio::time::timeout(Duration::from_secs(30), sending).await;
         assert!(sent.unwrap().is_err_and(|it| it.is_retryable));
+    }
+
+    /// Type and content of the next packet.
+    async fn packet(stream: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
+        let first = stream.read_u8().await?;
+        let mut length = 0;
+        for shift in [0, 7, 14, 21] {
+            let byte = stream.read_u8().await?;
+            length |= usize::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await?;
+        Ok((first >> 4, body))
+    }
+
+    /// Acknowledges the first publication of a connection.
+    async fn acknowledge_one(stream: &mut TcpStream) -> std::io::Result<()> {
+        loop {
+            let (kind, body) = packet(stream).await?;
+            if kind == 1 {
+                stream.write_all(&[0x20, 2, 0, 0]).await?;
+            }
+            if kind == 3 {
+                let id = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
+                return stream.write_all(&[0x40, 2, body[id], body[id + 1]]).await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_half_open_connection_is_replaced_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mqtt = publisher(listener.local_addr().unwrap().port());
+        tokio::spawn(async move {
+            // Each stays open behind its first publication, and nobody reads it.
+            let mut half_open = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                acknowledge_one(&mut stream).await.unwrap();
+                half_open.push(stream);
+            }
+        });
+        let notice = Notice::default();
+        let notices = [&notice];
+        let message = Message::new(&notices, None);
+        assert!(mqtt.send(&message).await.is_ok());
+        let again = tokio::time::timeout(3 * KEPT_LIMIT, mqtt.send(&message)).await;
+        assert!(again.is_ok_and(|sent| sent.is_ok()));
     }
 }
