@@ -6,6 +6,7 @@
 
 mod profiles;
 mod refused;
+mod register;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -55,9 +56,9 @@ struct Records {
 
 struct JudgingState {
     bus: Arc<dyn Bus>,
-    register: Arc<dyn profiles::Entries>,
+    register: Arc<dyn register::Entries>,
     /// The round of questions about known patients under way, if any. Judging does not wait for it.
-    refreshing: JoinSet<profiles::Refreshed>,
+    refreshing: JoinSet<register::Refreshed>,
     claims: Arc<Claims<dyn Store>>,
     writer: Writer,
     engines: RuleEngines,

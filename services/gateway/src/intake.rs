@@ -96,7 +96,7 @@ pub enum Patience {
     Refuse,
 }
 
-/// What the samples of a request have in common.
+/// Time, sender and trace of the samples of a request.
 struct Arrival {
     at: Moment,
     from: Option<IpAddr>,

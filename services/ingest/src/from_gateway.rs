@@ -68,7 +68,7 @@ struct Shared {
     bus: Arc<dyn Bus>,
     lanes: Lanes,
     duplicates: Arc<Mutex<Duplicates>>,
-    alerts: Alerts,
+    alerts: Arc<Alerts>,
     clocks: GatewayClocks,
     guard: CallGuard,
     quotas: Mutex<Quotas<GatewayId>>,
@@ -105,7 +105,7 @@ impl Gateways {
                 bus,
                 lanes,
                 duplicates,
-                alerts,
+                alerts: Arc::new(alerts),
                 clocks: GatewayClocks::new(context.clock().clone()),
                 guard: CallGuard::new(revocations),
                 quotas: Mutex::new(Quotas::new(quota)),
@@ -246,7 +246,7 @@ impl Shared {
                 .await?;
             admitted.says_takes_compact = !is_compact;
             let alerts = std::mem::take(&mut admitted.waiting);
-            let published = waiting.publish(self, gateway, alerts, answers);
+            let published = waiting.publish(&self.alerts, gateway, alerts, answers);
             admitted.published.extend(published);
             if pending.send(admitted).await.is_err() {
                 return Ok(());

@@ -3,16 +3,14 @@
 //! A patient without a profile is judged only after the register has answered. A known profile
 //! stays in use, and rounds of questions beside the judging refresh it.
 
-use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::Future, sync::Arc};
 
-use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use service_kit::Backoff;
-use store::{PatientEntry, QueryError, Scope, Spo2Scale, Store};
-use tokio::time::timeout;
-use vitals::Profile;
+use store::{PatientEntry, QueryError};
 
 use super::JudgingState;
+use super::register::{Refreshed, judged_as, refresh};
 
 /// Concurrent queries to the register. Fewer than a member's connections, so that other queries
 /// find one.
@@ -20,29 +18,6 @@ const ASKED_AT_ONCE: usize = 3;
 /// Known profiles refreshed per tick, the oldest first. As each is refreshed about once a minute,
 /// this suffices for all patients of a member.
 const REFRESHED_PER_TICK_MAX: usize = 1024;
-/// Limit of one question about a known profile. Then the round ends, and the patient is asked for
-/// again with the next expiry.
-const REFRESH_LIMIT: Duration = Duration::from_secs(2);
-
-/// The register, as judging asks it.
-#[async_trait]
-pub(super) trait Entries: Send + Sync {
-    async fn entry(&self, key: &str) -> Result<Option<PatientEntry>, QueryError>;
-}
-
-#[async_trait]
-impl Entries for Arc<dyn Store> {
-    async fn entry(&self, key: &str) -> Result<Option<PatientEntry>, QueryError> {
-        self.patient(&Scope::Service, key).await
-    }
-}
-
-/// Result of one round of questions about known patients.
-pub(super) struct Refreshed {
-    asked_us: i64,
-    /// By patient: tenant and profile. `None`: no answer.
-    answers: Vec<(String, Option<(String, Profile)>)>,
-}
 
 impl JudgingState {
     /// Fetches the profiles of these patients, which have none. False: shutdown came before each
@@ -120,43 +95,6 @@ impl JudgingState {
             self.engines.renew_profile(key, answer, refreshed.asked_us);
         }
     }
-}
-
-/// Asks one question at a time, because no alert waits for the answers. Ends early if the register
-/// does not answer; patients not asked for come first in the next round.
-async fn refresh(register: Arc<dyn Entries>, keys: Vec<String>, asked_us: i64) -> Refreshed {
-    let mut answers = Vec::new();
-    for key in keys {
-        match timeout(REFRESH_LIMIT, register.entry(&key)).await {
-            Ok(Ok(entry)) => answers.push((key, Some(judged_as(entry)))),
-            Ok(Err(error @ QueryError::Unreadable(_))) => {
-                tracing::error!(patient = key, %error, "the register entry is unreadable; the known profile stays");
-                answers.push((key, None));
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(patient = key, %error, "known profiles are refreshed later");
-                break;
-            }
-            // Perhaps only this patient's query hangs. It must not be the first of each round.
-            Err(_) => {
-                tracing::warn!(
-                    patient = key,
-                    "the register does not answer; known profiles are refreshed later"
-                );
-                answers.push((key, None));
-                break;
-            }
-        }
-    }
-    Refreshed { asked_us, answers }
-}
-
-/// Tenant and profile. An unregistered patient has no tenant and the first scale.
-fn judged_as(entry: Option<PatientEntry>) -> (String, Profile) {
-    let (tenant, spo2_scale) = entry.map_or((String::new(), Spo2Scale::One), |entry| {
-        (entry.tenant, entry.spo2_scale)
-    });
-    (tenant, Profile { spo2_scale })
 }
 
 /// Queries run concurrently, because alerts wait for all answers.

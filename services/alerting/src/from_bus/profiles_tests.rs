@@ -1,19 +1,22 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
 
+use async_trait::async_trait;
 use bus::{EmbeddedBus, EmbeddedOptions};
 use clocks::{CheckedClock, Moment};
 use contracts::vitals::{EdgeAlert, Metric, Sample, VitalsRecord, sample};
 use parking_lot::Mutex;
 use service_kit::Context;
-use store::{AlertsQuery, AlertsStore, Claims, SqliteStore};
+use store::{AlertsQuery, AlertsStore, Claims, Scope, Spo2Scale, SqliteStore, Store};
 use tokio::sync::{Barrier, watch};
-use vitals::RuleSet;
+use tokio::time::timeout;
+use vitals::{Profile, RuleSet};
 
 use super::*;
 use crate::{
-    from_bus::{GROUP, Records},
+    from_bus::{GROUP, Records, register::Entries},
     rule_engines::RuleEngines,
     to_store::Writer,
 };

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::Shared;
 use crate::admission::GatewayId;
-use crate::alerts::{Admitted, Answers, Behind, Class};
+use crate::alerts::{Admitted, Alerts, Answers, Behind, Class};
 use crate::to_bus::{NotPublished, Published};
 
 /// Alerts of one stream that wait. Beyond it the stream is not read, and flow control stops the
@@ -51,7 +50,7 @@ impl Waiting {
     /// Publishes the alerts behind earlier ones of their class.
     pub(super) fn publish(
         &mut self,
-        shared: &Arc<Shared>,
+        to_bus: &Arc<Alerts>,
         gateway: &GatewayId,
         alerts: Vec<Admitted>,
         answers: &Answers,
@@ -65,7 +64,7 @@ impl Waiting {
             }
             let (done, result) = oneshot::channel();
             published.push(result);
-            let (shared, gateway, answers) = (Arc::clone(shared), gateway.clone(), answers.clone());
+            let (to_bus, gateway, answers) = (Arc::clone(to_bus), gateway.clone(), answers.clone());
             let (count, waiting) = (alerts.len(), Arc::clone(&self.alerts));
             let before = task.take();
             waiting.fetch_add(count, Ordering::Relaxed);
@@ -75,7 +74,7 @@ impl Waiting {
                     None => true,
                 };
                 let result = match follows {
-                    true => shared.alerts.publish_rest(&gateway, alerts, &answers).await,
+                    true => to_bus.publish_rest(&gateway, alerts, &answers).await,
                     false => Err(NotPublished::Ending),
                 };
                 waiting.fetch_sub(count, Ordering::Relaxed);

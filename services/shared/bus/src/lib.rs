@@ -25,8 +25,8 @@ pub mod slow_clock;
 pub use embedded::{EmbeddedBus, EmbeddedOptions};
 #[cfg(feature = "conformance")]
 pub use interposed::Interposed;
-pub use keys::partition_of;
 pub use kafka::{KafkaBus, KafkaOptions};
+pub use keys::partition_of;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Pauses before a link is opened after a loss.
 //!
 //! Attempts that fail in a row have growing pauses. A link that was up for a while ends the row,
-//! also without an acknowledgement: alerts are rare, so their links may never have carried any.
+//! also without an acknowledgement. Alerts are rare, so their links may never have carried any.
 
 use std::{
     collections::HashMap,
