@@ -1,6 +1,7 @@
-//! Publishes the outbox: every stored transition goes to the topic `alerts`, at least once. Those of
-//! a partition go in stored order, one call at a time. A partition without a leader delays only the
-//! alerts of its own patients.
+//! Publishes the outbox. Every stored transition goes to the topic `alerts`, at least once.
+//!
+//! The transitions of a partition go in stored order, one call at a time. A partition without a
+//! leader delays only the alerts of its own patients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
