@@ -17,8 +17,8 @@ use prost::Message;
 use service_kit::{Backoff, Context, Shutdown};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-/// Uploads that may wait in a lane. Beyond it their streams wait, and by flow control the gateways.
-/// All of them go out in one call, so a smaller number would limit the rate.
+/// Uploads that may wait in a queue. Beyond it their streams wait, and by flow control the
+/// gateways. All of them go out in one call, so a smaller number would limit the rate.
 const WAITING_MAX: usize = 1024;
 /// Bytes of records in a lane, including those that are being published. Beyond it uploads wait as
 /// well: waveforms would otherwise exhaust the memory while the bus is away.
