@@ -13,14 +13,14 @@
 //! revision. The later writer reads the stored row and decides again.
 
 mod canary;
-pub mod config;
+mod config;
 pub mod documents;
 mod from_bus;
 mod from_dashboard;
 mod from_store;
 mod heard;
 mod lateness;
-pub mod names;
+mod names;
 mod reach;
 mod reach_watch;
 mod routing;
@@ -32,11 +32,11 @@ pub mod silence;
 mod silence_watch;
 pub mod team;
 mod to_bus;
-pub mod to_people;
+mod to_people;
 mod to_store;
 mod turns;
 mod watermark;
-pub mod zone;
+mod zone;
 
 use std::{sync::Arc, time::Duration};
 

@@ -19,7 +19,7 @@ use store::Store;
 pub mod accounts;
 mod attempts;
 mod canary;
-pub mod config;
+mod config;
 pub mod explain;
 mod from_bus;
 mod from_gateway;

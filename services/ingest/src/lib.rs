@@ -20,7 +20,7 @@ mod answers;
 mod apart;
 mod caller;
 mod canary;
-pub mod config;
+mod config;
 mod duplicates;
 mod from_bus;
 mod from_gateway;

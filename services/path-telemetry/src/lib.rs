@@ -9,7 +9,7 @@
 //! ```
 
 mod bounds;
-pub mod config;
+mod config;
 mod estimate;
 mod from_bus;
 mod from_gateway;

@@ -10,7 +10,7 @@
 
 mod admission;
 mod budget;
-pub mod config;
+mod config;
 mod destinations;
 mod from_gateway;
 mod from_path_telemetry;
