@@ -27,7 +27,7 @@ use crate::{
     admission::{GatewayId, refuse},
     duplicates::Duplicates,
     judging::{Alert, At, Judged, Judging, Run},
-    to_bus::{Lane, Lanes, NotPublished, Published, Records},
+    to_bus::{Lane, Lanes, NotPublished, Published, Records, answer_of},
     under_way::UnderWay,
 };
 
@@ -247,7 +247,7 @@ impl Alerts {
             if !urgent.is_empty() {
                 let published = self.lanes.publish(Lane::Alerts, urgent).await;
                 let published = self.under_way.follow(published, sent);
-                published.await.unwrap_or(Err(NotPublished::Ending))?;
+                answer_of(published).await?;
                 continue;
             }
             if rest.is_empty() {

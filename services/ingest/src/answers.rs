@@ -9,7 +9,7 @@ use tonic::Status;
 use crate::{
     alerts::{Admitted, Answers},
     duplicates::Duplicates,
-    to_bus::{NotPublished, Published},
+    to_bus::{NotPublished, Published, answer_of},
 };
 
 /// The reason for a sample that no broker will ever take. The details are only logged, because a
@@ -50,7 +50,7 @@ pub(crate) async fn acknowledge(
 ) -> Result<(), Status> {
     while let Some(mut pending) = waiting.recv().await {
         for published in std::mem::take(&mut pending.published) {
-            match published.await.unwrap_or(Err(NotPublished::Ending)) {
+            match answer_of(published).await {
                 Ok(()) => {}
                 Err(NotPublished::Ending) => {
                     return Err(Status::unavailable("ingest ends; send again"));

@@ -40,7 +40,7 @@ use crate::{
     gateway_clocks::GatewayClocks,
     judging::{At, Judging},
     register::Register,
-    to_bus::{Lane, Lanes, NotPublished, Records},
+    to_bus::{Lane, Lanes, NotPublished, Records, answer_of},
 };
 
 /// Uploads of one stream that are read and not acknowledged. Beyond it the stream is not read, and
@@ -179,7 +179,7 @@ impl Gateways {
             .admit(gateway, upload, arrived_us, Behind::default())
             .await?;
         for published in pending.published {
-            match published.await.unwrap_or(Err(NotPublished::Ending)) {
+            match answer_of(published).await {
                 Ok(()) => {}
                 Err(NotPublished::Ending) => {
                     return Err(Status::unavailable("ingest ends; send again"));

@@ -43,6 +43,11 @@ pub(crate) enum NotPublished {
 /// The answer of the bus for the records of one upload.
 pub(crate) type Published = oneshot::Receiver<Result<(), NotPublished>>;
 
+/// Waits for the answer. A lane that has ended gives none.
+pub(crate) async fn answer_of(published: Published) -> Result<(), NotPublished> {
+    published.await.unwrap_or(Err(NotPublished::Ending))
+}
+
 struct Job {
     records: Vec<Record>,
     bytes: usize,
@@ -157,8 +162,8 @@ fn all_of(parts: Vec<Published>) -> Published {
     let (done, receiver) = oneshot::channel();
     tokio::spawn(async move {
         let mut result = Ok(());
-        for part in join_all(parts).await {
-            result = result.and(part.unwrap_or(Err(NotPublished::Ending)));
+        for part in join_all(parts.into_iter().map(answer_of)).await {
+            result = result.and(part);
         }
         let _ = done.send(result);
     });

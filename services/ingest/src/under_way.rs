@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::{
     duplicates::Duplicates,
     newest::Newest,
-    to_bus::{NotPublished, Published},
+    to_bus::{Published, answer_of},
 };
 
 /// A copy waits so long for the copy that paid; then it pays itself.
@@ -63,7 +63,7 @@ impl UnderWay {
         let (done, result) = oneshot::channel();
         let this = Arc::clone(self);
         tokio::spawn(async move {
-            let published = published.await.unwrap_or(Err(NotPublished::Ending));
+            let published = answer_of(published).await;
             if published.is_ok() {
                 let mut duplicates = this.duplicates.lock();
                 alerts
@@ -80,6 +80,7 @@ impl UnderWay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::to_bus::NotPublished;
 
     #[test]
     fn a_copy_waits_for_the_copy_that_paid_and_pays_when_that_takes_long() {

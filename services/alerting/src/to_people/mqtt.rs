@@ -222,15 +222,21 @@ async fn publish(
 }
 
 #[cfg(test)]
+#[path = "../../tests/support/mqtt_packet.rs"]
+mod mqtt_packet;
+
+#[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use contracts::alerts::Notice;
     use tokio::{
-        io::{AsyncReadExt, AsyncWriteExt},
+        io::AsyncWriteExt,
         net::{TcpListener, TcpStream},
     };
 
     use super::*;
+
+    use mqtt_packet::packet;
 
     fn publisher(port: u16) -> Mqtt {
         let mqtt = Mqtt::new(&Settings {
@@ -255,26 +261,11 @@ mod tests {
         assert!(sent.unwrap().is_err_and(|it| it.is_retryable));
     }
 
-    /// Type and content of the next packet.
-    async fn packet(stream: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
-        let first = stream.read_u8().await?;
-        let mut length = 0;
-        for shift in [0, 7, 14, 21] {
-            let byte = stream.read_u8().await?;
-            length |= usize::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                break;
-            }
-        }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).await?;
-        Ok((first >> 4, body))
-    }
-
     /// Acknowledges the first publication of a connection.
     async fn acknowledge_one(stream: &mut TcpStream) -> std::io::Result<()> {
         loop {
-            let (kind, body) = packet(stream).await?;
+            let (first, body) = packet(stream).await?;
+            let kind = first >> 4;
             if kind == 1 {
                 stream.write_all(&[0x20, 2, 0, 0]).await?;
             }

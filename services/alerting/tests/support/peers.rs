@@ -4,10 +4,15 @@ use std::{net::SocketAddr, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
     net::TcpListener,
 };
 use tokio_rustls::TlsAcceptor;
+
+#[path = "mqtt_packet.rs"]
+mod mqtt_packet;
+
+use mqtt_packet::packet;
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
@@ -173,17 +178,7 @@ impl Broker {
 
     async fn converse(self, mut stream: Box<dyn Stream>) -> std::io::Result<()> {
         loop {
-            let first = stream.read_u8().await?;
-            let mut length = 0;
-            for shift in [0, 7, 14, 21] {
-                let byte = stream.read_u8().await?;
-                length |= usize::from(byte & 0x7f) << shift;
-                if byte & 0x80 == 0 {
-                    break;
-                }
-            }
-            let mut body = vec![0; length];
-            stream.read_exact(&mut body).await?;
+            let (first, body) = packet(&mut stream).await?;
             let text = |at: usize| {
                 let end = at + 2 + usize::from(u16::from_be_bytes([body[at], body[at + 1]]));
                 (

@@ -1,10 +1,11 @@
-//! The test kit's disk with the journal's interface.
+//! The test kit's disk with the journal's interface, and small journals on any disk.
+#![allow(clippy::unwrap_used)]
 
-use std::io;
+use std::{io, time::Duration};
 
 use testkit::disk::{FakeDisk, FakeFile};
 
-use super::{Disk, DiskFile};
+use super::{Disk, DiskFile, Entry, Journal, Limits, Options, Overflow};
 
 #[derive(Clone)]
 pub struct TestDisk(pub FakeDisk);
@@ -44,4 +45,24 @@ impl DiskFile for TestFile {
     fn sync(&mut self) -> io::Result<()> {
         self.0.sync()
     }
+}
+
+/// Opens a journal of 1 MiB.
+pub fn small<D: Disk>(disk: D, class: &'static str, overflow: Overflow) -> Journal<D> {
+    let options = Options {
+        class,
+        limits: Limits {
+            bytes_max: 1 << 20,
+            segment_bytes: 1 << 16,
+            overflow,
+        },
+        gather: Duration::ZERO,
+    };
+    Journal::open(disk, options).unwrap().0
+}
+
+/// All entries of a small journal.
+pub fn entries<D: Disk>(journal: &Journal<D>) -> Vec<Entry> {
+    let chunk = journal.reader().read(0, 10_000, 1 << 20).unwrap();
+    chunk.entries.into_iter().map(|(_, entry)| entry).collect()
 }

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use contracts::vitals::{DeviceInterval, FollowRulesResponse, Metric, sample::Reading};
 use tokio::time::timeout;
@@ -12,32 +12,16 @@ use crate::{
     edge_rules::EdgeRules,
     following::Following,
     intake::{Patience, Recorded},
-    journal::{Directory, Entry, Journal, Limits, Options, Overflow},
+    journal::{
+        Directory, Entry, Journal, Overflow,
+        test_disk::{entries, small},
+    },
     rules_in_force::RulesInForce,
 };
 
 /// Reached only by a failing test, and well below the wait for an unknown sensor.
 const AT_ONCE: Duration = KNOWN_WITHIN.checked_div(2).unwrap();
 const START_US: i64 = 1_800_000_000_000_000;
-
-fn open(above: &Path, class: &'static str) -> Journal<Directory> {
-    let options = Options {
-        class,
-        limits: Limits {
-            bytes_max: 1 << 20,
-            segment_bytes: 1 << 16,
-            overflow: Overflow::Refuse,
-        },
-        gather: Duration::ZERO,
-    };
-    let disk = Directory::open(&above.join(class)).unwrap();
-    Journal::open(disk, options).unwrap().0
-}
-
-fn entries(journal: &Journal<Directory>) -> Vec<Entry> {
-    let chunk = journal.reader().read(0, 10_000, 1 << 20).unwrap();
-    chunk.entries.into_iter().map(|(_, entry)| entry).collect()
-}
 
 /// The core reports all devices, and they are these.
 fn knowing(devices: &[&str]) -> RulesInForce {
@@ -78,7 +62,11 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let above = tempfile::tempdir().unwrap();
-        let (vitals, alerts) = (open(above.path(), "vitals"), open(above.path(), "alerts"));
+        let open = |class: &'static str| {
+            let disk = Directory::open(&above.path().join(class)).unwrap();
+            small(disk, class, Overflow::Refuse)
+        };
+        let (vitals, alerts) = (open("vitals"), open("alerts"));
         let rules = EdgeRules::new(RuleSet::default_set());
         let following = Following::default();
         following.set(true);

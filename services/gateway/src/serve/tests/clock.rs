@@ -7,7 +7,7 @@
 
 mod core;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc};
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
 use service_kit::Context;
@@ -20,7 +20,10 @@ use crate::{
     clock::{Clock, CoreClock, Moment},
     edge_rules::EdgeRules,
     intake::{Intake, Patience},
-    journal::{Entry, Journal, Limits, Options, Overflow, test_disk::TestDisk},
+    journal::{
+        Entry, Journal, Overflow,
+        test_disk::{TestDisk, entries, small},
+    },
     to_ingest::{self, Courier, DeadLetters},
 };
 
@@ -32,23 +35,7 @@ const BOOTED_US: i64 = 1_767_225_600 * S;
 const SECONDS: i64 = 120;
 
 fn open(class: &'static str) -> Journal<TestDisk> {
-    let options = Options {
-        class,
-        limits: Limits {
-            bytes_max: 1 << 20,
-            segment_bytes: 1 << 16,
-            overflow: Overflow::Refuse,
-        },
-        gather: Duration::ZERO,
-    };
-    Journal::open(TestDisk(FakeDisk::new(1)), options)
-        .unwrap()
-        .0
-}
-
-fn entries(journal: &Journal<TestDisk>) -> Vec<Entry> {
-    let chunk = journal.reader().read(0, 10_000, 1 << 20).unwrap();
-    chunk.entries.into_iter().map(|(_, entry)| entry).collect()
+    small(TestDisk(FakeDisk::new(1)), class, Overflow::Refuse)
 }
 
 #[tokio::test]

@@ -14,24 +14,14 @@ use crate::{
     edge_rules::EdgeRules,
     held::HELD_ALERTS_MAX,
     intake::{Intake, Patience, RecordError},
-    journal::{Condition, Entry, Journal, Limits, Options, Overflow, test_disk::TestDisk},
+    journal::{
+        Condition, Entry, Journal, Overflow,
+        test_disk::{TestDisk, entries, small},
+    },
     to_ingest::FromMemory,
 };
 
 const START_US: i64 = 1_800_000_000_000_000;
-
-fn open(disk: &FakeDisk, class: &'static str, overflow: Overflow) -> Journal<TestDisk> {
-    let options = Options {
-        class,
-        limits: Limits {
-            bytes_max: 1 << 20,
-            segment_bytes: 1 << 16,
-            overflow,
-        },
-        gather: Duration::ZERO,
-    };
-    Journal::open(TestDisk(disk.clone()), options).unwrap().0
-}
 
 struct Bench {
     vitals_disk: FakeDisk,
@@ -44,8 +34,12 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let (vitals_disk, alerts_disk) = (FakeDisk::new(1), FakeDisk::new(2));
-        let vitals = open(&vitals_disk, "vitals", Overflow::DropOldest);
-        let alerts = open(&alerts_disk, "alerts", Overflow::Refuse);
+        let vitals = small(
+            TestDisk(vitals_disk.clone()),
+            "vitals",
+            Overflow::DropOldest,
+        );
+        let alerts = small(TestDisk(alerts_disk.clone()), "alerts", Overflow::Refuse);
         let rules = EdgeRules::new(RuleSet::default_set());
         let intake = Intake::new("g1".into(), vitals.clone(), alerts.clone(), rules);
         let intake = Arc::new(intake);
@@ -86,11 +80,6 @@ fn reading(device: &str, second: i64, value: f64) -> Sample {
         sensor_sequence: Some(second as u64),
         ..Sample::default()
     }
-}
-
-fn entries(journal: &Journal<TestDisk>) -> Vec<Entry> {
-    let chunk = journal.reader().read(0, 10_000, 1 << 20).unwrap();
-    chunk.entries.into_iter().map(|(_, entry)| entry).collect()
 }
 
 #[tokio::test]
