@@ -257,17 +257,18 @@ async fn probe(
     let mut buffer = [0; PAYLOAD_BYTES + 1];
     let mut ends_at = None;
     loop {
-        let is_last = count.is_some_and(|count| prober.sent() >= count);
-        if is_last {
+        // The next probe may be due before this one is sent, so the count is compared before each.
+        while count.is_none_or(|count| prober.sent() < count)
+            && let Some(request) = prober.poll(micros(start))
+        {
+            // A lost probe is measured as such, also one that this machine could not send.
+            let _ = socket.send(&request.encode()).await;
+        }
+        if count.is_some_and(|count| prober.sent() >= count) {
             let waits = Duration::from_micros(prober.patience_us());
             let ends = *ends_at.get_or_insert(Instant::now() + waits);
             if prober.is_all_answered() || Instant::now() >= ends {
                 return Ok(());
-            }
-        } else {
-            while let Some(request) = prober.poll(micros(start)) {
-                // A lost probe is measured as such, also one that this machine could not send.
-                let _ = socket.send(&request.encode()).await;
             }
         }
         let wake = match ends_at {
@@ -405,6 +406,26 @@ mod tests {
             }
         }
         serving.abort();
+    }
+
+    /// At one probe a microsecond the next one is due before the last one is sent.
+    #[tokio::test]
+    async fn a_slow_machine_sends_no_probe_beyond_the_count() {
+        let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        socket.connect(server.local_addr().unwrap()).await.unwrap();
+        let goal = Goal {
+            detection_s: 0.5,
+            false_alarm_s: 1e5,
+            tune: false,
+        };
+        let check = Check { k: 1, t_ka_us: 1 };
+        let mut prober = Prober::new(check, goal, 0);
+        let every = Duration::from_secs(3_600);
+        let mut nothing = |_: &mut Prober, _| Ok(());
+        let probed = probe(&socket, &mut prober, every, Some(3), &mut nothing);
+        testkit::within(probed).await.unwrap();
+        assert_eq!(prober.sent(), 3);
     }
 
     #[tokio::test]
