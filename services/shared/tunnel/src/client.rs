@@ -197,13 +197,14 @@ impl Tunnel {
             let ask = || opening::tcp(&session, authority, urgency, resumable);
             let (stream, agreed) = opening::insist(&session, authority, ask).await?;
             Ok(match agreed {
-                Some(token) => {
+                Some((token, answer)) => {
                     let request = resume::client::Request {
                         authority: authority.clone(),
                         urgency,
                         token,
                     };
-                    let stream = resume::client::begin(shared, session, stream, request);
+                    let carried = (session, stream, answer);
+                    let stream = resume::client::begin(shared, carried, request);
                     TunnelStream::resumable(stream)
                 }
                 None => TunnelStream::plain(stream),

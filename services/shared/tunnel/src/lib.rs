@@ -59,7 +59,7 @@ pub use http::{
 };
 pub use multipath::{Keepalive, PathState, steering_rules};
 pub use paths::{PathSnapshot, name::is_name, slots::AttachError};
-pub use resume::ResumeLimits;
+pub use resume::{CopySwitch, ResumeLimits};
 pub use server::{
     BindError, ServerConfig, TunnelServer,
     places::{Place, Places},

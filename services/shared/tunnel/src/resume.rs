@@ -30,5 +30,6 @@ mod ownership_tests;
 #[cfg(test)]
 mod tests;
 
+pub use line::CopySwitch;
 pub(crate) use line::ResumableStream;
 pub use table::ResumeLimits;

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::{
     carried::pieces::{Parcel, Pieces},
     http::{copy_number::CopyNumber, stream::ConnectStream},
-    resume::ResumableStream,
+    resume::{CopySwitch, ResumableStream},
 };
 
 /// One tunnelled byte stream.
@@ -42,7 +42,16 @@ impl TunnelStream {
     /// carries none.
     pub(crate) fn set_copy(&self, copy: &CopyNumber) {
         if let Kind::Plain(stream) = &self.0 {
-            stream.set_copy(copy.clone());
+            stream.set_copy(Some(copy.clone()));
+        }
+    }
+
+    /// Switches copies of all bytes, both ways, by a path of their own. The switch of a plain stream
+    /// does nothing.
+    pub fn copy_switch(&self) -> CopySwitch {
+        match &self.0 {
+            Kind::Plain(_) => CopySwitch::default(),
+            Kind::Resumable(stream) => stream.copy_switch(),
         }
     }
 

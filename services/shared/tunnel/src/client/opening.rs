@@ -8,19 +8,20 @@ use http::uri::Authority;
 use crate::{
     client::session::{ConnectError, Session},
     http::{request::Urgency, stream::ConnectStream},
-    resume::header::{Offer, Token},
+    resume::header::{Attached, Offer, Token},
 };
 
 /// Wait for an answer after which it may have been lost with a path.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// Requests a byte stream. Returns the token to resume the tunnel, if the proxy agreed.
+/// Requests a byte stream. Returns the token to resume the tunnel and the proxy's answer, if the
+/// proxy agreed.
 pub(crate) async fn tcp(
     session: &Session,
     authority: &Authority,
     urgency: Urgency,
     resumable: bool,
-) -> Result<(ConnectStream, Option<Token>), ConnectError> {
+) -> Result<(ConnectStream, Option<(Token, Attached)>), ConnectError> {
     // A fresh token for each attempt, because an earlier attempt may have succeeded.
     let token = resumable.then(Token::random);
     let offer = token.map(|token| Offer {
@@ -28,7 +29,7 @@ pub(crate) async fn tcp(
         attach: None,
     });
     let (stream, agreed) = session.connect(authority, urgency, offer).await?;
-    Ok((stream, token.filter(|_| agreed.is_some())))
+    Ok((stream, token.zip(agreed)))
 }
 
 /// Sends the request by `ask`. It sends the request once more on another stream if no answer came

@@ -286,8 +286,8 @@ impl ConnectStream {
         self.wire.peer_takes_datagrams()
     }
 
-    /// The stream carries copies with this number. Over TCP the kernel chooses the paths.
-    pub(crate) fn set_copy(&self, copy: CopyNumber) {
+    /// The stream carries copies with this number, or none. Over TCP the kernel chooses the paths.
+    pub(crate) fn set_copy(&self, copy: Option<CopyNumber>) {
         if let Wire::H3(wire) = &self.wire {
             wire.set_copy(copy);
         }

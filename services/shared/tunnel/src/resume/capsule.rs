@@ -212,6 +212,13 @@ pub(super) fn put_data_header(out: &mut impl BufMut, offset: u64, length: usize)
     varint::put(out, offset);
 }
 
+/// A complete capsule.
+pub(super) fn whole(capsule: &Capsule) -> Bytes {
+    let mut out = BytesMut::with_capacity(HEADER_BYTES_MAX);
+    put(&mut out, capsule);
+    out.freeze()
+}
+
 /// Writes a complete capsule.
 pub(super) fn put(out: &mut BytesMut, capsule: &Capsule) {
     let (kind, value) = match capsule {

@@ -46,8 +46,7 @@ const TELL_MAX: Duration = Duration::from_secs(30);
 /// Starts a tunnel that the proxy has agreed to resume.
 pub(crate) fn begin(
     shared: &Arc<Shared>,
-    session: Arc<Session>,
-    wire: ConnectStream,
+    (session, wire, answer): (Arc<Session>, ConnectStream, Attached),
     request: Request,
 ) -> ResumableStream {
     let line = Line::new(shared.ledger.clone(), Some(wire), Instant::now());
@@ -62,6 +61,7 @@ pub(crate) fn begin(
         attempt: None,
         retry_at: None,
         pause: RETRY_FIRST,
+        copying: Copying::new(answer),
         aborting: Aborting::No,
     };
     tokio::spawn(companion.run());
@@ -119,7 +119,34 @@ struct Companion {
     attempt: Option<Attempt>,
     retry_at: Option<Instant>,
     pause: Duration,
+    copying: Copying,
     aborting: Aborting,
+}
+
+/// The request for a stream with copies.
+struct Copying {
+    /// The proxy of the carrying stream takes copies.
+    is_agreed: bool,
+    /// The epoch and the answer of the request that is under way.
+    asking: Option<(u64, Pin<Box<dyn Future<Output = Answer> + Send>>)>,
+    retry_at: Option<Instant>,
+}
+
+impl Copying {
+    fn new(answer: Attached) -> Self {
+        Self {
+            is_agreed: answer.takes_copies,
+            asking: None,
+            retry_at: None,
+        }
+    }
+
+    async fn answered(&mut self) -> (u64, Answer) {
+        match &mut self.asking {
+            Some((epoch, answer)) => (*epoch, answer.await),
+            None => std::future::pending().await,
+        }
+    }
 }
 
 /// Whether the proxy must still learn of a reset by the application.
@@ -132,6 +159,7 @@ enum Aborting {
 
 enum Woken {
     Answered(Answer),
+    Copied(u64, Answer),
     SessionChanged,
     Troubled,
     Otherwise,
@@ -151,6 +179,7 @@ impl Companion {
                     sessions,
                     troubles,
                     attempt,
+                    copying,
                     ..
                 } = &mut self;
                 let answered = async {
@@ -162,6 +191,7 @@ impl Companion {
                 tokio::select! {
                     () = end.cancelled() => Woken::Closed,
                     answer = answered => Woken::Answered(answer),
+                    (epoch, answer) = copying.answered() => Woken::Copied(epoch, answer),
                     changed = sessions.changed() => match changed {
                         Ok(()) => Woken::SessionChanged,
                         Err(_) => Woken::Closed,
@@ -177,6 +207,7 @@ impl Companion {
                         self.on_answer(attempt, answer);
                     }
                 }
+                Woken::Copied(epoch, answer) => self.on_copy(epoch, answer),
                 Woken::SessionChanged => {
                     self.retry_at = None;
                     self.pause = RETRY_FIRST;
@@ -263,6 +294,10 @@ impl Companion {
             }
             wanted = session.filter(|session| !session.is_closed());
         }
+        if look.attached && look.lacks_copy && self.attempt.is_none() {
+            let again = self.copy(now);
+            wake = wake.into_iter().chain(again).min();
+        }
         if let (Some(session), None) = (wanted, &self.attempt) {
             match self.retry_at.filter(|at| *at > now) {
                 Some(at) => wake = Some(wake.map_or(at, |wake| wake.min(at))),
@@ -313,6 +348,41 @@ impl Companion {
         }
     }
 
+    /// Asks for a stream with copies, beside the carrying one in the same session. Returns the time
+    /// of the next attempt.
+    fn copy(&mut self, now: Instant) -> Option<Instant> {
+        let copying = &mut self.copying;
+        if !copying.is_agreed || copying.asking.is_some() || self.carrier.is_fallback() {
+            return None;
+        }
+        if let Some(at) = copying.retry_at.filter(|at| *at > now) {
+            return Some(at);
+        }
+        let attach = self.line.begin_copy();
+        let offer = Offer {
+            token: self.request.token,
+            attach: Some(attach),
+        };
+        let answer = Box::pin(ask(self.carrier.clone(), self.request.clone(), offer));
+        copying.asking = Some((attach.epoch, answer));
+        // A stream that ends at once is not asked for at once.
+        copying.retry_at = Some(now + RETRY_MAX);
+        None
+    }
+
+    /// The tunnel itself is not concerned if its copy is refused.
+    fn on_copy(&mut self, epoch: u64, answer: Answer) {
+        self.copying.asking = None;
+        match answer {
+            Answer::Continued(wire, answer) => self.line.copied(*wire, epoch, answer),
+            Answer::Refused(status) => {
+                tracing::debug!(token = ?self.request.token, %status, "a tunnel is not copied");
+            }
+            Answer::NotResumed => self.copying.is_agreed = false,
+            Answer::Lost(_) | Answer::TimedOut => {}
+        }
+    }
+
     fn attach(&mut self, session: Arc<Session>) {
         let attach = self.line.begin_attach();
         tracing::debug!(token = ?self.request.token, session = session.number, epoch = attach.epoch, "continuing a tunnel");
@@ -338,6 +408,7 @@ impl Companion {
                 super::line::count_resumed(replayed);
                 self.carrier = attempt.session;
                 self.troubles = self.carrier.paths.troubles();
+                self.copying = Copying::new(answer);
                 self.stall.on_attached();
                 self.retry_at = None;
                 self.pause = RETRY_FIRST;

@@ -6,10 +6,12 @@
 //! reader has not taken (`unread`), and confirms the others.
 //!
 //! Data carry their offset, so duplicates are detected and dropped. One attachment carries the
-//! tunnel at a time, a stream that may die at any moment. An attachment begins with both ends'
-//! received offsets; each end then sends from there. Attachments are numbered by a rising epoch.
-//! The server accepts only an epoch that is higher than all before, so of two concurrent attempts
-//! the later holds, and a straggler is refused.
+//! tunnel at a time, a stream that may die at any moment. A second stream may carry a copy of the
+//! same bytes by another path; the reader gets the bytes that come first.
+//!
+//! Each of these streams begins with both ends' received offsets; each end then sends from there.
+//! Attachments are numbered by a rising epoch. The server accepts only an epoch that is higher than
+//! all before, so of two concurrent attempts the later holds, and a straggler is refused.
 //!
 //! Invariants
 //! - `confirmed by the peer = base <= cursor <= written`, and no byte below `base` is requested
@@ -28,6 +30,7 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 
+pub(crate) use outgoing::Carrier;
 use outgoing::{CHUNK_BYTES_MAX, Outgoing};
 pub(crate) use violation::Violation;
 
@@ -72,6 +75,8 @@ pub(crate) struct Arrived {
 #[derive(Debug, Default)]
 struct Incoming {
     decoder: Decoder,
+    /// Of the stream with copies.
+    copy_decoder: Decoder,
     /// In the reader's order; `joined` follows.
     unread: VecDeque<Bytes>,
     joined: BytesMut,
@@ -200,6 +205,8 @@ pub(crate) struct Flow {
     epoch: u64,
     /// The second half of a capsule whose first half was returned.
     payload: Option<Bytes>,
+    /// The same on the stream with copies.
+    copy_payload: Option<Bytes>,
     ping: Option<u64>,
     pong: Option<u64>,
     pongs: u64,
@@ -318,22 +325,45 @@ impl Flow {
             Capsule::Pong(number)
         } else if let Some(number) = self.ping.take() {
             Capsule::Ping(number)
-        } else if let Some((capsule, payload)) = self.out.next_data() {
+        } else if let Some((capsule, payload)) = self.out.next_data(Carrier::Original) {
             self.payload = payload;
             return Some(capsule);
         } else {
-            Capsule::End(self.out.next_end()?)
+            Capsule::End(self.out.next_end(Carrier::Original)?)
         };
-        let mut capsule = BytesMut::with_capacity(16);
-        capsule::put(&mut capsule, &control);
-        Some(capsule.freeze())
+        Some(capsule::whole(&control))
+    }
+
+    /// The next bytes for the stream with copies, in the same way.
+    pub(crate) fn emit_copy(&mut self) -> Option<Bytes> {
+        if let Some(payload) = self.copy_payload.take() {
+            return Some(payload);
+        }
+        if let Some((capsule, payload)) = self.out.next_data(Carrier::Copy) {
+            self.copy_payload = payload;
+            return Some(capsule);
+        }
+        let end = Capsule::End(self.out.next_end(Carrier::Copy)?);
+        Some(capsule::whole(&end))
     }
 
     /// Processes arriving bytes. With `join` small pieces are copied together, since they may stay
     /// here for long.
-    pub(crate) fn receive(&mut self, mut bytes: Bytes, join: bool) -> Result<Arrived, Violation> {
+    pub(crate) fn receive(
+        &mut self,
+        from: Carrier,
+        mut bytes: Bytes,
+        join: bool,
+    ) -> Result<Arrived, Violation> {
         let mut arrived = Arrived::default();
-        while let Some(capsule) = self.inc.decoder.next(&mut bytes)? {
+        loop {
+            let decoder = match from {
+                Carrier::Original => &mut self.inc.decoder,
+                Carrier::Copy => &mut self.inc.copy_decoder,
+            };
+            let Some(capsule) = decoder.next(&mut bytes)? else {
+                return Ok(arrived);
+            };
             match capsule {
                 Capsule::Data(offset, piece) => {
                     arrived.data |= self.inc.data(offset, piece, join)?;
@@ -345,7 +375,6 @@ impl Flow {
                 Capsule::Reset => arrived.reset = true,
             }
         }
-        Ok(arrived)
     }
 
     /// The client's request for an attachment; the old attachment goes on until the answer.
@@ -354,6 +383,56 @@ impl Flow {
         Attach {
             epoch: self.epoch,
             received: self.inc.received,
+            is_copy: false,
+        }
+    }
+
+    /// The client's request for a stream with copies beside the attachment in force.
+    pub(crate) fn begin_copy(&self) -> Attach {
+        Attach {
+            epoch: self.epoch,
+            received: self.inc.received,
+            is_copy: true,
+        }
+    }
+
+    /// A stream with copies begins; the peer has received all bytes up to this offset.
+    pub(crate) fn copied(&mut self, peer_received: u64) -> Result<(), Violation> {
+        self.check_received(peer_received)?;
+        self.copy_payload = None;
+        self.inc.copy_decoder = Decoder::default();
+        self.out.begin_copy(peer_received);
+        Ok(())
+    }
+
+    /// The stream with copies is gone.
+    pub(crate) fn end_copy(&mut self) {
+        self.out.copy = None;
+        self.copy_payload = None;
+    }
+
+    /// The server's answer to a request for a stream with copies. The epoch may be that of an
+    /// attempt which never arrived here.
+    pub(crate) fn copy(&mut self, attach: Attach) -> Result<Attached, AttachRefused> {
+        if attach.epoch < self.epoch {
+            return Err(AttachRefused::Stale);
+        }
+        self.copied(attach.received)?;
+        Ok(self.answer())
+    }
+
+    fn answer(&self) -> Attached {
+        Attached {
+            received: self.inc.received,
+            takes_copies: true,
+        }
+    }
+
+    fn check_received(&self, offset: u64) -> Result<(), Violation> {
+        let (kept, sent) = (self.out.base, self.out.sent_max);
+        match offset > sent {
+            true => Err(Violation::Offset { offset, kept, sent }),
+            false => Ok(()),
         }
     }
 
@@ -369,9 +448,7 @@ impl Flow {
         }
         self.restart(attach.received)?;
         self.epoch = attach.epoch;
-        Ok(Attached {
-            received: self.inc.received,
-        })
+        Ok(self.answer())
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -379,19 +456,13 @@ impl Flow {
     }
 
     fn restart(&mut self, peer_received: u64) -> Result<(), Violation> {
-        let (kept, sent) = (self.out.base, self.out.sent_max);
-        if peer_received > sent {
-            return Err(Violation::Offset {
-                offset: peer_received,
-                kept,
-                sent,
-            });
-        }
+        self.check_received(peer_received)?;
         self.payload = None;
+        self.copy_payload = None;
         (self.ping, self.pong) = (None, None);
         // Meanwhile the old attachment may have brought further confirmations.
-        let from = peer_received.max(kept);
-        self.replayed_bytes += sent - from;
+        let from = peer_received.max(self.out.base);
+        self.replayed_bytes += self.out.sent_max - from;
         self.out.restart(from);
         self.inc.decoder = Decoder::default();
         // Confirmations may have been lost with the old attachment.
@@ -401,8 +472,6 @@ impl Flow {
 
     /// The capsule that resets the tunnel.
     pub(crate) fn reset_capsule() -> Bytes {
-        let mut capsule = BytesMut::with_capacity(4);
-        capsule::put(&mut capsule, &Capsule::Reset);
-        capsule.freeze()
+        capsule::whole(&Capsule::Reset)
     }
 }

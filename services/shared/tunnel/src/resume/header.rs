@@ -4,9 +4,12 @@
 //! | | |
 //! |---|---|
 //! | a new tunnel | `v=1; token=<32 hexadecimal digits>` |
-//! | its answer | `v=1; received=0` |
+//! | its answer | `v=1; received=0; copies=1` |
 //! | a resumed tunnel | `v=1; token=...; epoch=<rising number>; received=<offset>` |
-//! | its answer | `v=1; received=<offset>` |
+//! | a copy of it | `v=1; token=...; epoch=<number in force>; received=<offset>; copy=1` |
+//! | their answer | `v=1; received=<offset>; copies=1` |
+//!
+//! A server that accepts no copies leaves `copies` out, and refuses the epoch of one as stale.
 //!
 //! A header of another version, or an unreadable one, counts as absent: the tunnel is plain.
 
@@ -62,6 +65,8 @@ pub(crate) struct Attach {
     pub(crate) epoch: u64,
     /// Offset up to which the client has received.
     pub(crate) received: u64,
+    /// The stream carries a copy beside the attachment of this epoch.
+    pub(crate) is_copy: bool,
 }
 
 impl Offer {
@@ -69,6 +74,9 @@ impl Offer {
         let mut text = format!("v=1; token={}", self.token);
         if let Some(attach) = self.attach {
             text += &format!("; epoch={}; received={}", attach.epoch, attach.received);
+            if attach.is_copy {
+                text += "; copy=1";
+            }
         }
         insert(headers, text);
     }
@@ -81,6 +89,7 @@ impl Offer {
             (Some(epoch), Some(received)) => Some(Attach {
                 epoch: number(epoch)?,
                 received: number(received)?,
+                is_copy: fields.get("copy") == Some("1"),
             }),
             _ => return None,
         };
@@ -93,11 +102,14 @@ impl Offer {
 pub(crate) struct Attached {
     /// Offset up to which the server has received.
     pub(crate) received: u64,
+    /// The server accepts a second stream with copies.
+    pub(crate) takes_copies: bool,
 }
 
 impl Attached {
     pub(crate) fn write(&self, headers: &mut HeaderMap) {
-        insert(headers, format!("v=1; received={}", self.received));
+        let copies = if self.takes_copies { "; copies=1" } else { "" };
+        insert(headers, format!("v=1; received={}{copies}", self.received));
     }
 
     /// `None`: the server does not resume this tunnel.
@@ -105,6 +117,7 @@ impl Attached {
         let fields = Fields::read(headers)?;
         Some(Self {
             received: number(fields.get("received")?)?,
+            takes_copies: fields.get("copies") == Some("1"),
         })
     }
 }
@@ -151,6 +164,12 @@ mod tests {
             Some(Attach {
                 epoch: 7,
                 received: varint::MAX,
+                is_copy: false,
+            }),
+            Some(Attach {
+                epoch: 0,
+                received: 3,
+                is_copy: true,
             }),
         ] {
             let mut headers = HeaderMap::new();
@@ -158,10 +177,15 @@ mod tests {
             offer.write(&mut headers);
             assert_eq!(Offer::read(&headers), Some(offer));
         }
-        let mut headers = HeaderMap::new();
-        let answer = Attached { received: 42 };
-        answer.write(&mut headers);
-        assert_eq!(Attached::read(&headers), Some(answer));
+        for takes_copies in [false, true] {
+            let mut headers = HeaderMap::new();
+            let answer = Attached {
+                received: 42,
+                takes_copies,
+            };
+            answer.write(&mut headers);
+            assert_eq!(Attached::read(&headers), Some(answer));
+        }
         assert_eq!(Attached::read(&HeaderMap::new()), None);
     }
 

@@ -9,6 +9,8 @@
 //! - receives bytes that the application does not read, so that later confirmations arrive,
 //! - detects that the carrying stream has died.
 //!
+//! While copies are wanted, a second stream carries the same bytes by another path (`copies`).
+//!
 //! Then the client's companion opens another stream (`client`), and the server's waits for one
 //! (`server`).
 //!
@@ -16,6 +18,7 @@
 //! writer if it waits for room; if neither waits it wakes the companion.
 
 mod application;
+mod copies;
 
 use std::{
     future::poll_fn,
@@ -32,9 +35,11 @@ use parking_lot::Mutex;
 use tokio::{io::AsyncWrite, sync::Notify};
 
 pub(crate) use application::ResumableStream;
+use copies::Copies;
+pub use copies::CopySwitch;
 
 use super::{
-    flow::{AttachRefused, Flow, Violation},
+    flow::{AttachRefused, Carrier, Flow, Violation},
     header::{Attach, Attached},
     ledger::{Ledger, Share},
 };
@@ -126,11 +131,20 @@ impl Wake for OnRoom {
     }
 }
 
+struct OnCopyRoom(Arc<Waiters>);
+
+impl Wake for OnCopyRoom {
+    fn wake(self: Arc<Self>) {
+        self.0.companion.notify_one();
+    }
+}
+
 #[derive(Debug)]
 struct State {
     flow: Flow,
     share: Share,
     wire: Option<ConnectStream>,
+    copies: Copies,
     broken: Option<Broken>,
     /// Time at which the carrying stream was lost, or the tunnel began.
     detached_at: Instant,
@@ -166,6 +180,8 @@ pub(super) struct Look {
     pub(super) busy: bool,
     /// This end waits for a confirmation by the peer.
     pub(super) waits: bool,
+    /// A stream with copies is wanted, and there is none.
+    pub(super) lacks_copy: bool,
     /// Both directions are complete.
     pub(super) complete: bool,
     pub(super) ponged: u64,
@@ -178,6 +194,8 @@ pub(crate) struct Line {
     waiters: Arc<Waiters>,
     on_arrival: Waker,
     on_room: Waker,
+    /// The companion sends what the stream with copies refused.
+    on_copy_room: Waker,
 }
 
 impl Line {
@@ -188,6 +206,7 @@ impl Line {
                 flow: Flow::default(),
                 share: Share::of(ledger),
                 wire,
+                copies: Copies::default(),
                 broken: None,
                 detached_at: now,
                 heard_at: now,
@@ -202,6 +221,7 @@ impl Line {
             }),
             on_arrival: Waker::from(Arc::new(OnArrival(waiters.clone()))),
             on_room: Waker::from(Arc::new(OnRoom(waiters.clone()))),
+            on_copy_room: Waker::from(Arc::new(OnCopyRoom(waiters.clone()))),
             waiters,
         })
     }
@@ -244,6 +264,7 @@ impl Line {
             }
         };
         state.wire = None;
+        state.end_copy();
         state.detached_at = now;
         self.waiters.wake_all();
         Ok(answer)
@@ -261,6 +282,8 @@ impl Line {
     }
 
     fn carry(&self, state: &mut State, wire: ConnectStream, now: Instant) {
+        // The flow has begun anew, without copies.
+        state.end_copy();
         state.wire = Some(wire);
         state.heard_at = now;
         state.finished_at = None;
@@ -315,6 +338,7 @@ impl Line {
         if let Some(wire) = state.wire.take() {
             wire.abort();
         }
+        state.end_copy();
         state.share.settle(0);
         self.waiters.wake_all();
     }
@@ -335,8 +359,15 @@ impl Line {
         }
     }
 
-    /// Sends the waiting bytes. Ready once the carrying stream has accepted all of them.
+    /// Sends the waiting bytes. Ready once the carrying stream has accepted all of them; copies are
+    /// not waited for.
     fn poll_send(&self, state: &mut State) -> Poll<()> {
+        let sent = self.poll_send_original(state);
+        self.send_copy(state);
+        sent
+    }
+
+    fn poll_send_original(&self, state: &mut State) -> Poll<()> {
         let cx = &mut Context::from_waker(&self.on_room);
         loop {
             let Some(wire) = &mut state.wire else {
@@ -356,14 +387,17 @@ impl Line {
         }
     }
 
-    /// Receives one chunk. Pending if there is none, or no carrying stream.
+    /// Receives one chunk. Pending if there is none, or no stream.
     fn poll_arrival(&self, state: &mut State, join: bool) -> Poll<()> {
+        if self.poll_copy_arrival(state, join).is_ready() {
+            return Poll::Ready(());
+        }
         let cx = &mut Context::from_waker(&self.on_arrival);
         let Some(wire) = &mut state.wire else {
             return Poll::Pending;
         };
         match ready!(wire.poll_chunk(cx)) {
-            Ok(Some(chunk)) => self.take_in(state, chunk, join),
+            Ok(Some(chunk)) => self.take_in(state, Carrier::Original, chunk, join),
             // After both ends are done, this is the peer's farewell; at any other time the stream
             // is broken.
             Ok(None) if state.finished_at.is_some() => return Poll::Pending,
@@ -381,8 +415,8 @@ impl Line {
         Poll::Ready(())
     }
 
-    fn take_in(&self, state: &mut State, chunk: Bytes, join: bool) {
-        match state.flow.receive(chunk, join) {
+    fn take_in(&self, state: &mut State, from: Carrier, chunk: Bytes, join: bool) {
+        match state.flow.receive(from, chunk, join) {
             Ok(arrived) => {
                 if arrived.confirmed {
                     self.waiters.writer.wake();
@@ -452,6 +486,7 @@ impl Line {
             heard_ever: state.heard_ever,
             busy: busy || state.left_at.is_some(),
             waits: !state.flow.is_confirmed(),
+            lacks_copy: state.copies.are_wanted() && !state.copies.has_stream(),
             complete: state.flow.is_complete(),
             ponged: state.flow.ponged(),
         }
@@ -486,6 +521,7 @@ impl Line {
     }
 
     fn say_goodbye(&self, state: &mut State, now: Instant) -> bool {
+        state.end_copy();
         let Some(wire) = &mut state.wire else {
             return true;
         };

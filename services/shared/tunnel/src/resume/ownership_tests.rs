@@ -9,7 +9,7 @@ use service_kit::tls::Identity;
 use testkit::within;
 
 use super::{
-    flow::Flow,
+    flow::{Carrier, Flow},
     header::{Attach, Attached, Offer, Token},
 };
 use crate::{
@@ -51,9 +51,18 @@ impl Client {
 }
 
 fn at(epoch: u64) -> Option<Attach> {
-    let received = 0;
-    Some(Attach { epoch, received })
+    Some(Attach {
+        epoch,
+        received: 0,
+        is_copy: false,
+    })
 }
+
+/// The answer of a server that has received nothing.
+const ANSWER: Option<Attached> = Some(Attached {
+    received: 0,
+    takes_copies: true,
+});
 
 #[tokio::test]
 async fn only_the_identity_that_opened_a_tunnel_continues_it() {
@@ -66,24 +75,31 @@ async fn only_the_identity_that_opened_a_tunnel_continues_it() {
 
     let token = Token::random();
     let (_first, answer) = client.ask(token, None).await.unwrap();
-    assert_eq!(answer, Some(Attached { received: 0 }));
+    assert_eq!(answer, ANSWER);
 
     let refused = other_gateway.ask(token, at(1)).await.unwrap_err();
     assert_eq!(refused, StatusCode::NOT_FOUND);
+    let copy = at(0).map(|attach| Attach {
+        is_copy: true,
+        ..attach
+    });
+    let refused = other_gateway.ask(token, copy).await.unwrap_err();
+    assert_eq!(refused, StatusCode::NOT_FOUND, "not even a copy");
     let unknown = client.ask(Token::random(), at(1)).await.unwrap_err();
     assert_eq!(unknown, StatusCode::NOT_FOUND);
     // The attempt of another peer had no effect.
     let (second, answer) = client.ask(token, at(1)).await.unwrap();
-    assert_eq!(answer, Some(Attached { received: 0 }));
+    assert_eq!(answer, ANSWER);
     let stale = client.ask(token, at(1)).await.unwrap_err();
     assert_eq!(stale, StatusCode::CONFLICT);
     // The same gateway with a new certificate.
     let (third, answer) = renewed.ask(token, at(2)).await.unwrap();
-    assert_eq!(answer, Some(Attached { received: 0 }));
+    assert_eq!(answer, ANSWER);
     // The client claims to have received bytes that the server never sent.
     let impossible = Attach {
         epoch: 3,
         received: 1_000,
+        is_copy: false,
     };
     let refused = client.ask(token, Some(impossible)).await.unwrap_err();
     assert_eq!(refused, StatusCode::BAD_REQUEST);
@@ -130,7 +146,8 @@ async fn the_old_stream_is_void() {
     within(async {
         while back.len() < 4 {
             let chunk = std::future::poll_fn(|cx| second.poll_chunk(cx)).await;
-            flow.receive(chunk.unwrap().unwrap(), false).unwrap();
+            flow.receive(Carrier::Original, chunk.unwrap().unwrap(), false)
+                .unwrap();
             while let Some(piece) = flow.read(usize::MAX) {
                 back.extend_from_slice(&piece);
             }

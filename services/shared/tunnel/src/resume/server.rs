@@ -53,10 +53,10 @@ pub(crate) struct Entered {
     entry: TableEntry,
 }
 
-/// A tunnel that its peer resumes.
+/// A tunnel that its peer resumes, or copies.
 pub(crate) struct Found {
     line: Arc<Line>,
-    epoch: u64,
+    attach: Attach,
     pub(crate) answer: Attached,
 }
 
@@ -114,10 +114,13 @@ impl Kept {
         if line.broken().is_some() {
             return Err(NotFound::Unknown);
         }
-        let answer = line.attach(attach, Instant::now())?;
+        let answer = match attach.is_copy {
+            true => line.copy(attach)?,
+            false => line.attach(attach, Instant::now())?,
+        };
         Ok(Found {
             line,
-            epoch: attach.epoch,
+            attach,
             answer,
         })
     }
@@ -159,7 +162,12 @@ impl Entered {
 
 impl Found {
     pub(crate) fn go_on(self, wire: ConnectStream) {
-        let replayed = self.line.install(wire, self.epoch, Instant::now());
+        let epoch = self.attach.epoch;
+        if self.attach.is_copy {
+            self.line.install_copy(wire, epoch);
+            return;
+        }
+        let replayed = self.line.install(wire, epoch, Instant::now());
         super::line::count_resumed(replayed);
     }
 }

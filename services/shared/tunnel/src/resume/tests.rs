@@ -4,14 +4,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use bytes::{Bytes, BytesMut};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    flow::{AttachRefused, Flow, Violation, WINDOW_BYTES},
+    flow::{AttachRefused, Carrier, Flow, Violation, WINDOW_BYTES},
     header::{Attach, Attached},
 };
 
@@ -32,6 +35,8 @@ struct Wire {
 struct End {
     flow: Flow,
     wire: Option<usize>,
+    /// Carries copies.
+    copy: Option<usize>,
     written: Vec<u8>,
     to_write: usize,
     read: Vec<u8>,
@@ -74,9 +79,13 @@ struct World {
     server: End,
     wires: Vec<Wire>,
     attempt: Option<(Attach, usize)>,
+    copy_attempt: Option<(Attach, usize)>,
     requests: Vec<(Attach, usize)>,
     answers: Vec<(Attach, usize, Attached)>,
     attached: usize,
+    copied: usize,
+    /// Bytes that the copy brought first.
+    copy_first: usize,
 }
 
 impl World {
@@ -96,9 +105,12 @@ impl World {
             server: End::new(down),
             wires: vec![Wire::default()],
             attempt: None,
+            copy_attempt: None,
             requests: Vec::new(),
             answers: Vec::new(),
             attached: 0,
+            copied: 0,
+            copy_first: 0,
         };
         world.client.wire = Some(0);
         world.server.wire = Some(0);
@@ -118,18 +130,20 @@ impl World {
                 } else {
                     &mut self.server
                 };
-                let Some(wire) = end.wire else { continue };
-                let Some(bytes) = end.flow.emit() else {
-                    continue;
-                };
-                let wire = &mut self.wires[wire];
-                if !wire.dead {
-                    let queue = if client {
-                        &mut wire.to_server
-                    } else {
-                        &mut wire.to_client
-                    };
-                    queue.extend_from_slice(&bytes);
+                let original = end.wire.and_then(|wire| Some((wire, end.flow.emit()?)));
+                let copy = end
+                    .copy
+                    .and_then(|wire| Some((wire, end.flow.emit_copy()?)));
+                for (wire, bytes) in original.into_iter().chain(copy) {
+                    let wire = &mut self.wires[wire];
+                    if !wire.dead {
+                        let queue = if client {
+                            &mut wire.to_server
+                        } else {
+                            &mut wire.to_client
+                        };
+                        queue.extend_from_slice(&bytes);
+                    }
                 }
             }
         }
@@ -138,7 +152,9 @@ impl World {
     /// Some bytes of a wire arrive; at an end that has left the wire they are lost. The client
     /// reads the wire of its attempt only after the answer.
     fn deliver(&mut self, wire: usize) {
-        let attempted = self.attempt.is_some_and(|(_, attempted)| attempted == wire);
+        let attempts = [self.attempt, self.copy_attempt];
+        let mut attempts = attempts.into_iter().flatten();
+        let attempted = attempts.any(|(_, attempted)| attempted == wire);
         for client in [true, false] {
             if client && attempted {
                 continue;
@@ -157,7 +173,11 @@ impl World {
                 &mut self.server
             };
             if end.wire == Some(wire) && !bytes.is_empty() {
-                end.flow.receive(bytes, join).unwrap();
+                end.flow.receive(Carrier::Original, bytes, join).unwrap();
+            } else if end.copy == Some(wire) && !bytes.is_empty() {
+                let before = end.flow.unread_bytes();
+                end.flow.receive(Carrier::Copy, bytes, join).unwrap();
+                self.copy_first += end.flow.unread_bytes() - before;
             }
         }
     }
@@ -170,6 +190,14 @@ impl World {
         self.requests.push((attach, wire));
     }
 
+    fn request_copy(&mut self) {
+        let attach = self.client.flow.begin_copy();
+        self.wires.push(Wire::default());
+        let wire = self.wires.len() - 1;
+        self.copy_attempt = Some((attach, wire));
+        self.requests.push((attach, wire));
+    }
+
     /// A request arrives, not necessarily the first one.
     fn serve(&mut self) {
         if self.requests.is_empty() {
@@ -177,9 +205,17 @@ impl World {
         }
         let index = self.random.random_range(0..self.requests.len());
         let (attach, wire) = self.requests.swap_remove(index);
-        match self.server.flow.attach(attach) {
+        let answer = match attach.is_copy {
+            true => self.server.flow.copy(attach),
+            false => self.server.flow.attach(attach),
+        };
+        match answer {
             Ok(answer) => {
-                self.server.wire = Some(wire);
+                if attach.is_copy {
+                    self.server.copy = Some(wire);
+                } else {
+                    (self.server.wire, self.server.copy) = (Some(wire), None);
+                }
                 self.answers.push((attach, wire, answer));
             }
             Err(AttachRefused::Stale) => {}
@@ -196,9 +232,17 @@ impl World {
         let (attach, wire, answer) = self.answers.swap_remove(index);
         if self.attempt == Some((attach, wire)) {
             self.client.flow.attached(answer).unwrap();
-            self.client.wire = Some(wire);
+            (self.client.wire, self.client.copy) = (Some(wire), None);
             self.attempt = None;
             self.attached += 1;
+        }
+        if self.copy_attempt == Some((attach, wire)) {
+            self.copy_attempt = None;
+            if self.client.flow.epoch() == attach.epoch {
+                self.client.flow.copied(answer.received).unwrap();
+                self.client.copy = Some(wire);
+                self.copied += 1;
+            }
         }
     }
 
@@ -225,7 +269,14 @@ impl World {
         self.client.write(&mut self.random, max);
         self.server.write(&mut self.random, max);
         self.emit();
-        for wire in self.wires.len().saturating_sub(4)..self.wires.len() {
+        let ends = [&self.client, &self.server];
+        let mut wires: BTreeSet<usize> = ends
+            .into_iter()
+            .flat_map(|end| [end.wire, end.copy])
+            .flatten()
+            .collect();
+        wires.extend(self.wires.len().saturating_sub(4)..self.wires.len());
+        for wire in wires {
             self.deliver(wire);
         }
         for end in [&mut self.client, &mut self.server] {
@@ -246,6 +297,9 @@ impl World {
         if self.chance(3) {
             self.answer();
         }
+        if self.chance(10) {
+            self.request_copy();
+        }
         if wild {
             if self.chance(12) {
                 let wire = self.random.random_range(0..self.wires.len());
@@ -257,6 +311,14 @@ impl World {
             }
             if self.chance(20) {
                 self.server.wire = None;
+            }
+            if self.chance(20) {
+                let end = match self.random.random_range(0..2) {
+                    0 => &mut self.client,
+                    _ => &mut self.server,
+                };
+                end.copy = None;
+                end.flow.end_copy();
             }
             if self.chance(40) {
                 self.requests.clear();
@@ -306,15 +368,19 @@ fn the_bytes_are_equal_in_many_runs_whatever_dies() {
 }
 
 fn run_all(seeds: impl Iterator<Item = u64>) {
-    let (mut attached, mut runs) = (0, 0);
+    let (mut attached, mut runs, mut copied, mut copy_first) = (0, 0, 0, 0);
     for seed in seeds {
         runs += 1;
         let world = World::run(seed);
         assert!(world.client.read == world.server.written, "seed {seed}");
         assert!(world.server.read == world.client.written, "seed {seed}");
         attached += world.attached;
+        copied += world.copied;
+        copy_first += world.copy_first;
     }
     assert!(attached > runs * 2, "{attached} attachments");
+    assert!(copied > runs * 2, "{copied} streams with copies");
+    assert!(copy_first > runs * 10_000, "{copy_first} bytes by copies");
 }
 
 /// Without another attachment no reader may see an end.
@@ -356,7 +422,9 @@ fn the_window_stops_the_writer_and_confirmations_release_it() {
         let length = one.room().min(32 * 1024);
         one.write(&vec![7; length]);
         written += length;
-        other.receive(emitted(&mut one), true).unwrap();
+        other
+            .receive(Carrier::Original, emitted(&mut one), true)
+            .unwrap();
     }
     assert!(
         written as u64 <= WINDOW_BYTES && written as u64 > WINDOW_BYTES - 40_000,
@@ -368,7 +436,8 @@ fn the_window_stops_the_writer_and_confirmations_release_it() {
         read += piece.len();
     }
     assert_eq!(read, written);
-    one.receive(emitted(&mut other), false).unwrap();
+    one.receive(Carrier::Original, emitted(&mut other), false)
+        .unwrap();
     assert!(one.room() as u64 > WINDOW_BYTES - 200_000, "{}", one.room());
 }
 
@@ -392,7 +461,7 @@ fn tiny_writes_that_wait_travel_together() {
     }
     let wire = emitted(&mut one);
     assert!(wire.len() < 10_020, "{}", wire.len());
-    other.receive(wire, false).unwrap();
+    other.receive(Carrier::Original, wire, false).unwrap();
     assert_eq!(other.unread_bytes(), 10_000);
 }
 
@@ -401,8 +470,17 @@ fn a_stale_attachment_and_impossible_offsets_are_refused() {
     let mut flow = Flow::default();
     flow.write(b"abc");
     let _ = emitted(&mut flow);
-    let at = |epoch, received| Attach { epoch, received };
-    let answer = |received| Ok(Attached { received });
+    let at = |epoch, received| Attach {
+        epoch,
+        received,
+        is_copy: false,
+    };
+    let answer = |received| {
+        Ok(Attached {
+            received,
+            takes_copies: true,
+        })
+    };
     assert_eq!(flow.attach(at(2, 3)), answer(0));
     assert_eq!(flow.attach(at(2, 0)), Err(AttachRefused::Stale));
     assert_eq!(flow.attach(at(1, 0)), Err(AttachRefused::Stale));
@@ -412,19 +490,60 @@ fn a_stale_attachment_and_impossible_offsets_are_refused() {
     ));
     // Confirmed bytes are dropped.
     let mut peer = Flow::default();
-    peer.receive(Bytes::from_static(b"\x7b\x01\x04\0abc"), false)
-        .unwrap();
+    let data = Bytes::from_static(b"\x7b\x01\x04\0abc");
+    peer.receive(Carrier::Original, data, false).unwrap();
     peer.read(3);
     peer.end();
-    flow.receive(emitted(&mut peer), false).unwrap();
+    flow.receive(Carrier::Original, emitted(&mut peer), false)
+        .unwrap();
     let mut confirm = BytesMut::new();
     super::capsule::put(&mut confirm, &super::capsule::Capsule::Confirm(2));
-    flow.receive(confirm.freeze(), false).unwrap();
+    flow.receive(Carrier::Original, confirm.freeze(), false)
+        .unwrap();
     assert_eq!(flow.attach(at(3, 1)), answer(1));
     assert_eq!(
         &emitted(&mut flow)[..],
         b"\x7b\x02\x01\x01\x7b\x01\x02\x02c"
     );
+}
+
+/// The carrying stream stands still, as on a path that is cut.
+#[test]
+fn the_copy_alone_brings_everything_and_leaves_out_confirmed_bytes() {
+    let (mut one, mut other) = (Flow::default(), Flow::default());
+    one.write(b"before");
+    other
+        .receive(Carrier::Original, emitted(&mut one), false)
+        .unwrap();
+    let answer = other.copy(one.begin_copy()).unwrap();
+    assert_eq!((answer.received, answer.takes_copies), (6, true));
+    one.copied(answer.received).unwrap();
+    one.write(b" and after");
+    one.end();
+    let mut copy = BytesMut::new();
+    while let Some(bytes) = one.emit_copy() {
+        copy.extend_from_slice(&bytes);
+    }
+    // Only the bytes after the beginning of the copy.
+    assert!(copy.len() < 20, "{copy:?}");
+    other.receive(Carrier::Copy, copy.freeze(), false).unwrap();
+    let mut read = other.read(100).unwrap().to_vec();
+    read.extend_from_slice(&other.read(100).unwrap());
+    assert_eq!(read, b"before and after");
+    assert!(other.is_read_to_end());
+    // The original comes late, and changes nothing.
+    other
+        .receive(Carrier::Original, emitted(&mut one), false)
+        .unwrap();
+    assert_eq!(other.read(100), None);
+    one.receive(Carrier::Original, emitted(&mut other), false)
+        .unwrap();
+    assert!(one.is_confirmed() && one.emit_copy().is_none());
+    // An attachment begins without copies, and an epoch before it has none.
+    let straggler = one.begin_copy();
+    other.attach(one.begin_attach()).unwrap();
+    assert_eq!(other.copy(straggler), Err(AttachRefused::Stale));
+    assert_eq!(other.emit_copy(), None);
 }
 
 #[test]
@@ -435,7 +554,7 @@ fn a_peer_that_violates_the_protocol_is_detected() {
         for capsule in capsules {
             put(&mut wire, capsule);
         }
-        Flow::default().receive(wire.freeze(), false)
+        Flow::default().receive(Carrier::Original, wire.freeze(), false)
     };
     let data = |length| Capsule::Data(0, vec![1; length].into());
     let late = Capsule::Data(5, vec![1].into());
@@ -484,7 +603,11 @@ fn random_bytes_do_no_harm() {
                 bytes[0] = 0x7b;
                 bytes[1] = random.random_range(1..7);
             }
-            let received = flow.receive(bytes.into(), random.random_range(0..2) == 0);
+            let from = match random.random_range(0..2) {
+                0 => Carrier::Original,
+                _ => Carrier::Copy,
+            };
+            let received = flow.receive(from, bytes.into(), random.random_range(0..2) == 0);
             assert!(flow.unread_bytes() as u64 <= WINDOW_BYTES + 1);
             let _ = emitted(&mut flow);
             if received.is_err() {

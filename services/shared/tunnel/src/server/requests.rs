@@ -237,7 +237,7 @@ fn classify<T>(request: &Request<T>, protocol: Option<&str>) -> Result<Wanted, S
     }
 }
 
-/// A client resumes a tunnel on this stream.
+/// A client resumes a tunnel on this stream, or copies it.
 async fn go_on(
     resuming: Resuming,
     token: Token,
@@ -375,7 +375,11 @@ impl ConnectRequest {
         });
         let mut headers = HeaderMap::new();
         if entered.is_some() {
-            Attached::default().write(&mut headers);
+            let answer = Attached {
+                received: 0,
+                takes_copies: true,
+            };
+            answer.write(&mut headers);
         }
         let stream = self.exchange.accept(headers, open).await?;
         Ok(match entered {

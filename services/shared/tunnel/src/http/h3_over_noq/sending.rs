@@ -328,9 +328,9 @@ impl SendHandle {
         }
     }
 
-    /// The stream carries copies with this number.
-    pub fn set_copy(&self, copy: CopyNumber) {
-        self.sending.lock().copy = Some(copy);
+    /// The stream carries copies with this number, or none.
+    pub fn set_copy(&self, copy: Option<CopyNumber>) {
+        self.sending.lock().copy = copy;
     }
 
     /// Ends the stream as broken and not as complete.

@@ -94,7 +94,7 @@ impl H3Wire {
         finished.map_err(WireError::from)
     }
 
-    pub(super) fn set_copy(&self, copy: CopyNumber) {
+    pub(super) fn set_copy(&self, copy: Option<CopyNumber>) {
         self.handle.set_copy(copy);
     }
 

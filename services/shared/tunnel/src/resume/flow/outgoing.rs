@@ -1,5 +1,5 @@
-//! One direction at its sender: the bytes kept for the peer, and the position of the carrying
-//! stream in them.
+//! One direction at its sender: the bytes kept for the peer, and the positions in them of the
+//! carrying stream and of the stream with copies.
 
 use std::collections::VecDeque;
 
@@ -83,13 +83,45 @@ pub(super) struct Outgoing {
     pub(super) base: u64,
     pub(super) written: u64,
     pub(super) ended: bool,
-    /// The next byte to send on this attachment: index in `kept`, offset in the piece, offset in
-    /// the direction.
+    /// On the carrying stream.
+    pub(super) original: Position,
+    /// On the stream with copies, if there is one.
+    pub(super) copy: Option<Position>,
+    /// Highest position so far, including the end.
+    pub(super) sent_max: u64,
+}
+
+/// The next byte to send on a stream: index in `kept`, offset in the piece, offset in the
+/// direction.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Position {
     piece: usize,
     offset: usize,
     pub(super) cursor: u64,
-    /// Highest position of the cursor so far, including the end.
-    pub(super) sent_max: u64,
+}
+
+impl Position {
+    /// Whole pieces at the front, and then a part of the first one, were confirmed up to `base`.
+    fn confirmed(&mut self, base: u64, whole: usize, part: usize) {
+        // Bytes that the peer has by another stream are not sent again.
+        if self.cursor < base {
+            (self.piece, self.offset, self.cursor) = (0, 0, base);
+            return;
+        }
+        self.piece = self.piece.saturating_sub(whole);
+        if self.piece == 0 {
+            self.offset = self.offset.saturating_sub(part);
+        }
+    }
+}
+
+/// The streams of a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// Also carries confirmations and pings.
+    Original,
+    /// Carries the same bytes once more, by another path.
+    Copy,
 }
 
 impl Outgoing {
@@ -131,21 +163,32 @@ impl Outgoing {
         }
     }
 
-    /// Moves the cursor to `offset`, which is not below `base`.
+    /// The carrying stream goes on at `offset`, which is not below `base`, without copies.
     pub(super) fn restart(&mut self, offset: u64) {
+        self.original = self.seek(offset);
+        self.copy = None;
+    }
+
+    /// A stream with copies begins at the first byte that `received` leaves out.
+    pub(super) fn begin_copy(&mut self, received: u64) {
+        self.copy = Some(self.seek(received.max(self.base)));
+    }
+
+    /// The position of an offset that is not below `base`.
+    fn seek(&mut self, offset: u64) -> Position {
         self.close_tail();
-        self.cursor = offset;
-        (self.piece, self.offset) = (0, 0);
+        let mut piece = 0;
         let mut left = (offset - self.base.min(offset)) as usize;
-        while let Some(piece) = self.kept.get(self.piece)
-            && left >= piece.len()
+        while let Some(kept) = self.kept.get(piece)
+            && left >= kept.len()
         {
-            left -= piece.len();
-            self.piece += 1;
+            left -= kept.len();
+            piece += 1;
         }
-        self.offset = left;
-        if self.piece >= self.kept.len() {
-            self.offset = 0;
+        Position {
+            piece,
+            offset: if piece >= self.kept.len() { 0 } else { left },
+            cursor: offset,
         }
     }
 
@@ -161,102 +204,115 @@ impl Outgoing {
             });
         }
         let mut left = (offset.min(self.written) - self.base.min(self.written)) as usize;
-        while left > 0
+        let mut whole = 0;
+        while let Some(first) = self.kept.front()
+            && left > 0
+            && first.len() <= left
+        {
+            left -= first.len();
+            whole += 1;
+            self.kept.pop_front();
+        }
+        if left > 0
             && let Some(first) = self.kept.front_mut()
         {
-            if first.len() <= left {
-                left -= first.len();
-                self.kept.pop_front();
-                if self.piece == 0 {
-                    self.offset = 0;
-                } else {
-                    self.piece -= 1;
-                }
-            } else {
-                first.advance(left);
-                if self.piece == 0 {
-                    self.offset = self.offset.saturating_sub(left);
-                }
-                left = 0;
-            }
+            first.advance(left);
         }
         self.base = offset;
-        // Bytes under way on the old attachment have arrived after all, and are not sent again.
-        if self.cursor < self.base {
-            self.cursor = self.base;
-            (self.piece, self.offset) = (0, 0);
+        self.original.confirmed(offset, whole, left);
+        if let Some(copy) = &mut self.copy {
+            copy.confirmed(offset, whole, left);
         }
         Ok(true)
     }
 
     /// Bytes to send on this attachment.
     pub(super) fn unsent(&self) -> u64 {
-        self.written.saturating_sub(self.cursor)
+        self.written.saturating_sub(self.original.cursor)
     }
 
-    /// The next DATA capsule, or its header and its bytes separately if only a part of a piece is
-    /// left.
-    pub(super) fn next_data(&mut self) -> Option<(Bytes, Option<Bytes>)> {
-        if self.unsent() == 0 {
+    fn position(&self, on: Carrier) -> Option<Position> {
+        match on {
+            Carrier::Original => Some(self.original),
+            Carrier::Copy => self.copy,
+        }
+    }
+
+    fn advance_to(&mut self, on: Carrier, at: Position) {
+        self.sent_max = self.sent_max.max(at.cursor);
+        match on {
+            Carrier::Original => self.original = at,
+            Carrier::Copy => self.copy = Some(at),
+        }
+    }
+
+    /// The next DATA capsule of a stream, or its header and its bytes separately if only a part of
+    /// a piece is left.
+    pub(super) fn next_data(&mut self, on: Carrier) -> Option<(Bytes, Option<Bytes>)> {
+        let mut at = self.position(on)?;
+        if at.cursor >= self.written {
             return None;
         }
-        if self.piece >= self.kept.len() {
+        if at.piece >= self.kept.len() {
             self.close_tail();
         }
-        let whole = self.kept.get(self.piece)?;
-        let (start, length) = (self.cursor, whole.len());
-        let next = self.kept.get(self.piece + 1);
+        let next = self.data_at(&mut at)?;
+        self.advance_to(on, at);
+        Some(next)
+    }
+
+    fn data_at(&self, at: &mut Position) -> Option<(Bytes, Option<Bytes>)> {
+        let whole = self.kept.get(at.piece)?;
+        let (start, length) = (at.cursor, whole.len());
+        let next = self.kept.get(at.piece + 1);
         let small = |piece: &Piece| piece.len() <= SMALL_BYTES;
         if small(whole) && next.is_some_and(small) {
-            return Some((self.next_joined(start), None));
+            return Some((self.joined_at(at), None));
         }
-        if self.offset == 0 && whole.header > 0 && length <= CHUNK_BYTES_MAX {
-            let capsule = whole.capsule.clone();
-            self.advance(length);
-            return Some((capsule, None));
+        if at.offset == 0 && whole.header > 0 && length <= CHUNK_BYTES_MAX {
+            self.advance(at, length);
+            return Some((whole.capsule.clone(), None));
         }
-        let stop = length.min(self.offset + CHUNK_BYTES_MAX);
-        let bytes = whole.bytes(self.offset, stop);
-        self.advance(bytes.len());
+        let stop = length.min(at.offset + CHUNK_BYTES_MAX);
+        let bytes = whole.bytes(at.offset, stop);
+        self.advance(at, bytes.len());
         let mut header = BytesMut::with_capacity(DATA_HEADER_BYTES_MAX);
         capsule::put_data_header(&mut header, start, bytes.len());
         Some((header.freeze(), Some(bytes)))
     }
 
     /// Waiting small pieces travel together.
-    fn next_joined(&mut self, start: u64) -> Bytes {
+    fn joined_at(&self, at: &mut Position) -> Bytes {
+        let start = at.cursor;
         let mut joined = BytesMut::with_capacity(JOINED_BYTES);
-        while let Some(piece) = self.kept.get(self.piece)
+        while let Some(piece) = self.kept.get(at.piece)
             && piece.len() <= SMALL_BYTES
             && joined.len() + piece.len() <= JOINED_BYTES
         {
-            let bytes = piece.bytes(self.offset, piece.len());
+            let bytes = piece.bytes(at.offset, piece.len());
             joined.extend_from_slice(&bytes);
-            self.advance(bytes.len());
+            self.advance(at, bytes.len());
         }
         Piece::new(start, &joined).capsule
     }
 
-    fn advance(&mut self, length: usize) {
-        self.cursor += length as u64;
-        self.sent_max = self.sent_max.max(self.cursor);
-        self.offset += length;
-        if self
-            .kept
-            .get(self.piece)
-            .is_some_and(|piece| piece.len() <= self.offset)
-        {
-            self.piece += 1;
-            self.offset = 0;
+    fn advance(&self, at: &mut Position, length: usize) {
+        at.cursor += length as u64;
+        at.offset += length;
+        let is_over = |piece: &Piece| piece.len() <= at.offset;
+        if self.kept.get(at.piece).is_some_and(is_over) {
+            at.piece += 1;
+            at.offset = 0;
         }
     }
 
-    pub(super) fn next_end(&mut self) -> Option<u64> {
-        if !self.ended || self.cursor != self.written {
+    pub(super) fn next_end(&mut self, on: Carrier) -> Option<u64> {
+        let mut at = self.position(on)?;
+        if !self.ended || at.cursor != self.written {
             return None;
         }
-        self.cursor += 1;
-        self.sent_max = self.sent_max.max(self.cursor);
+        at.cursor += 1;
+        self.advance_to(on, at);
         Some(self.written)
     }
 }
