@@ -33,7 +33,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use association::Association;
+use association::{Association, Steered};
 use bytes::Bytes;
 use conversation::{Conversation, Dialect};
 pub use dns::Dns;
@@ -221,6 +221,7 @@ enum Negotiated {
     Wanted(Wanted),
     Associate {
         port: u16,
+        user: Option<String>,
     },
     Refused(Refusal),
     /// The application has closed the connection.
@@ -297,12 +298,17 @@ impl Shared {
         let dialect = conversation.dialect();
         let wanted = match negotiated {
             Negotiated::Wanted(wanted) => wanted,
-            Negotiated::Associate { port } => {
+            Negotiated::Associate { port, user } => {
                 let place = match self.turn(negotiating).await {
                     Ok(place) => place,
                     Err(refusal) => return refuse(stream, dialect, refusal).await,
                 };
-                let associated = self.associate(stream, dialect, port, urgency).await;
+                let flow = flow_of(
+                    admitted(urgency),
+                    urgency == Urgency::Prompt,
+                    user.as_deref(),
+                );
+                let associated = self.associate(stream, dialect, port, urgency, flow).await;
                 drop(place);
                 return associated;
             }
@@ -333,6 +339,7 @@ impl Shared {
             }
         };
         count(dialect, "opened");
+        steered.carried_by(tunnel.copy_switch());
         let open = Open::enter();
         stream
             .write_all(&dialect.opened())
@@ -363,15 +370,15 @@ impl Shared {
         dialect: Dialect,
         port: u16,
         urgency: Urgency,
+        mut flow: Flow,
     ) -> Result<(), ServeError> {
         let association = match Association::bind(&stream, port).await {
             Ok(association) => association,
             Err(error) => return refuse(stream, dialect, Refusal::NoSocket(error)).await,
         };
         let relay = association.address().map_err(ServeError::Associate)?;
-        let mut flow = flow_of(admitted(urgency), urgency == Urgency::Prompt, None);
         flow.protocol = steering_rules::Protocol::Udp;
-        let steered = match self.steered.enter(flow) {
+        let steered = match self.steered.enter(flow.clone()) {
             Ok(steered) => steered,
             Err(blocked) => return refuse(stream, dialect, Refusal::Steered(blocked)).await,
         };
@@ -380,8 +387,12 @@ impl Shared {
         let associated = socks5::associated(relay);
         let told = stream.write_all(&associated).await;
         told.map_err(ServeError::Associate)?;
+        let rules = Steered {
+            flows: self.steered.clone(),
+            flow,
+        };
         let serving = association.run(
-            &self.tunnel,
+            (&self.tunnel, rules),
             admitted(urgency),
             &self.flows,
             self.options.idle_max,
@@ -436,7 +447,7 @@ async fn negotiate(
         match conversation.step() {
             Step::Say(answer) => stream.write_all(&answer).await?,
             Step::Want(wanted) => return Ok(Negotiated::Wanted(wanted)),
-            Step::Associate { port } => return Ok(Negotiated::Associate { port }),
+            Step::Associate { port, user } => return Ok(Negotiated::Associate { port, user }),
             Step::Refuse(refusal) => return Ok(Negotiated::Refused(refusal)),
             Step::More => {
                 if stream.read_buf(conversation.input()).await? == 0 {

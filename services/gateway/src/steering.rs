@@ -8,6 +8,7 @@
 //! an allowed living access is refused. An open one is closed after `BLOCKED_MAX`, because its
 //! bytes would use an access reserved for alerts.
 
+mod copied;
 mod document;
 mod rule_bytes;
 mod series;
@@ -26,12 +27,14 @@ use service_kit::Shutdown;
 use tokio::{sync::watch, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tunnel::{
-    PathSnapshot, PathState, Tunnel,
+    CopySwitch, PathSnapshot, PathState, Tunnel,
     steering_rules::{
         AccessState, Decision, Flow, Measurement, Measurements, Schedule, Urgency, decide, schedule,
     },
 };
 
+pub use copied::Copied;
+use copied::CopiedFlow;
 pub use document::{InForce, Kept};
 use rule_bytes::{RuleBytes, RuleKey};
 use series::Series;
@@ -92,6 +95,7 @@ struct OpenFlow {
     bytes: Option<Bytes>,
     /// The part of them that is added to a rule.
     settled: u64,
+    copied: CopiedFlow,
 }
 
 impl OpenFlow {
@@ -110,9 +114,22 @@ pub struct FlowGuard {
     flows: Flows,
     number: u64,
     cut: CancellationToken,
+    copied: Copied,
 }
 
 impl FlowGuard {
+    /// Whether the flow's datagrams go by two paths at once.
+    pub fn copied(&self) -> &Copied {
+        &self.copied
+    }
+
+    /// The stream that carries the flow, which goes by two paths while the rules say so.
+    pub fn carried_by(&self, stream: CopySwitch) {
+        if let Some(open) = self.flows.0.lock().open.get_mut(&self.number) {
+            open.copied.carried_by(stream);
+        }
+    }
+
     /// Whether the rules leave the flow no access any more.
     pub fn has_been_cut(&self) -> bool {
         self.cut.is_cancelled()
@@ -158,6 +175,9 @@ impl Flows {
         let number = table.next;
         table.next += 1;
         let cut = CancellationToken::new();
+        let mut copied_flow = CopiedFlow::default();
+        copied_flow.set(decision.copies > 1);
+        let copied = copied_flow.now.clone();
         let open = OpenFlow {
             flow,
             cut: cut.clone(),
@@ -165,10 +185,16 @@ impl Flows {
             key: RuleKey::of(&decision),
             bytes: None,
             settled: 0,
+            copied: copied_flow,
         };
         table.open.insert(number, open);
         let flows = self.clone();
-        Ok(FlowGuard { flows, number, cut })
+        Ok(FlowGuard {
+            flows,
+            number,
+            cut,
+            copied,
+        })
     }
 
     /// Measures, decides anew, and returns the schedule of the session.
@@ -186,6 +212,7 @@ impl Flows {
         if table.in_force.is_empty() {
             for open in table.open.values_mut() {
                 open.key = RuleKey::free();
+                open.copied.set(false);
             }
             if table.alarmed {
                 table.schedule.copies = COPIES_ALARMED;
@@ -202,20 +229,21 @@ impl Flows {
                 false => decision.at_rest(),
             })
             .collect();
-        let mut decided: BTreeMap<u64, (RuleKey, Option<Blocked>)> = BTreeMap::new();
+        let mut decided: BTreeMap<u64, (RuleKey, Option<Blocked>, bool)> = BTreeMap::new();
         for (number, open) in &table.open {
             let decision = table.decide(&open.flow);
-            let key = RuleKey::of(&decision);
-            decided.insert(*number, (key, table.blocked(&decision)));
+            let (key, copied) = (RuleKey::of(&decision), decision.copies > 1);
+            decided.insert(*number, (key, table.blocked(&decision), copied));
             if !decisions.contains(&decision) {
                 decisions.push(decision);
             }
         }
         for (number, open) in &mut table.open {
-            let Some((key, blocked)) = decided.remove(number) else {
+            let Some((key, blocked, copied)) = decided.remove(number) else {
                 continue;
             };
             open.key = key;
+            open.copied.set(copied);
             open.blocked_since = blocked.as_ref().map(|_| open.blocked_since.unwrap_or(now));
             let is_over = open
                 .blocked_since
@@ -476,6 +504,29 @@ mod tests {
                 .enter(Flow::new("applications", Urgency::Bulk))
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn a_redundant_rule_copies_its_flows_and_a_changed_one_ends_that() {
+        const REDUNDANT: &str = "format = 1\n[[rule]]\nname = \"call\"\nmode = \"redundant\"\n\
+                                 match = { port = [\"5060\"], urgency = [\"bulk\"] }\n";
+        let flows = flows(REDUNDANT);
+        let decide = |usable| flows.decide_all(Instant::now(), states(usable), Measurements::new());
+        decide([true, true]);
+        let bulk = || Flow::new("applications", Urgency::Bulk);
+        let other = flows.enter(bulk().to("192.0.2.9:443")).unwrap();
+        let call = flows.enter(bulk().to("192.0.2.9:5060")).unwrap();
+        assert_eq!((call.copied().get(), other.copied().get()), (true, false));
+        assert_eq!(decide([true, true]).copies, 2);
+        flows.0.lock().in_force = Arc::new(InForce {
+            version: 4,
+            document: Document::from_toml(BULK_BY_WIFI, "test").unwrap(),
+        });
+        decide([true, true]);
+        assert!(!call.copied().get());
+        flows.0.lock().in_force = Arc::default();
+        decide([true, true]);
+        assert!(!call.copied().get());
     }
 
     #[test]

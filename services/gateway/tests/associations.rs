@@ -119,6 +119,57 @@ async fn datagrams_go_to_several_destinations_and_come_back_under_their_header()
     stage.stop().await;
 }
 
+#[tokio::test]
+async fn the_rules_see_each_destination_and_the_user() {
+    let (first, second) = (udp_echo().await, udp_echo().await);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("steering.toml");
+    let rule = |name: &str, matches: &str| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\naccesses = [\"satellite\"]\nmatch = {{ {matches} }}\n"
+        )
+    };
+    let port = first.port();
+    let by_port = rule(
+        "port",
+        &format!("protocol = [\"udp\"], port = [\"{port}\"]"),
+    );
+    let by_user = rule("user", "application = [\"user:eve\"]");
+    std::fs::write(&file, format!("format = 1\n{by_port}{by_user}")).unwrap();
+    let allowed = [first, second].map(|to| to.to_string());
+    let flags = ["--steering", &file.display().to_string()];
+    let stage = Stage::start(&allowed, &flags).await;
+    let application = Application::start(&stage).await;
+    // The gateway has a path, and has decided.
+    application.ask(&header(second), b"open").await;
+    within(async {
+        loop {
+            application.send(&header(first), b"closed").await;
+            if application.hear(SILENCE).await.is_none() {
+                return;
+            }
+        }
+    })
+    .await;
+    application.ask(&header(second), b"still open").await;
+    // An association of a user without an access is refused.
+    let mut connection = stage.connect().await;
+    within(connection.write_all(b"\x05\x01\x02")).await.unwrap();
+    let mut answer = [0; 2];
+    within(connection.read_exact(&mut answer)).await.unwrap();
+    within(connection.write_all(b"\x01\x03eve\x01x"))
+        .await
+        .unwrap();
+    within(connection.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(answer, [1, 0]);
+    let request = b"\x05\x03\0\x01\0\0\0\0\0\0";
+    within(connection.write_all(request)).await.unwrap();
+    within(connection.read_exact(&mut answer)).await.unwrap();
+    assert_eq!((answer[0], answer[1] == 0), (5, false), "{answer:?}");
+    drop(application);
+    stage.stop().await;
+}
+
 /// A burst of an application exceeds the queue of a flow that is opening.
 #[tokio::test]
 async fn a_burst_comes_back_whole() {

@@ -1,6 +1,6 @@
 //! Packets of a TUN device obey the steering rules. A flow that must not be split stays on one
-//! access, both ways, and goes on over the other one when that is cut. Skips on hosts without
-//! namespaces.
+//! access, both ways, and goes on over the other one when that is cut. A redundant one takes both,
+//! and a cut loses none of it. Skips on hosts without namespaces.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,6 +8,7 @@
 mod stage;
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, UdpSocket},
     time::{Duration, Instant},
 };
@@ -126,4 +127,90 @@ fn without_a_rule_it_uses_both() {
         assert!((0.1..0.9).contains(&aside), "{up}: {aside}");
     }
     stage.stop();
+}
+
+const REDUNDANT: &str = r#"
+format = 1
+
+[[rule]]
+name = "call"
+match = { application = ["tun"], protocol = ["udp"], port = ["9000"], urgency = ["bulk"] }
+mode = "redundant"
+"#;
+
+/// As of a call.
+const CALL_INTERVAL: Duration = Duration::from_millis(20);
+const CALL_PACKETS: u64 = 200;
+/// The busier access is cut in the middle of the call.
+const CUT_AFTER: Duration = Duration::from_secs(2);
+
+/// Packets of a call through a cut whose echoes never came.
+// Blocks the threads of programs.
+#[allow(clippy::disallowed_methods)]
+fn lost_of_call(stage: &Stage) -> u64 {
+    let here = own(&stage.world);
+    let echo = stage.run("far", || {
+        let socket = UdpSocket::bind((LISTED, PORT)).unwrap();
+        let patience = Duration::from_secs(3);
+        socket.set_read_timeout(Some(patience)).unwrap();
+        let mut buffer = [0; 1_500];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            socket.send_to(&buffer[..length], from).unwrap();
+        }
+    });
+    let call = stage.run("gw", move || {
+        let socket = UdpSocket::bind((here, 0)).unwrap();
+        socket.connect((LISTED, PORT)).unwrap();
+        socket.set_read_timeout(Some(stage::SILENCE)).unwrap();
+        let ear = socket.try_clone().unwrap();
+        let hearing = std::thread::spawn(move || {
+            let (mut heard, mut buffer) = (BTreeSet::new(), [0; 1_500]);
+            while let Ok(length) = ear.recv(&mut buffer) {
+                assert_eq!(length, 160);
+                let number = u64::from_be_bytes(buffer[..8].try_into().unwrap());
+                assert!(heard.insert(number), "{number} came twice");
+            }
+            heard.len() as u64
+        });
+        let start = Instant::now();
+        for number in 0..CALL_PACKETS {
+            let due = start + CALL_INTERVAL * number as u32;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let mut packet = [0; 160];
+            packet[..8].copy_from_slice(&number.to_be_bytes());
+            let _ = socket.send(&packet);
+        }
+        CALL_PACKETS - hearing.join().unwrap()
+    });
+    let before = carried(&stage.world);
+    std::thread::sleep(CUT_AFTER);
+    let after = carried(&stage.world);
+    let busier = usize::from(after[1] - before[1] > after[0] - before[0]);
+    let (device, net) = DEVICES[busier];
+    stage.world.cut(device, net);
+    let lost = call.join().unwrap();
+    echo.join().unwrap();
+    lost
+}
+
+#[test]
+fn a_redundant_call_loses_nothing_in_a_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("steering.toml");
+    std::fs::write(&file, REDUNDANT).unwrap();
+    let lost = [
+        "--tun-routes".to_owned(),
+        format!("--tun-routes --steering {}", file.display()),
+    ]
+    .map(|flags| {
+        let stage = start(&flags)?;
+        let lost = lost_of_call(&stage);
+        stage.stop();
+        Some(lost)
+    });
+    let [Some(plain), Some(redundant)] = lost else {
+        return;
+    };
+    println!("lost in a cut: {plain} without the rule, {redundant} with it");
+    assert!(redundant <= 2 && redundant < plain, "{redundant}, {plain}");
 }

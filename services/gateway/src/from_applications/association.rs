@@ -25,6 +25,7 @@ use tokio::{
 use tunnel::{Tunnel, Urgency};
 
 use super::socks5::datagram::{self, Datagram};
+pub(super) use flow::Steered;
 use flow::{Flow, Touched, count_dropped};
 
 /// Flows of all associations together, an eighth of a gateway's tunnels at the proxy; at the bound
@@ -85,7 +86,7 @@ impl Association {
     /// Runs until no datagram has passed for `idle_max`; dropping it ends all flows.
     pub(super) async fn run(
         mut self,
-        tunnel: &Tunnel,
+        (tunnel, steered): (&Tunnel, Steered),
         urgency: Urgency,
         places: &Arc<Semaphore>,
         idle_max: Duration,
@@ -128,6 +129,7 @@ impl Association {
                 let header = Bytes::copy_from_slice(header);
                 let way = flow::Way {
                     tunnel: tunnel.clone(),
+                    steered: steered.clone(),
                     authority,
                     urgency,
                     header: header.clone(),

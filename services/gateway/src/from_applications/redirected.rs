@@ -145,6 +145,7 @@ impl Redirected {
             }
         };
         count("opened");
+        steered.carried_by(tunnel.copy_switch());
         let traffic = counted(&steered);
         let ended = tokio::select! {
             ended = splice(tunnel, stream, IDLE_MAX, &traffic) => ended,

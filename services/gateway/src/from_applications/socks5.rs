@@ -71,6 +71,10 @@ impl Negotiation {
                     user: self.user.clone(),
                     ..wanted
                 }),
+                Step::Associate { port, .. } => Step::Associate {
+                    port,
+                    user: self.user.clone(),
+                },
                 step => step,
             },
         }
@@ -151,7 +155,7 @@ fn request(input: &mut BytesMut) -> Step {
     match *command {
         CONNECT => {}
         // The application's address is known better from its connection.
-        UDP_ASSOCIATE => return Step::Associate { port },
+        UDP_ASSOCIATE => return Step::Associate { port, user: None },
         _ => return Step::Refuse(Refusal::NotConnect),
     }
     let Some(authority) = authority(address, *kind, port) else {
@@ -371,7 +375,7 @@ mod tests {
         for address in addresses {
             let bytes = [&[5, 1, 0, 5, 3, 0], address, &[0x1b, 0x59]].concat();
             match hear(&bytes, None) {
-                (_, Step::Associate { port }, _) => assert_eq!(port, 7_001),
+                (_, Step::Associate { port, .. }, _) => assert_eq!(port, 7_001),
                 (_, other, _) => panic!("{other:?}"),
             }
         }

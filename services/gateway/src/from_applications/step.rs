@@ -27,6 +27,8 @@ pub(super) enum Step {
     /// UDP, from that port of the application if it is not 0.
     Associate {
         port: u16,
+        /// User of SOCKS5, for steering rules.
+        user: Option<String>,
     },
     Refuse(Refusal),
 }

@@ -30,7 +30,7 @@ use tunnel::{
 };
 
 use crate::steering::Flows;
-use packet_flows::PacketFlows;
+use packet_flows::{PacketFlows, Passage};
 
 /// Routes of the device; of a longer list none is set, since a part would lead some packets
 /// elsewhere. The public addresses are 126 prefixes of IPv4 and 320 of IPv6. Each address that the
@@ -337,23 +337,25 @@ impl Packets {
     ) {
         let counters = &self.counters[0];
         let passes = gate.read().leaving(packet);
-        let is_steered = |read| {
-            let flow = PacketFlow::to(read, packet);
-            flows.lock().passes(Instant::now(), flow)
+        let read = match passes {
+            Ok(read) => read,
+            Err(error) => return counters.count_dropped(error.label()),
         };
-        match passes {
-            Ok(read) if !is_steered(&read) => counters.count_dropped("steering"),
-            Ok(_) if let Some(answer) = tunnel.too_big(packet) => {
-                self.device.send(&answer);
-                counters.count_dropped("too_big");
-            }
-            // The tunnel counts packets that it drops for lack of room.
-            Ok(_) => {
-                if tunnel.send(packet) {
-                    counters.passed(packet.len());
-                }
-            }
-            Err(error) => counters.count_dropped(error.label()),
+        let passage = (flows.lock()).note(Instant::now(), PacketFlow::to(&read, packet));
+        if passage == Passage::None {
+            return counters.count_dropped("steering");
+        }
+        if let Some(answer) = tunnel.too_big(packet) {
+            self.device.send(&answer);
+            return counters.count_dropped("too_big");
+        }
+        // The tunnel counts packets that it drops for lack of room.
+        let sent = match passage == Passage::Twice {
+            true => tunnel.send_copied(packet),
+            false => tunnel.send(packet),
+        };
+        if sent {
+            counters.passed(packet.len());
         }
     }
 
@@ -377,7 +379,7 @@ impl Packets {
                     Ok(read) => {
                         // The packet has come already; the rules see its flow all the same.
                         let flow = PacketFlow::from(read, packet);
-                        flows.lock().passes(Instant::now(), flow);
+                        flows.lock().note(Instant::now(), flow);
                     }
                     Err(error) => counters.count_dropped(error.label()),
                 }

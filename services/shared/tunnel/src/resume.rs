@@ -26,6 +26,8 @@ mod stall;
 mod table;
 
 #[cfg(test)]
+mod flow_tests;
+#[cfg(test)]
 mod ownership_tests;
 #[cfg(test)]
 mod tests;

@@ -388,7 +388,7 @@ impl Accepting {
             datagrams: Some(HttpDatagrams::start(
                 connection,
                 path_scheduler,
-                handles.datagram_bytes(),
+                handles.clone(),
             )),
             resuming,
         };

@@ -13,9 +13,10 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::task::AbortOnDropHandle;
-use tunnel::{Authority, Tunnel, TunnelEnded, UdpTunnel, Urgency};
+use tunnel::{Authority, Tunnel, TunnelEnded, UdpTunnel, Urgency, steering_rules};
 
 use super::super::socks5::datagram;
+use crate::steering::{self, Blocked, Copied};
 
 /// Datagrams that wait for the proxy's answer; further ones are dropped. Later the tunnel's own
 /// queue is the bound.
@@ -53,9 +54,18 @@ impl Touched {
     }
 }
 
+/// The steering rules' view of an association.
+#[derive(Clone)]
+pub(in crate::from_applications) struct Steered {
+    pub(in crate::from_applications) flows: steering::Flows,
+    /// Its flows without their destinations.
+    pub(in crate::from_applications) flow: steering_rules::Flow,
+}
+
 /// The ends of a flow, and its means.
 pub(super) struct Way {
     pub(super) tunnel: Tunnel,
+    pub(super) steered: Steered,
     pub(super) authority: Authority,
     pub(super) urgency: Urgency,
     pub(super) header: Bytes,
@@ -75,7 +85,35 @@ pub(super) struct Flow {
     carrying: AbortOnDropHandle<()>,
 }
 
-type Opened = Arc<OnceLock<Arc<UdpTunnel>>>;
+type Opened = Arc<OnceLock<Carried>>;
+
+#[derive(Clone)]
+struct Carried {
+    udp: Arc<UdpTunnel>,
+    copied: Copied,
+}
+
+impl Carried {
+    /// The tunnel counts datagrams that it drops for lack of room.
+    fn send(&self, payload: &[u8]) {
+        let sent = match self.copied.get() {
+            true => self.udp.send_copied(payload),
+            false => self.udp.send(payload),
+        };
+        if sent {
+            passed("up", payload.len());
+        }
+    }
+}
+
+/// Why a destination is not reached.
+#[derive(Debug, thiserror::Error)]
+enum NotReached {
+    #[error(transparent)]
+    Open(#[from] tunnel::OpenError),
+    #[error(transparent)]
+    Blocked(#[from] Blocked),
+}
 
 impl Flow {
     pub(super) fn start(way: Way, place: OwnedSemaphorePermit) -> Self {
@@ -94,8 +132,8 @@ impl Flow {
 
     pub(super) fn send(&self, payload: &[u8]) {
         self.touched.touch(Instant::now());
-        if let Some(udp) = self.opened.get() {
-            send(udp, payload);
+        if let Some(carried) = self.opened.get() {
+            carried.send(payload);
             return;
         }
         let payload = Bytes::copy_from_slice(payload);
@@ -123,7 +161,9 @@ impl Way {
         let authority = &self.authority;
         let start = Instant::now();
         match self.exchange(waiting, &opened, &touched).await {
-            Ok(ended) => {
+            // The next datagram asks the rules again.
+            Ok(None) => return,
+            Ok(Some(ended)) => {
                 tracing::debug!(%authority, %ended, "a flow of an application ended");
                 let broken_off = matches!(ended, TunnelEnded::ByPeer | TunnelEnded::Malformed(_));
                 if !broken_off || start.elapsed() > REFUSED_PAUSE {
@@ -144,23 +184,30 @@ impl Way {
         mut waiting: mpsc::Receiver<Bytes>,
         opened: &Opened,
         touched: &Touched,
-    ) -> Result<TunnelEnded, tunnel::OpenError> {
+    ) -> Result<Option<TunnelEnded>, NotReached> {
+        let flow = self.steered.flow.clone().to(self.authority.as_str());
+        let guard = self.steered.flows.enter(flow)?;
         let udp = self.tunnel.open_udp(&self.authority, self.urgency).await?;
-        let udp = Arc::new(udp);
+        let carried = Carried {
+            udp: Arc::new(udp),
+            copied: guard.copied().clone(),
+        };
         count("opened");
         while let Ok(payload) = waiting.try_recv() {
-            send(&udp, &payload);
+            carried.send(&payload);
         }
         // Set only here.
-        let _ = opened.set(udp.clone());
+        let _ = opened.set(carried.clone());
         loop {
             tokio::select! {
                 // A datagram that came in between; the channel is open while the flow lives.
-                Some(payload) = waiting.recv() => send(&udp, &payload),
-                received = udp.receive() => {
+                Some(payload) = waiting.recv() => carried.send(&payload),
+                // The rules leave it no access any more.
+                () = guard.is_cut() => return Ok(None),
+                received = carried.udp.receive() => {
                     let payload = match received {
                         Ok(payload) => payload,
-                        Err(ended) => return Ok(ended),
+                        Err(ended) => return Ok(Some(ended)),
                     };
                     let now = Instant::now();
                     touched.touch(now);
@@ -176,13 +223,6 @@ impl Way {
                 }
             }
         }
-    }
-}
-
-/// The tunnel counts datagrams that it drops for lack of room.
-fn send(udp: &UdpTunnel, payload: &[u8]) {
-    if udp.send(payload) {
-        passed("up", payload.len());
     }
 }
 

@@ -23,6 +23,16 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Interval of looks for flows that have ended.
 const FORGET_EVERY: Duration = Duration::from_secs(2);
 
+/// How a packet goes on, by the rules for its flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Passage {
+    /// The rules leave the flow no access.
+    None,
+    Once,
+    /// By two paths at once.
+    Twice,
+}
+
 pub(super) struct PacketFlows {
     flows: Flows,
     open: HashMap<PacketFlow, Seen>,
@@ -45,32 +55,41 @@ impl PacketFlows {
         }
     }
 
-    /// Notes a packet; returns whether the rules leave its flow an access.
-    pub(super) fn passes(&mut self, now: Instant, flow: PacketFlow) -> bool {
+    /// Notes a packet; returns how it goes on.
+    pub(super) fn note(&mut self, now: Instant, flow: PacketFlow) -> Passage {
+        match self.guard_of(now, flow) {
+            Some(Some(guard)) if guard.has_been_cut() => Passage::None,
+            Some(Some(guard)) if guard.copied().get() => Passage::Twice,
+            Some(Some(_)) | None => Passage::Once,
+            Some(None) => Passage::None,
+        }
+    }
+
+    /// The guard of the packet's flow, if the rules left the flow an access; `None` for a flow that
+    /// no rule sees.
+    fn guard_of(&mut self, now: Instant, flow: PacketFlow) -> Option<Option<&FlowGuard>> {
         if now >= self.forget_at {
             self.forget_at = now + FORGET_EVERY;
             let is_open = |seen: &Seen| now < seen.last + QUIET_MAX;
             self.open.retain(|_, seen| is_open(seen));
         }
-        if let Some(seen) = self.open.get_mut(&flow) {
-            seen.last = now;
-            let is_cut = seen.guard.as_ref().is_none_or(FlowGuard::has_been_cut);
-            if is_cut && now >= seen.asked + ASK_EVERY {
-                seen.asked = now;
-                seen.guard = self.flows.enter(steered(&flow)).ok();
-                return seen.guard.is_some();
-            }
-            return !is_cut;
+        if !self.open.contains_key(&flow) && self.open.len() >= FLOWS_MAX {
+            return None;
         }
-        if self.open.len() >= FLOWS_MAX {
-            return true;
+        let flows = &self.flows;
+        let enter = |flow: &PacketFlow| flows.enter(steered(flow)).ok();
+        let seen = self.open.entry(flow).or_insert_with_key(|flow| Seen {
+            last: now,
+            guard: enter(flow),
+            asked: now,
+        });
+        seen.last = now;
+        let is_cut = seen.guard.as_ref().is_none_or(FlowGuard::has_been_cut);
+        if is_cut && now >= seen.asked + ASK_EVERY {
+            seen.asked = now;
+            seen.guard = enter(&flow);
         }
-        let guard = self.flows.enter(steered(&flow)).ok();
-        let passes = guard.is_some();
-        let (last, asked) = (now, now);
-        let seen = Seen { last, guard, asked };
-        self.open.insert(flow, seen);
-        passes
+        Some(seen.guard.as_ref())
     }
 }
 
@@ -104,11 +123,11 @@ mod tests {
         let mut packets = PacketFlows::new(flows.clone(), start);
         for second in 0..30 {
             let now = start + Duration::from_secs(second);
-            assert!(packets.passes(now, flow(1)));
+            assert_eq!(packets.note(now, flow(1)), Passage::Once);
             assert_eq!(flows.open(), 1);
         }
         let quiet = start + Duration::from_secs(30) + QUIET_MAX;
-        assert!(packets.passes(quiet, flow(2)));
+        assert_eq!(packets.note(quiet, flow(2)), Passage::Once);
         assert_eq!(flows.open(), 1);
         drop(packets);
         assert_eq!(flows.open(), 0);
@@ -121,7 +140,7 @@ mod tests {
         for port in 0..1_000 {
             let mut flow = flow(1);
             flow.port = Some(port);
-            assert!(packets.passes(now, flow));
+            assert_eq!(packets.note(now, flow), Passage::Once);
         }
         assert_eq!(flows.open(), FLOWS_MAX);
     }

@@ -4,8 +4,12 @@
 //! packet. Otherwise it is a capsule on the request's stream; over HTTP/2 all are capsules. Nothing
 //! is confirmed or repeated, and the tunnel ends with its session. An IP tunnel also carries its
 //! own capsules on the stream, in order.
+//!
+//! A copied datagram leaves twice, by two paths, if both ends have agreed on an order. The far end
+//! knows the later one by its number. The server copies the answers to copied datagrams.
 
 mod controlled_delay;
+mod copies_seen;
 pub(crate) mod ended;
 pub(crate) mod kind;
 mod order;
@@ -24,7 +28,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::{
     carried::ip_tunnel::capsule::Raw,
     http::{
-        http_datagrams::{DatagramFlow, HttpDatagrams},
+        http_datagrams::{Burst, DatagramFlow, HttpDatagrams},
         stream::{ConnectStream, wire_error::WireError},
     },
     paths::Paths,
@@ -39,6 +43,9 @@ use queue::Queue;
 /// Capsules of one direction that wait; at the bound the sender waits, including the peer.
 const CAPSULES_WAITING_MAX: usize = 16;
 
+/// Datagrams that carry a copied payload, by as many paths.
+const COPIES: u8 = 2;
+
 /// Datagrams that a receiver takes together.
 const TOGETHER_MAX: usize = 64;
 
@@ -48,15 +55,27 @@ pub(crate) struct DatagramTunnel {
     leaving: Queue,
     arriving: Queue,
     packet_size: watch::Receiver<Option<u16>>,
+    /// Answers to copies are copied.
+    mirrors_copies: bool,
     _end: DropGuard,
 }
 
 impl DatagramTunnel {
     /// Queues one datagram for sending; returns whether there was room.
     pub(crate) fn send(&self, payload: &[u8]) -> bool {
+        let copied = self.mirrors_copies && self.arriving.has_copies(payload);
+        self.push(payload, copied)
+    }
+
+    /// The same for a datagram that leaves twice, by two paths.
+    pub(crate) fn send_copied(&self, payload: &[u8]) -> bool {
+        self.push(payload, true)
+    }
+
+    fn push(&self, payload: &[u8], copied: bool) -> bool {
         let kind = self.leaving.kind();
         let taken = payload.len() <= kind.payload_bytes_max()
-            && self.leaving.push(Bytes::copy_from_slice(payload));
+            && self.leaving.push(Bytes::copy_from_slice(payload), copied);
         if !taken {
             kind.count_dropped("leaving");
         }
@@ -108,6 +127,7 @@ struct Spoken {
 pub(crate) struct Arrivals {
     queue: Queue,
     flow: Option<DatagramFlow>,
+    mirrors_copies: bool,
 }
 
 impl Arrivals {
@@ -120,7 +140,17 @@ impl Arrivals {
     ) -> Self {
         let queue = Queue::ordered(kind, ordered_by);
         let flow = by_frames.map(|(datagrams, id)| datagrams.enter(id, queue.clone()));
-        Self { queue, flow }
+        Self {
+            queue,
+            flow,
+            mirrors_copies: false,
+        }
+    }
+
+    /// The same at the server, which copies what answers copies.
+    pub(crate) fn mirroring_copies(mut self) -> Self {
+        self.mirrors_copies = true;
+        self
     }
 
     /// Starts to relay once the request is answered, until `replaced`.
@@ -175,6 +205,7 @@ impl Arrivals {
             leaving: relay.leaving.clone(),
             arriving: relay.arriving.clone(),
             packet_size: known,
+            mirrors_copies: self.mirrors_copies,
             _end: end.clone().drop_guard(),
         };
         tokio::spawn(relay.run(spoken, end, replaced));
@@ -256,8 +287,8 @@ impl Relay {
                 // assigned.
                 biased;
                 Some(capsule) = next_capsule(&mut to_say) => self.send_capsule(capsule).await,
-                payload = self.leaving.next() => match payload {
-                    Ok(payload) => self.send(payload, &mut to_say).await,
+                next = self.leaving.next_to_leave() => match next {
+                    Ok((payload, copied)) => self.send(payload, copied, &mut to_say).await,
                     Err(reason) => return reason,
                 },
             };
@@ -272,6 +303,7 @@ impl Relay {
     async fn send(
         &self,
         payload: Bytes,
+        copied: bool,
         to_say: &mut Option<mpsc::Receiver<Bytes>>,
     ) -> Result<(), WireError> {
         let head = self.head(&payload);
@@ -287,6 +319,15 @@ impl Relay {
                 Some(capsule) = next_capsule(to_say) => self.send_capsule(capsule).await?,
             }
         };
+        // Without numbers the far end would take a copy for another datagram.
+        if copied && self.numbers.is_some() {
+            let (sent, refused) = self.send_twice(burst, head, payload).await?;
+            self.leaving.kind().count_sent("frame", sent as u64);
+            return match refused {
+                Some(payload) => self.send_as_capsule(&head, &payload).await,
+                None => Ok(()),
+            };
+        }
         let mut too_large = burst.add(head, payload);
         while too_large.is_none()
             && let Some(payload) = burst.room().and_then(|room| self.leaving.take_next(room))
@@ -301,6 +342,30 @@ impl Relay {
             self.send_as_capsule(&head, &payload).await?;
         }
         Ok(())
+    }
+
+    /// Returns how many datagrams have left, and the payload if the transport has refused both.
+    async fn send_twice(
+        &self,
+        first: Burst<'_>,
+        head: Head,
+        payload: Bytes,
+    ) -> Result<(usize, Option<Bytes>), WireError> {
+        let mut sent = 0;
+        let mut first = Some(first);
+        for copy in 0..COPIES {
+            let mut burst = match (first.take(), &self.flow) {
+                (Some(first), _) => first,
+                (None, Some(flow)) => flow.burst(payload.len()).await,
+                (None, None) => break,
+            };
+            burst.reserve(copy, payload.len()).await;
+            if burst.add(head, payload.clone()).is_none() {
+                let burst = burst.send();
+                sent += burst.map_err(|error| WireError::Lost(error.into()))?.0;
+            }
+        }
+        Ok((sent, Some(payload).filter(|_| sent == 0)))
     }
 
     fn head(&self, payload: &[u8]) -> Head {

@@ -41,6 +41,12 @@ impl IpTunnel {
         self.packets.send(packet)
     }
 
+    /// The same for a packet that goes by two paths at once. Its destination gets it once, and the
+    /// answers to its flow come by two paths as well.
+    pub fn send_copied(&self, packet: &[u8]) -> bool {
+        self.packets.send_copied(packet)
+    }
+
     /// The largest packet that goes in one piece over each path; `None` until it is known, or if no
     /// size matters.
     pub fn packet_size(&self) -> watch::Receiver<Option<u16>> {

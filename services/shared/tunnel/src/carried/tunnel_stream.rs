@@ -46,7 +46,7 @@ impl TunnelStream {
         }
     }
 
-    /// Switches copies of all bytes, both ways, by a path of their own. The switch of a plain stream
+    /// The switch of copies of all bytes, both ways, by a path of their own. That of a plain stream
     /// does nothing.
     pub fn copy_switch(&self) -> CopySwitch {
         match &self.0 {

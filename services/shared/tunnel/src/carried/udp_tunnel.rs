@@ -15,6 +15,12 @@ impl UdpTunnel {
         self.0.send(payload)
     }
 
+    /// The same for a datagram that goes by two paths at once. The destination gets it once, and
+    /// its answers come by two paths as well.
+    pub fn send_copied(&self, payload: &[u8]) -> bool {
+        self.0.send_copied(payload)
+    }
+
     /// The next datagram of the destination. Cancel-safe; for one receiver at a time.
     pub async fn receive(&self) -> Result<Bytes, TunnelEnded> {
         self.0.receive().await

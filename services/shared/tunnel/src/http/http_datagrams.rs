@@ -28,6 +28,7 @@ use crate::{
         queue::Queue,
     },
     http::{
+        h3_over_noq::SendHandles,
         transport::UNSENT_BYTES_MAX,
         unsent::{LENGTH_MAX, OVERHEAD_BYTES, Unsent},
         varint,
@@ -72,8 +73,8 @@ struct Inner {
     queueing: AtomicUsize,
     /// The queues of the requests; only requests that still have an owner.
     flows: Mutex<HashMap<u64, Queue>>,
-    /// Bytes that wait in the queues of all requests.
-    waiting_bytes: Arc<AtomicUsize>,
+    /// Has the sum of the bytes that wait in the queues of all requests.
+    handles: SendHandles,
 }
 
 impl HttpDatagrams {
@@ -81,7 +82,7 @@ impl HttpDatagrams {
     pub(crate) fn start(
         connection: noq::Connection,
         path_scheduler: Arc<PathScheduler>,
-        waiting_bytes: Arc<AtomicUsize>,
+        handles: SendHandles,
     ) -> Self {
         let datagrams = Self(Arc::new(Inner {
             connection,
@@ -89,7 +90,7 @@ impl HttpDatagrams {
             sending: tokio::sync::Mutex::default(),
             queueing: AtomicUsize::default(),
             flows: Mutex::default(),
-            waiting_bytes,
+            handles,
         }));
         tokio::spawn(datagrams.clone().hand_out());
         datagrams
@@ -162,7 +163,7 @@ pub(crate) struct DatagramFlow {
 impl DatagramFlow {
     /// The connection's sum of waiting bytes.
     pub(crate) fn waiting_bytes(&self) -> Arc<AtomicUsize> {
-        self.datagrams.0.waiting_bytes.clone()
+        self.datagrams.0.handles.datagram_bytes()
     }
 
     /// The longest payload behind `head` that a frame carries now; none if the peer takes none.
@@ -283,6 +284,12 @@ impl Burst<'_> {
         unsent.add(length);
         self.bytes += length;
         None
+    }
+
+    /// Reserves the next packet for the datagram that is added next, which is this copy.
+    pub(crate) async fn reserve(&self, copy: u8, payload_bytes: usize) {
+        let bytes = self.flow.prefix.len() + Head::longest(true).len() + payload_bytes;
+        self.flow.datagrams.0.handles.reserve(copy, bytes).await;
     }
 
     /// Longest payload with which the burst may go on.

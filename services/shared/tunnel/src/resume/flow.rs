@@ -75,7 +75,7 @@ pub(crate) struct Arrived {
 #[derive(Debug, Default)]
 struct Incoming {
     decoder: Decoder,
-    /// Of the stream with copies.
+    /// Decodes the stream with copies.
     copy_decoder: Decoder,
     /// In the reader's order; `joined` follows.
     unread: VecDeque<Bytes>,

@@ -35,7 +35,6 @@ use parking_lot::Mutex;
 use tokio::{io::AsyncWrite, sync::Notify};
 
 pub(crate) use application::ResumableStream;
-use copies::Copies;
 pub use copies::CopySwitch;
 
 use super::{
@@ -144,7 +143,9 @@ struct State {
     flow: Flow,
     share: Share,
     wire: Option<ConnectStream>,
-    copies: Copies,
+    /// The stream with copies.
+    copy: Option<ConnectStream>,
+    copies_wanted: bool,
     broken: Option<Broken>,
     /// Time at which the carrying stream was lost, or the tunnel began.
     detached_at: Instant,
@@ -206,7 +207,8 @@ impl Line {
                 flow: Flow::default(),
                 share: Share::of(ledger),
                 wire,
-                copies: Copies::default(),
+                copy: None,
+                copies_wanted: false,
                 broken: None,
                 detached_at: now,
                 heard_at: now,
@@ -486,7 +488,7 @@ impl Line {
             heard_ever: state.heard_ever,
             busy: busy || state.left_at.is_some(),
             waits: !state.flow.is_confirmed(),
-            lacks_copy: state.copies.are_wanted() && !state.copies.has_stream(),
+            lacks_copy: state.copies_wanted && state.copy.is_none(),
             complete: state.flow.is_complete(),
             ponged: state.flow.ponged(),
         }

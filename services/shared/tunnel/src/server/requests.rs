@@ -348,7 +348,7 @@ impl ConnectRequest {
         };
         let by_frames = by_frames.as_ref().zip(self.exchange.h3_stream());
         let ordered_by = ordered.then(|| self.session.record().clone());
-        let arrivals = Arrivals::new(what, by_frames, ordered_by);
+        let arrivals = Arrivals::new(what, by_frames, ordered_by).mirroring_copies();
         let open = self.session.open_streams().enter();
         let mut headers = carries_capsules();
         if ordered {

@@ -156,8 +156,10 @@ struct Held {
 pub(crate) struct Released {
     /// In the order in which they leave.
     pub(crate) packets: Vec<Bytes>,
-    /// Dropped: seen before, or too old to tell.
+    /// Dropped: too old to tell whether it was seen before.
     pub(crate) dropped: usize,
+    /// The packet has come before, and goes no further.
+    pub(crate) is_copy: bool,
 }
 
 impl Default for Lane {
@@ -196,15 +198,15 @@ impl Lane {
             .or_else(|| gap().map(|(_, at)| *at))
     }
 
-    /// Returns whether the number is new; numbers before `next` only.
-    fn learn_late(&mut self, number: u64) -> bool {
+    /// Returns whether the number is new; numbers before `next` only. `None`: too old to tell.
+    fn learn_late(&mut self, number: u64) -> Option<bool> {
         if number + KNOWN_MAX < self.next || number < KNOWN_MAX {
-            return false;
+            return None;
         }
         let (word, bit) = Self::bit(number);
         let is_new = self.known[word] & bit == 0;
         self.known[word] |= bit;
-        is_new
+        Some(is_new)
     }
 
     /// Goes on to `next`; only `seen`, the number before it, has come of those that are passed.
@@ -240,16 +242,17 @@ impl Order {
         let overtaken_at = lane.overtaken_at(number);
         if number < lane.next {
             match lane.learn_late(number) {
-                true => {
+                Some(true) => {
                     self.note_late(now, overtaken_at);
                     released.packets.push(packet);
                 }
-                false => released.dropped = 1,
+                Some(false) => released.is_copy = true,
+                None => released.dropped = 1,
             }
             return released;
         }
         if lane.held.contains_key(&number) {
-            released.dropped = 1;
+            released.is_copy = true;
             return released;
         }
         if number == lane.next {

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use super::{
     controlled_delay::ControlledDelay,
+    copies_seen::CopiesSeen,
     ended::TunnelEnded,
     kind::Kind,
     order::{self, Order, Released},
@@ -54,14 +55,23 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     order: Order,
-    /// Since when each waits.
-    waiting: VecDeque<(Instant, Bytes)>,
+    copies_seen: CopiesSeen,
+    waiting: VecDeque<Datagram>,
     bytes: usize,
     /// Drops from a queue that stands; only for datagrams that leave.
     controlled_delay: Option<ControlledDelay>,
     /// The connection's sum of `bytes`; only for those that leave.
     sum: Option<Arc<AtomicUsize>>,
     ended: Option<TunnelEnded>,
+}
+
+/// A datagram that waits.
+#[derive(Debug)]
+struct Datagram {
+    since: Instant,
+    payload: Bytes,
+    /// It leaves twice, by two paths.
+    copied: bool,
 }
 
 impl Drop for Inner {
@@ -106,9 +116,9 @@ impl Queue {
         self.0.kind
     }
 
-    /// Returns whether there was room.
-    pub(crate) fn push(&self, payload: Bytes) -> bool {
-        let taken = self.0.state.lock().push(payload);
+    /// Returns whether there was room. A copied one leaves twice.
+    pub(crate) fn push(&self, payload: Bytes, copied: bool) -> bool {
+        let taken = self.0.state.lock().push(payload, copied);
         if taken {
             self.0.changed.notify_one();
         }
@@ -120,7 +130,7 @@ impl Queue {
         // A copy, so that a few bytes do not keep the whole received packet in memory.
         let bytes = Bytes::copy_from_slice(&payload.bytes);
         let Some(sequence) = payload.sequence else {
-            if !self.push(bytes) {
+            if !self.push(bytes, false) {
                 self.0.kind.count_dropped("arriving");
             }
             return;
@@ -136,10 +146,18 @@ impl Queue {
         }
         let within = order::held_within(state.order.observed(now), paths.skew());
         let released = state.order.arrived(now, within, sequence, bytes);
+        let (kind, is_copy) = (self.0.kind, released.is_copy);
+        state.copies_seen.note(kind, &payload.bytes, is_copy);
         state.take(released, self.0.kind);
         drop(state);
         // Also if it is held: the deadline may be new.
         self.0.changed.notify_one();
+    }
+
+    /// Whether the datagrams come twice that this one answers.
+    pub(crate) fn has_copies(&self, answer: &[u8]) -> bool {
+        let state = self.0.state.lock();
+        state.copies_seen.has_copies(self.0.kind, answer)
     }
 
     /// Accepts no more datagrams; only the first reason counts.
@@ -155,6 +173,11 @@ impl Queue {
     /// The oldest datagram, or the reason of the end once the queue is empty. For one receiver at a
     /// time.
     pub(crate) async fn next(&self) -> Result<Bytes, TunnelEnded> {
+        self.next_to_leave().await.map(|(payload, _)| payload)
+    }
+
+    /// The same, and whether it leaves twice.
+    pub(crate) async fn next_to_leave(&self) -> Result<(Bytes, bool), TunnelEnded> {
         loop {
             let deadline = {
                 let mut state = self.0.state.lock();
@@ -184,10 +207,12 @@ impl Queue {
 }
 
 impl Queue {
-    /// The oldest datagram if it waits and is no longer than this.
+    /// The oldest datagram if it waits, leaves once and is no longer than this.
     pub(crate) fn take_next(&self, length_max: usize) -> Option<Bytes> {
         let mut state = self.0.state.lock();
-        state.pop_below(Instant::now(), self.0.kind, length_max)
+        let fits = |it: &Datagram| !it.copied && it.payload.len() <= length_max;
+        let (payload, _) = state.pop_if(Instant::now(), self.0.kind, fits)?;
+        Some(payload)
     }
 
     /// The same with those that wait behind it, up to so many of them; cancel-safe.
@@ -199,7 +224,7 @@ impl Queue {
         taken.push(self.next().await?);
         let (now, mut state) = (Instant::now(), self.0.state.lock());
         while taken.len() < max
-            && let Some(payload) = state.pop(now, self.0.kind)
+            && let Some((payload, _)) = state.pop(now, self.0.kind)
         {
             taken.push(payload);
         }
@@ -208,7 +233,7 @@ impl Queue {
 }
 
 impl State {
-    fn push(&mut self, payload: Bytes) -> bool {
+    fn push(&mut self, payload: Bytes, copied: bool) -> bool {
         let bytes = self.bytes + payload.len() + OVERHEAD_BYTES;
         if bytes > self.bytes_max() || self.ended.is_some() {
             return false;
@@ -217,7 +242,11 @@ impl State {
             sum.fetch_add(bytes - self.bytes, Ordering::Relaxed);
         }
         self.bytes = bytes;
-        self.waiting.push_back((Instant::now(), payload));
+        self.waiting.push_back(Datagram {
+            since: Instant::now(),
+            payload,
+            copied,
+        });
         true
     }
 
@@ -233,15 +262,24 @@ impl State {
         }
     }
 
-    /// The oldest datagram that is not dropped.
-    fn pop(&mut self, now: Instant, kind: Kind) -> Option<Bytes> {
-        self.pop_below(now, kind, usize::MAX)
+    /// The oldest datagram that is not dropped, and whether it leaves twice.
+    fn pop(&mut self, now: Instant, kind: Kind) -> Option<(Bytes, bool)> {
+        self.pop_if(now, kind, |_| true)
     }
 
-    /// The same if it is no longer than this.
-    fn pop_below(&mut self, now: Instant, kind: Kind, length_max: usize) -> Option<Bytes> {
-        let fits = |(_, payload): &mut (Instant, Bytes)| payload.len() <= length_max;
-        while let Some((since, payload)) = self.waiting.pop_front_if(fits) {
+    /// The same if it is like this.
+    fn pop_if(
+        &mut self,
+        now: Instant,
+        kind: Kind,
+        fits: impl Fn(&Datagram) -> bool,
+    ) -> Option<(Bytes, bool)> {
+        while let Some(first) = self.waiting.pop_front_if(|it| fits(it)) {
+            let Datagram {
+                since,
+                payload,
+                copied,
+            } = first;
             let bytes = payload.len() + OVERHEAD_BYTES;
             self.bytes -= bytes;
             self.count_out(bytes);
@@ -249,7 +287,7 @@ impl State {
             let is_last = self.waiting.is_empty();
             let drops = |codel: &mut ControlledDelay| codel.drops(now, waited, is_last);
             if !self.controlled_delay.as_mut().is_some_and(drops) {
-                return Some(payload);
+                return Some((payload, copied));
             }
             kind.count_dropped("standing");
         }
@@ -264,7 +302,7 @@ impl State {
 
     fn take(&mut self, released: Released, kind: Kind) {
         for packet in released.packets {
-            if !self.push(packet) {
+            if !self.push(packet, false) {
                 kind.count_dropped("arriving");
             }
         }
@@ -285,25 +323,31 @@ mod tests {
     async fn the_newest_is_dropped_when_the_queue_is_full_and_the_oldest_goes_first() {
         let queue = Queue::leaving(Kind::Udp, None);
         let taken = (0..=u8::MAX)
-            .take_while(|index| queue.push(Bytes::from(vec![*index; 4_032])))
+            .take_while(|index| queue.push(Bytes::from(vec![*index; 4_032]), false))
             .count();
         assert_eq!(taken, 64);
         assert_eq!(queue.next().await.unwrap()[0], 0);
-        assert!(queue.push(Bytes::new()) && !queue.push(Bytes::from(vec![0; 4_032])));
+        assert!(queue.push(Bytes::new(), false) && !queue.push(Bytes::from(vec![0; 4_032]), false));
         assert_eq!(queue.next().await.unwrap()[0], 1);
     }
 
     #[tokio::test]
     async fn empty_datagrams_are_bounded_too() {
         let queue = Queue::leaving(Kind::Udp, None);
-        let taken = (0..10_000).take_while(|_| queue.push(Bytes::new())).count();
+        let taken = (0..10_000)
+            .take_while(|_| queue.push(Bytes::new(), false))
+            .count();
         assert_eq!(taken, 4_096);
     }
 
     #[tokio::test]
     async fn a_request_takes_a_burst_while_its_connection_has_room() {
         let datagram = || Bytes::from(vec![0; 4_032]);
-        let fill = |queue: &Queue| (0..1_000).take_while(|_| queue.push(datagram())).count();
+        let fill = |queue: &Queue| {
+            (0..1_000)
+                .take_while(|_| queue.push(datagram(), false))
+                .count()
+        };
         let sum = Arc::<AtomicUsize>::default();
         let queues = [(); 10].map(|()| Queue::leaving(Kind::Udp, Some(sum.clone())));
         let taken = queues.each_ref().map(fill);
@@ -317,7 +361,7 @@ mod tests {
         let sum = Arc::<AtomicUsize>::default();
         let queue = Queue::leaving(Kind::Udp, Some(sum.clone()));
         for index in 0..100_u8 {
-            assert!(queue.push(Bytes::from(vec![index; 32])));
+            assert!(queue.push(Bytes::from(vec![index; 32]), false));
         }
         let (pushed, mut state) = (Instant::now(), queue.0.state.lock());
         let pop = |ms| state.pop(pushed + Duration::from_millis(ms), Kind::Udp);
@@ -333,7 +377,9 @@ mod tests {
         let [first, second] = [(); 2].map(|()| Queue::leaving(Kind::Ip, Some(sum.clone())));
         let waits = || sum.load(Ordering::Relaxed);
         for queue in [&first, &second] {
-            assert!(queue.push(Bytes::from(vec![0; 100])) && queue.push(Bytes::new()));
+            assert!(
+                queue.push(Bytes::from(vec![0; 100]), false) && queue.push(Bytes::new(), false)
+            );
         }
         assert_eq!(waits(), 2 * (100 + 2 * OVERHEAD_BYTES));
         first.next().await.unwrap();
@@ -345,10 +391,10 @@ mod tests {
     #[tokio::test]
     async fn waiting_datagrams_come_before_the_end() {
         let queue = Queue::ordered(Kind::Udp, None);
-        assert!(queue.push(Bytes::from_static(b"last")));
+        assert!(queue.push(Bytes::from_static(b"last"), false));
         queue.end(TunnelEnded::ByPeer);
         queue.end(TunnelEnded::Session);
-        assert!(!queue.push(Bytes::new()));
+        assert!(!queue.push(Bytes::new(), false));
         assert_eq!(queue.next().await.unwrap(), "last");
         assert_eq!(queue.next().await, Err(TunnelEnded::ByPeer));
         assert_eq!(queue.next().await, Err(TunnelEnded::ByPeer));

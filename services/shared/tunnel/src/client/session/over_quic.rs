@@ -93,7 +93,7 @@ impl Dialler {
                 datagrams: HttpDatagrams::start(
                     connection.clone(),
                     path_scheduler.clone(),
-                    handles.datagram_bytes(),
+                    handles.clone(),
                 ),
                 extended,
             },

@@ -13,7 +13,7 @@
 
 use std::{
     collections::HashMap,
-    future::Future,
+    future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
         Arc, Weak,
@@ -30,7 +30,7 @@ use h3::{
 };
 use multipath::{PathScheduler, RESERVED_MAX};
 use parking_lot::Mutex;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::{
     conversions::{on_stream, stream_id, varint, write_error},
@@ -122,6 +122,22 @@ impl SendHandles {
 
     pub fn get(&self, id: StreamId) -> Option<Arc<SendHandle>> {
         self.handles.lock().get(&id)?.upgrade()
+    }
+
+    /// Reserves the next packet for a datagram of this copy, as far as copies have paths of their
+    /// own now.
+    pub async fn reserve(&self, copy: u8, bytes: usize) {
+        let scheduler = &self.window.path_scheduler;
+        let reserved = loop {
+            let asked = poll_fn(|cx| scheduler.poll_reserve(cx, Instant::now(), copy, bytes));
+            // Another copy has the next packet, and its reservation ends in this time.
+            if let Ok(reserved) = timeout(RESERVED_MAX, asked).await {
+                break reserved;
+            }
+        };
+        if let Some(reserved) = reserved {
+            self.window.expire(reserved, true);
+        }
     }
 
     /// Bytes that streams and datagrams hold because the transport accepts no more: a sign of a

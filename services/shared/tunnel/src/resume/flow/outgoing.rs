@@ -1,5 +1,5 @@
-//! One direction at its sender: the bytes kept for the peer, and the positions in them of the
-//! carrying stream and of the stream with copies.
+//! One direction at its sender: the bytes kept for the peer, and positions in them. One position is
+//! that of the carrying stream, and one that of the stream with copies.
 
 use std::collections::VecDeque;
 

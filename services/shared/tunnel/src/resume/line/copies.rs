@@ -20,22 +20,6 @@ use crate::{
 /// Number of the copy; the original has 0.
 const COPY: u8 = 1;
 
-#[derive(Debug, Default)]
-pub(super) struct Copies {
-    wanted: bool,
-    wire: Option<ConnectStream>,
-}
-
-impl Copies {
-    pub(super) fn are_wanted(&self) -> bool {
-        self.wanted
-    }
-
-    pub(super) fn has_stream(&self) -> bool {
-        self.wire.is_some()
-    }
-}
-
 fn number(number: u8) -> CopyNumber {
     let copy = CopyNumber::default();
     copy.set(number);
@@ -44,7 +28,7 @@ fn number(number: u8) -> CopyNumber {
 
 impl State {
     pub(super) fn end_copy(&mut self) {
-        if let Some(copy) = self.copies.wire.take() {
+        if let Some(copy) = self.copy.take() {
             copy.abort();
             self.flow.end_copy();
             if let Some(wire) = &self.wire {
@@ -59,7 +43,7 @@ impl State {
         if let Some(wire) = &self.wire {
             wire.set_copy(Some(CopyNumber::default()));
         }
-        self.copies.wire = Some(copy);
+        self.copy = Some(copy);
     }
 }
 
@@ -67,7 +51,7 @@ impl Line {
     /// Whether the client asks for a stream with copies.
     fn want_copies(&self, wanted: bool) {
         let state = &mut *self.state.lock();
-        if std::mem::replace(&mut state.copies.wanted, wanted) != wanted {
+        if std::mem::replace(&mut state.copies_wanted, wanted) != wanted {
             if !wanted {
                 state.end_copy();
             }
@@ -85,7 +69,7 @@ impl Line {
         let state = &mut *self.state.lock();
         if state.broken.is_some()
             || state.flow.epoch() != epoch
-            || !state.copies.wanted
+            || !state.copies_wanted
             || state.finished_at.is_some()
         {
             copy.abort();
@@ -126,7 +110,7 @@ impl Line {
     /// Sends what the stream with copies accepts now.
     pub(super) fn send_copy(&self, state: &mut State) {
         let cx = &mut Context::from_waker(&self.on_copy_room);
-        while let Some(copy) = &mut state.copies.wire {
+        while let Some(copy) = &mut state.copy {
             let sent = match copy.poll_sent(cx) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(())) => match state.flow.emit_copy() {
@@ -143,7 +127,7 @@ impl Line {
 
     pub(super) fn poll_copy_arrival(&self, state: &mut State, join: bool) -> Poll<()> {
         let cx = &mut Context::from_waker(&self.on_arrival);
-        let Some(copy) = &mut state.copies.wire else {
+        let Some(copy) = &mut state.copy else {
             return Poll::Pending;
         };
         match ready!(copy.poll_chunk(cx)) {
