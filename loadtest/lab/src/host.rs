@@ -148,7 +148,7 @@ impl Host {
                 .chaos
                 .map(|chaos| Duration::from_secs_f64(chaos.until_s)),
             lost: None,
-            application: Application::new(client, scenario, plan),
+            application: Application::new(client, scenario, plan, (&path_scheduler, start)),
             paths_opened: 0,
             paths_closed: 0,
             buffer: Vec::with_capacity(65_536),
@@ -305,7 +305,7 @@ impl Host {
         while let Some(event) = conn.poll() {
             self.on_connection_event(now, &mut conn, event);
         }
-        let outcome = self.application.turn(&mut conn, now);
+        let mut outcome = self.application.turn(&mut conn, now);
         self.look_at_models(now);
         self.indulge(now, &mut conn);
         self.steer(now, &mut conn);
@@ -314,6 +314,27 @@ impl Host {
                 conn.handle_event(event);
             }
         }
+        self.transmit(at, &mut conn, out);
+        // Each copy is written once the packet of the one before has left.
+        while outcome.is_ok() && self.application.waits_for_copy() {
+            let before = self.application.written_bytes();
+            outcome = self.application.turn(&mut conn, now);
+            self.transmit(at, &mut conn, out);
+            if self.application.written_bytes() == before {
+                break;
+            }
+        }
+        while let Some(event) = conn.poll_endpoint_events() {
+            if let Some(event) = self.endpoint.handle_event(handle, event) {
+                conn.handle_event(event);
+            }
+        }
+        self.conn = Some((handle, conn));
+        outcome?;
+        self.lost.take().map_or(Ok(()), Err)
+    }
+
+    fn transmit(&mut self, at: Instant, conn: &mut Connection, out: &mut Vec<Outgoing>) {
         loop {
             self.buffer.clear();
             let Some(transmit) = conn.poll_transmit(at, BATCH_DATAGRAMS, &mut self.buffer) else {
@@ -355,14 +376,6 @@ impl Host {
                 });
             }
         }
-        while let Some(event) = conn.poll_endpoint_events() {
-            if let Some(event) = self.endpoint.handle_event(handle, event) {
-                conn.handle_event(event);
-            }
-        }
-        self.conn = Some((handle, conn));
-        outcome?;
-        self.lost.take().map_or(Ok(()), Err)
     }
 
     /// Ten times a virtual second. For developers, with `BRAID_LAB_TRACE` set, the models are

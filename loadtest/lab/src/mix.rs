@@ -6,6 +6,8 @@
 //! of objects, of which so many are fetched at once. Traffic flows in the scenario's direction.
 
 mod application;
+mod copying;
+mod reading;
 
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::seed::derive_seed;
 
 pub(crate) use application::MixApplication;
-pub use application::Noted;
+pub use reading::Noted;
 
 /// Messages of one run.
 const MESSAGES_MAX: usize = 200_000;

@@ -7,8 +7,10 @@
 //!
 //! Vitals: see [`crate::journal`].
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use multipath::PathScheduler;
 use noq_proto::{Connection, Dir, ReadError, ReadableError, StreamId, WriteError};
 
 use crate::chaos::{ChaosApplication, Plan};
@@ -166,7 +168,12 @@ impl Pace {
 }
 
 impl Application {
-    pub fn new(client: bool, scenario: &Scenario, plan: Option<Plan>) -> Self {
+    pub fn new(
+        client: bool,
+        scenario: &Scenario,
+        plan: Option<Plan>,
+        scheduled: (&Arc<PathScheduler>, Instant),
+    ) -> Self {
         let streams = u64::from(scenario.streams);
         let shares = (0..streams)
             .map(|i| scenario.bytes / streams + u64::from(i < scenario.bytes % streams))
@@ -190,7 +197,7 @@ impl Application {
             mix: scenario
                 .mix
                 .as_ref()
-                .map(|mix| MixApplication::new(client, scenario, mix)),
+                .map(|mix| MixApplication::new(client, scenario, mix, scheduled)),
             thin: scenario
                 .thin
                 .as_ref()
@@ -228,6 +235,13 @@ impl Application {
             (None, None) => Some(self.sending.iter().map(|stream| stream.sent).sum()),
             (None, Some(_)) => None,
         }
+    }
+
+    /// A write of an application waits until a packet of its copy has left.
+    pub(crate) fn waits_for_copy(&self) -> bool {
+        self.mix
+            .as_ref()
+            .is_some_and(MixApplication::waits_for_copy)
     }
 
     /// Record of the receiving end of an application.

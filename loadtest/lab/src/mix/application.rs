@@ -1,9 +1,13 @@
 //! The two ends of an application: who opens streams, who sends when, and what the receiver notes.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use noq_proto::{Connection, Dir, ReadError, StreamId, WriteError};
+use multipath::PathScheduler;
+use noq_proto::{Connection, Dir, ReadError, StreamId, VarInt, WriteError};
 
+use super::copying::{COPIES, Copying};
+use super::reading::{Noted, Reading};
 use super::{HEAD_BYTES, Message, Mix};
 use crate::pattern::{TrafficError, matches_pattern, pattern_from};
 use crate::report::Timeline;
@@ -13,15 +17,6 @@ use crate::scenario::{Direction, Scenario};
 const REQUEST_BYTES: usize = 2;
 /// Most bytes taken from a stream in one read.
 const READ_BYTES_MAX: usize = 1 << 20;
-
-/// Record of the receiver.
-#[derive(Debug, Clone, Default)]
-pub struct Noted {
-    /// Delay of each message, in the order of their making.
-    pub delays: Vec<Duration>,
-    /// From the beginning to the last byte of the page.
-    pub page: Option<Duration>,
-}
 
 #[derive(Debug)]
 struct Sending {
@@ -64,10 +59,18 @@ pub(crate) struct MixApplication {
     sends_from: Option<Duration>,
     made: usize,
     noted: Noted,
+    reading: Reading,
+    /// Every stream has a copy.
+    copying: Option<Copying>,
 }
 
 impl MixApplication {
-    pub(crate) fn new(client: bool, scenario: &Scenario, mix: &Mix) -> Self {
+    pub(crate) fn new(
+        client: bool,
+        scenario: &Scenario,
+        mix: &Mix,
+        (scheduler, start): (&Arc<PathScheduler>, Instant),
+    ) -> Self {
         let lead = scenario
             .background
             .as_ref()
@@ -89,7 +92,19 @@ impl MixApplication {
             sends_from: None,
             made: 0,
             noted: Noted::default(),
+            reading: Reading::default(),
+            copying: Copying::of(scenario, scheduler, start),
         }
+    }
+
+    /// Streams that carry the same bytes.
+    fn streams_of_each(&self) -> usize {
+        self.copying.as_ref().map_or(1, |_| COPIES)
+    }
+
+    /// A write waits until a packet of its copy has left.
+    pub(crate) fn waits_for_copy(&self) -> bool {
+        self.copying.as_ref().is_some_and(Copying::waits)
     }
 
     pub(crate) fn noted(&self) -> &Noted {
@@ -108,8 +123,14 @@ impl MixApplication {
         self.client == (self.direction == Direction::Upload)
     }
 
-    fn message_bytes(&self) -> u64 {
-        self.messages.iter().map(|message| message.bytes).sum()
+    /// Bytes of the first messages that a stream carries.
+    fn message_bytes(&self, id: StreamId, messages: usize) -> u64 {
+        let is_copy = self.copying.is_some() && Copying::number(id) > 0;
+        let first = self.messages.iter().take(messages);
+        first
+            .map(|message| message.bytes)
+            .filter(|bytes| !is_copy || Copying::carries(*bytes))
+            .sum()
     }
 
     pub(crate) fn on_connected(&mut self, now: Duration) {
@@ -141,7 +162,8 @@ impl MixApplication {
         let begin = self.begin_at.filter(|_| self.began_at.is_none());
         let next = self.sends_from.zip(self.messages.get(self.made));
         let message = next.map(|(from, message)| from + message.at);
-        [begin, message].into_iter().flatten().min()
+        let copy = self.copying.as_ref().and_then(Copying::next_deadline);
+        [begin, message, copy].into_iter().flatten().min()
     }
 
     /// Bytes of a stream that exist by now.
@@ -149,10 +171,7 @@ impl MixApplication {
         if self.is_page() {
             stream.total
         } else {
-            self.messages[..self.made]
-                .iter()
-                .map(|message| message.bytes)
-                .sum()
+            self.message_bytes(stream.id, self.made)
         }
     }
 
@@ -175,7 +194,7 @@ impl MixApplication {
         {
             self.made += 1;
         }
-        self.pump(conn);
+        self.pump(conn, now);
         self.read(conn, now, timeline)?;
         self.ask(conn, now);
         Ok(())
@@ -187,16 +206,18 @@ impl MixApplication {
             self.ask(conn, now);
             return;
         }
-        let Some(id) = conn.streams().open(Dir::Bi) else {
-            return;
-        };
-        if self.sends() {
-            self.send_messages(id, now);
-        } else {
-            // The library holds a few bytes always.
-            let _ = conn.send_stream(id).write(&[0; REQUEST_BYTES]);
-            let _ = conn.send_stream(id).finish();
-            self.receive(id, self.message_bytes());
+        for _ in 0..self.streams_of_each() {
+            let Some(id) = conn.streams().open(Dir::Bi) else {
+                return;
+            };
+            if self.sends() {
+                self.send_messages(id, now);
+            } else {
+                // The library holds a few bytes always.
+                let _ = conn.send_stream(id).write(&[0; REQUEST_BYTES]);
+                let _ = conn.send_stream(id).finish();
+                self.receive(id, self.message_bytes(id, usize::MAX));
+            }
         }
     }
 
@@ -205,21 +226,40 @@ impl MixApplication {
         let Some(began) = self.began_at.filter(|_| self.client && self.is_page()) else {
             return;
         };
-        self.receiving.retain(|stream| !stream.finished);
-        while self.receiving.len() < self.at_once && self.asked < self.objects.len() {
-            let Some(id) = conn.streams().open(Dir::Bi) else {
-                return;
-            };
-            let _ = conn
-                .send_stream(id)
-                .write(&(self.asked as u16).to_be_bytes());
-            let _ = conn.send_stream(id).finish();
-            self.receive(id, self.objects[self.asked]);
+        self.forget_finished(conn);
+        let streams = self.streams_of_each();
+        while self.receiving.len() < self.at_once * streams && self.asked < self.objects.len() {
+            for _ in 0..streams {
+                let Some(id) = conn.streams().open(Dir::Bi) else {
+                    return;
+                };
+                let _ = conn
+                    .send_stream(id)
+                    .write(&(self.asked as u16).to_be_bytes());
+                let _ = conn.send_stream(id).finish();
+                self.receive(id, self.objects[self.asked]);
+            }
             self.asked += 1;
         }
         if self.receiving.is_empty() && self.noted.page.is_none() {
             self.noted.page = Some(now - began);
         }
+    }
+
+    /// An object is there once either of its streams is.
+    fn forget_finished(&mut self, conn: &mut Connection) {
+        let streams = self.streams_of_each() as u64;
+        let pair = |stream: &Receiving| stream.id.index() / streams;
+        let finished = self.receiving.iter().filter(|stream| stream.finished);
+        let finished: Vec<u64> = finished.map(pair).collect();
+        self.receiving.retain(|stream| {
+            let is_over = finished.contains(&pair(stream));
+            if is_over && !stream.finished {
+                // Fails only for a stream that has ended.
+                let _ = conn.recv_stream(stream.id).stop(VarInt::from_u32(0));
+            }
+            !is_over
+        });
     }
 
     fn receive(&mut self, id: StreamId, total: u64) {
@@ -234,9 +274,10 @@ impl MixApplication {
     }
 
     fn send_messages(&mut self, id: StreamId, now: Duration) {
-        let head = (now.as_nanos() as u64).to_be_bytes().to_vec();
-        let total = self.message_bytes();
-        self.sends_from = Some(now);
+        // A copy begins when its original does.
+        let from = *self.sends_from.get_or_insert(now);
+        let head = (from.as_nanos() as u64).to_be_bytes().to_vec();
+        let total = self.message_bytes(id, usize::MAX);
         self.sending.push(Sending {
             id,
             head,
@@ -251,7 +292,7 @@ impl MixApplication {
             if self.sends() {
                 self.requests.push((id, Vec::new()));
             } else {
-                self.receive(id, self.message_bytes());
+                self.receive(id, self.message_bytes(id, usize::MAX));
             }
         }
     }
@@ -289,11 +330,17 @@ impl MixApplication {
         }
     }
 
-    fn pump(&mut self, conn: &mut Connection) {
+    fn pump(&mut self, conn: &mut Connection, now: Duration) {
         let due: Vec<u64> = self.sending.iter().map(|stream| self.due(stream)).collect();
+        if let Some(copying) = &mut self.copying {
+            copying.begin_turn(now);
+        }
         for (stream, due) in self.sending.iter_mut().zip(due) {
             let before = stream.sent;
-            pump(stream, due, conn);
+            match &mut self.copying {
+                Some(copying) => pump_copy(stream, due, conn, (copying, now)),
+                None => pump(stream, due, conn),
+            }
             self.written_bytes += stream.sent - before;
         }
         self.sending.retain(|stream| !stream.finished);
@@ -316,30 +363,51 @@ impl MixApplication {
             }
             read_pattern(stream, conn, now, timeline)?;
         }
-        if has_head && let Some(stream) = self.receiving.first() {
-            note_messages(&mut self.noted, &self.messages, stream, now);
+        if has_head {
+            self.note_messages(now);
         }
         Ok(())
     }
+
+    fn note_messages(&mut self, now: Duration) {
+        let heads = self.receiving.iter().map(|stream| stream.head.as_slice());
+        let mut heads = heads.filter_map(|head| <[u8; HEAD_BYTES as usize]>::try_from(head).ok());
+        let Some(head) = heads.next() else {
+            return;
+        };
+        let from = Duration::from_nanos(u64::from_be_bytes(head));
+        let got = |copy: u8| {
+            let is = |id: StreamId| match self.copying {
+                Some(_) => Copying::number(id) == copy,
+                None => copy == 0,
+            };
+            let stream = self.receiving.iter().find(|stream| is(stream.id));
+            stream.map_or(0, |stream| stream.got)
+        };
+        let got = [got(0), got(1)];
+        for made in self.reading.go_on(&self.messages, got) {
+            self.noted.delays.push(now.saturating_sub(from + made));
+        }
+    }
 }
 
-/// Delays of the messages whose last byte has been read.
-fn note_messages(noted: &mut Noted, messages: &[Message], stream: &Receiving, now: Duration) {
-    let Ok(head) = <[u8; HEAD_BYTES as usize]>::try_from(stream.head.as_slice()) else {
-        return;
-    };
-    let from = Duration::from_nanos(u64::from_be_bytes(head));
-    let known: u64 = messages[..noted.delays.len()]
-        .iter()
-        .map(|message| message.bytes)
-        .sum();
-    let mut end = known;
-    for message in &messages[noted.delays.len()..] {
-        end += message.bytes;
-        if end > stream.got {
+fn pump_copy(
+    stream: &mut Sending,
+    due: u64,
+    conn: &mut Connection,
+    (copying, now): (&mut Copying, Duration),
+) {
+    let copy = Copying::number(stream.id);
+    while stream.sent < due {
+        let left = due - stream.sent;
+        let goes_on = copying.write(now, copy, left, |bytes| {
+            let before = stream.sent;
+            pump(stream, before + bytes, conn);
+            stream.sent - before
+        });
+        if !goes_on || stream.finished {
             return;
         }
-        noted.delays.push(now.saturating_sub(from + message.at));
     }
 }
 

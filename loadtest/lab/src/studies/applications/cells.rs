@@ -200,7 +200,12 @@ pub(crate) fn run_with(
 }
 
 /// Steering modes that are tried beside the automatic setting.
-pub(crate) const MODES: [Mode; 3] = [Mode::SmallestDelay, Mode::ActiveStandby, Mode::Priority];
+pub(crate) const MODES: [Mode; 4] = [
+    Mode::SmallestDelay,
+    Mode::ActiveStandby,
+    Mode::Priority,
+    Mode::Redundant,
+];
 
 /// The same under a steering rule of that mode. Modes with an order take the first path first,
 /// which is the WLAN where there is one.
@@ -366,4 +371,61 @@ pub(crate) fn paper_cell(word: Option<&str>) -> Cell {
     };
     let text = word.unwrap_or("-").replace('_', " ");
     Cell::new(&text, verdict)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::{Identity, Mechanisms, run};
+
+    /// Means over some seeds of the delays of messages at p50 and p99.
+    fn delays(
+        (application, pair): (Application, Pair),
+        paths: Paths,
+        mode: Option<Mode>,
+    ) -> (f64, f64) {
+        let identity = Identity::new().unwrap();
+        let version = Version {
+            name: "ours",
+            controller: Controller::Ours,
+            paths,
+        };
+        let mut all = Vec::new();
+        for seed in 1..=3 {
+            for scenario in traffic::scenarios(application, false, pair, seed, 6.0, None) {
+                let scenario = match mode {
+                    Some(mode) => steered(mode, scenario),
+                    None => scenario,
+                };
+                let report = run(&version.of(&scenario), &identity, Mechanisms::default());
+                all.extend(measured(&[report.unwrap()]));
+            }
+        }
+        let of = |value: fn(&Measured) -> f64| mean(&all.iter().map(value).collect::<Vec<_>>());
+        (of(|it| it.p50_ms), of(|it| it.p99_ms))
+    }
+
+    #[test]
+    fn a_redundant_application_is_no_slower_than_over_its_better_path() {
+        let mut slower = Vec::new();
+        for application in [Application::Video, Application::Game] {
+            for pair in [Pair::WlanWlan, Pair::ThreeThree, Pair::WlanThree] {
+                let cell = (application, pair);
+                let single = [0, 1].map(|path| delays(cell, Paths::One(path), None));
+                let auto = delays(cell, Paths::All, None);
+                let redundant = delays(cell, Paths::All, Some(Mode::Redundant));
+                println!(
+                    "{application:?} {pair:?}: {single:.1?}, auto {auto:.1?}, redundant {redundant:.1?}"
+                );
+                let best = |value: fn(&(f64, f64)) -> f64| {
+                    single.iter().map(value).fold(f64::MAX, f64::min)
+                };
+                if redundant.0 > 1.02 * best(|it| it.0) || redundant.1 > 1.02 * best(|it| it.1) {
+                    slower.push(cell);
+                }
+            }
+        }
+        assert_eq!(slower, []);
+    }
 }

@@ -7,7 +7,8 @@
 //!
 //! Data carry their offset, so duplicates are detected and dropped. One attachment carries the
 //! tunnel at a time, a stream that may die at any moment. A second stream may carry a copy of the
-//! same bytes by another path; the reader gets the bytes that come first.
+//! same bytes by another path; the reader gets the bytes that come first. A copy that is far behind
+//! leaves bytes out.
 //!
 //! Each of these streams begins with both ends' received offsets; each end then sends from there.
 //! Attachments are numbered by a rising epoch. The server accepts only an epoch that is higher than
@@ -93,9 +94,19 @@ struct Incoming {
 }
 
 impl Incoming {
-    fn data(&mut self, offset: u64, mut piece: Bytes, join: bool) -> Result<bool, Violation> {
+    fn data(
+        &mut self,
+        from: Carrier,
+        offset: u64,
+        mut piece: Bytes,
+        join: bool,
+    ) -> Result<bool, Violation> {
         let stop = offset + piece.len() as u64;
         if offset > self.received {
+            // A copy may leave bytes out, and is of no use before these have come.
+            if from == Carrier::Copy {
+                return Ok(false);
+            }
             return Err(Violation::Gap {
                 offset,
                 received: self.received,
@@ -133,8 +144,11 @@ impl Incoming {
         }
     }
 
-    fn end(&mut self, declared: u64) -> Result<bool, Violation> {
+    fn end(&mut self, from: Carrier, declared: u64) -> Result<bool, Violation> {
         let received = self.received - u64::from(self.ended);
+        if declared > received && from == Carrier::Copy {
+            return Ok(false);
+        }
         if declared != received {
             return Err(Violation::End { declared, received });
         }
@@ -339,6 +353,7 @@ impl Flow {
         if let Some(payload) = self.copy_payload.take() {
             return Some(payload);
         }
+        self.out.keep_copy_up();
         if let Some((capsule, payload)) = self.out.next_data(Carrier::Copy) {
             self.copy_payload = payload;
             return Some(capsule);
@@ -366,9 +381,9 @@ impl Flow {
             };
             match capsule {
                 Capsule::Data(offset, piece) => {
-                    arrived.data |= self.inc.data(offset, piece, join)?;
+                    arrived.data |= self.inc.data(from, offset, piece, join)?;
                 }
-                Capsule::End(offset) => arrived.data |= self.inc.end(offset)?,
+                Capsule::End(offset) => arrived.data |= self.inc.end(from, offset)?,
                 Capsule::Confirm(offset) => arrived.confirmed |= self.out.confirm(offset)?,
                 Capsule::Ping(number) => self.pong = Some(number),
                 Capsule::Pong(number) => self.pongs = number,

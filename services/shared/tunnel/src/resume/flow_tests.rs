@@ -148,6 +148,20 @@ fn the_copy_alone_brings_everything_and_leaves_out_confirmed_bytes() {
     one.receive(Carrier::Original, emitted(&mut other), false)
         .unwrap();
     assert!(one.is_confirmed() && one.emit_copy().is_none());
+    // A copy that is far behind goes on with the next bytes; these wait for those before them.
+    let (mut one, mut other) = (Flow::default(), Flow::default());
+    one.copied(0).unwrap();
+    other.copy(one.begin_copy()).unwrap();
+    one.write(&[1; 100_000]);
+    assert_eq!(one.emit_copy(), None);
+    one.write(b"next");
+    let next = one.emit_copy().unwrap();
+    other.receive(Carrier::Copy, next, false).unwrap();
+    assert_eq!(other.read(1), None);
+    other
+        .receive(Carrier::Original, emitted(&mut one), false)
+        .unwrap();
+    assert_eq!(other.unread_bytes(), 100_004);
     // An attachment begins without copies, and an epoch before it has none.
     let straggler = one.begin_copy();
     other.attach(one.begin_attach()).unwrap();

@@ -22,6 +22,10 @@ const SMALL_BYTES: usize = 4 * 1024;
 /// Small pieces are copied together up to this size.
 const JOINED_BYTES: usize = 16 * 1024;
 
+/// A copy that is further behind leaves bytes out: what waits for a slow path in bulk gains nothing
+/// from it.
+const COPY_BEHIND_MAX: u64 = 64 * 1024;
+
 /// Cost of keeping a piece beside its bytes. Many tiny writes close the window before their
 /// bookkeeping exceeds it.
 const PIECE_COST_BYTES: usize = 64;
@@ -172,6 +176,15 @@ impl Outgoing {
     /// A stream with copies begins at the first byte that `received` leaves out.
     pub(super) fn begin_copy(&mut self, received: u64) {
         self.copy = Some(self.seek(received.max(self.base)));
+    }
+
+    /// The copy goes on with the bytes that are written next, if it is too far behind.
+    pub(super) fn keep_copy_up(&mut self) {
+        let is_behind =
+            |copy: &Position| self.written.saturating_sub(copy.cursor) > COPY_BEHIND_MAX;
+        if self.copy.as_ref().is_some_and(is_behind) {
+            self.copy = Some(self.seek(self.written));
+        }
     }
 
     /// The position of an offset that is not below `base`.
