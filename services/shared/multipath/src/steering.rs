@@ -829,6 +829,7 @@ impl Steering {
         let rest: BTreeMap<PathId, Option<Duration>> = (self.paths.iter())
             .map(|(id, path)| (*id, self.rest_interval(now, path)))
             .collect();
+        let aside = self.slots_aside(now);
         let (id, path) = self.paths.iter_mut().find_map(|(id, path)| {
             let interval = if path.established {
                 rest.get(id).copied().flatten()
@@ -842,8 +843,8 @@ impl Steering {
                 .then_some((*id, path))
         })?;
         let silent = now >= path.liveness.heard_at() + self.terms.judge_by.interval;
-        let passes = path.slot.filter(|_| silent).or(path.forbidden_slot());
-        if let Some(slot) = passes {
+        let aside = aside.into_iter().find(|it| it.0 == id).map(|it| it.1);
+        if let Some(slot) = path.slot.filter(|_| silent).or(aside) {
             self.scheduler.permit(slot);
         }
         Some(Command::Ping { path: id })
@@ -882,5 +883,7 @@ mod keepalive_world_tests;
 mod rare_pings_tests;
 #[cfg(test)]
 mod rest_tests;
+#[cfg(test)]
+mod standby_tests;
 #[cfg(test)]
 mod zombie_tests;

@@ -8,15 +8,6 @@ use noq_proto::PathId;
 use super::{Path, Steering};
 use crate::steering_rules::{PathSchedule, Rank};
 
-impl Path {
-    /// The slot of a forbidden path. Its window is zero, and its pings must pass all the same: the
-    /// peer would judge the path silent.
-    pub(super) fn forbidden_slot(&self) -> Option<usize> {
-        let slot = self.slot.or(self.ranked_slot);
-        slot.filter(|_| self.schedule.rank.is_none())
-    }
-}
-
 impl Steering {
     pub(super) fn on_schedule(&mut self, id: PathId, schedule: PathSchedule) {
         if let Some(path) = self.paths.get_mut(&id) {
@@ -58,6 +49,16 @@ impl Steering {
             Some(Rank::Spill) => !bulk && self.is_preceded(now, path),
             Some(Rank::Standby) => self.is_preceded(now, path),
         }
+    }
+
+    /// The slots of the paths that leave all data to others. Their window is zero, and their rate
+    /// is soon that of their pings. These must pass all the same: the peer would judge the paths
+    /// silent.
+    pub(super) fn slots_aside(&self, now: Instant) -> Vec<(PathId, usize)> {
+        let aside = (self.paths.iter()).filter(|(_, path)| self.stands_by(now, path, true));
+        aside
+            .filter_map(|(id, path)| Some((*id, path.any_slot()?)))
+            .collect()
     }
 
     /// Whether small flows may stay on this path.
