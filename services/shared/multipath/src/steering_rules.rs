@@ -7,6 +7,8 @@
 //! The modes are rows of a table ([`Shape`]). The scheduler knows ranks and weights, and no mode.
 //! One session has one schedule for all its flows: [`schedule`] joins their decisions.
 
+#[cfg(test)]
+mod alert_tests;
 mod check;
 mod decide;
 mod document;

@@ -1,7 +1,7 @@
 //! The decision: which accesses a flow takes, in which order, with which parts, and why.
 //!
-//! Invariants: it is total and deterministic; the order never holds a forbidden access; a cap never
-//! takes an access from an alert.
+//! Invariants: it is total and deterministic; the order never holds a forbidden access; neither a
+//! cap nor a rule takes an access from an alert.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -199,16 +199,21 @@ fn judge(
     measured: &Measurement,
 ) -> (Verdict, Reason) {
     use Verdict::{Chosen, Demoted, Rejected};
+    // An alert may always take an access that is left.
+    let forbidden = match flow.urgency {
+        Urgency::Alert => Demoted,
+        Urgency::Prompt | Urgency::Bulk => Rejected,
+    };
     if let Some(rule) = rule {
         let is_listed = |word: &String| is_meant(word, &access.name, kind);
         if !rule.accesses.is_empty() && !rule.accesses.iter().any(is_listed) {
-            return (Rejected, Reason::NotListed);
+            return (forbidden, Reason::NotListed);
         }
         if !rule.metered && terms.is_some_and(|terms| terms.metered) {
-            return (Rejected, Reason::Metered);
+            return (forbidden, Reason::Metered);
         }
         if !rule.roaming && terms.is_some_and(|terms| terms.roaming) {
-            return (Rejected, Reason::Roaming);
+            return (forbidden, Reason::Roaming);
         }
     }
     let cap = terms.and_then(AccessTerms::cap_bytes);

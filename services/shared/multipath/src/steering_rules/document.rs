@@ -310,7 +310,7 @@ pub struct Rule {
 }
 
 /// Conditions that all must hold; an empty list holds for every flow. Alerts are different: a rule
-/// holds for them only if its `urgency` names them.
+/// holds for them only if its `urgency` names them, and an access that it forbids stands by.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Match {

@@ -130,11 +130,17 @@ proptest! {
                     || rule.accesses.iter().any(|word| flow::is_meant(word, &why.access, kind));
                 let metered = terms.is_some_and(|terms| terms.metered) && !rule.metered;
                 let roaming = terms.is_some_and(|terms| terms.roaming) && !rule.roaming;
-                prop_assert!(!chosen || listed && !metered && !roaming, "{why:?}");
+                let is_alert = flow.urgency == Urgency::Alert;
+                let allowed = listed && !metered && !roaming;
+                prop_assert!(!chosen || allowed || is_alert, "{why:?}");
+                let first = decision.order.first().filter(|it| it.access == why.access);
+                let stands_by = first.is_none_or(|it| it.rank == Rank::Standby);
+                prop_assert!(allowed || stands_by, "{why:?}");
             }
             let capped = why.cap_left_bytes == Some(0);
             let by_cap = matches!(why.reason, Reason::CapReached { .. });
-            prop_assert!(flow.urgency != Urgency::Alert || !by_cap, "{why:?}");
+            let is_alert = flow.urgency == Urgency::Alert;
+            prop_assert!(!is_alert || !by_cap && chosen, "{why:?}");
             prop_assert!(flow.urgency != Urgency::Bulk || flow.raised || !capped || !chosen);
         }
         // An access is usable by the session if any flow may take it.

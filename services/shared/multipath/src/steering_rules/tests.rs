@@ -93,27 +93,6 @@ fn the_first_rule_that_matches_decides() {
 }
 
 #[test]
-fn alerts_obey_only_rules_that_name_them() {
-    let everything = "format = 1\n[[rule]]\nname = \"all\"\naccesses = [\"wifi\"]\n";
-    let alert = Flow::new("alerts", Urgency::Alert);
-    let accesses = states(&["wifi", "lte"]);
-    let decision = decide(
-        &document(everything),
-        &alert,
-        &accesses,
-        &Measurements::new(),
-    );
-    assert_eq!(
-        (decision.rule, decision.copies, decision.order.len()),
-        (None, 2, 2)
-    );
-    let named = format!("{everything}match = {{ urgency = [\"alert\"] }}\n");
-    let decision = decide(&document(&named), &alert, &accesses, &Measurements::new());
-    assert_eq!(decision.rule.as_deref(), Some("all"));
-    assert_eq!(order(&decision), [("wifi", Rank::Active)]);
-}
-
-#[test]
 fn each_mode_is_a_row_of_ranks() {
     use Rank::{Active, Spill, Standby};
     let accesses = states(&["lte", "wifi"]);
