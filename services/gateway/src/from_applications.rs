@@ -350,11 +350,8 @@ impl Shared {
             .map_err(ServeError::Negotiate)?;
         let traffic = counted(&steered);
         let spliced = splice(tunnel, stream, self.options.idle_max, &traffic);
-        let ended = tokio::select! {
-            ended = spliced => ended,
-            // The rules leave it no access any more.
-            () = steered.is_cut() => Ok(()),
-        };
+        // None: the rules leave it no access any more.
+        let ended = steered.carry(spliced).await.unwrap_or(Ok(()));
         drop(open);
         let (down_bytes, up_bytes) = traffic.bytes();
         tracing::debug!(authority = %wanted.authority, up_bytes, down_bytes, ?ended, "an application's tunnel ended");

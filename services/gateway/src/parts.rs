@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use service_kit::{
     ConfigError, Context,
-    tls::{Identity, PeerId},
+    tls::{GatewayId, Identity, PeerId},
 };
 use tokio::{net::TcpListener, sync::watch};
 use tunnel::{Interface, Tunnel, Urgency, steering_rules::Document};
@@ -45,20 +45,20 @@ impl Parts {
             return Ok(None);
         };
         let gateway = match identity.peer_id()? {
-            PeerId::Gateway(gateway) => gateway.id,
+            PeerId::Gateway(gateway) => gateway,
             other => return Err(RunError::NotAGateway(other)),
         };
         let listeners = from_applications::bind(config, context).await?;
         let tunnel = to_proxy::start(config, &identity, interfaces, context).await?;
         let (in_force, kept) = open_steering(config, &gateway)?;
         // Known before anything is uploaded, also at a start without a network.
-        let freshness = in_force.borrow().document.freshness_of(&gateway);
+        let freshness = in_force.borrow().document.freshness_of(&gateway.id);
         let uplink = Arc::new(Through {
             tunnel: tunnel.clone(),
             identity,
         });
         Ok(Some(Self {
-            gateway,
+            gateway: gateway.id,
             tunnel,
             uplink,
             listeners,
@@ -103,16 +103,21 @@ async fn open_identity(config: &Config, context: &Context) -> Result<Option<Iden
 /// the file of the configuration.
 fn open_steering(
     config: &Config,
-    gateway: &str,
+    gateway: &GatewayId,
 ) -> Result<(watch::Sender<Arc<InForce>>, Kept), RunError> {
     let own = match &config.steering {
         Some(file) => InForce {
             version: 0,
-            document: read_steering(file)?.for_gateway(gateway),
+            document: read_steering(file)?.for_gateway(&gateway.id),
         },
         None => InForce::default(),
     };
-    let kept = Kept::new(config.data_dir.join("steering.json"), gateway);
+    // Without sensors nothing else makes the folder. Traffic needs none of its files.
+    if let Err(error) = private_files::folder(&config.data_dir) {
+        let path = config.data_dir.display();
+        tracing::warn!(%path, %error, "neither rules nor bytes of the month are kept");
+    }
+    let kept = Kept::new(config.data_dir.join("steering.json"), gateway.clone());
     let in_force = kept.read().unwrap_or(own);
     Ok((watch::Sender::new(Arc::new(in_force)), kept))
 }
@@ -124,4 +129,32 @@ fn read_steering(file: &Path) -> Result<Document, ConfigError> {
     })?;
     Document::from_text(&text, &file.display().to_string())
         .map_err(|error| ConfigError::new("steering", error.to_string(), EXAMPLE))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    #[test]
+    fn a_gateway_without_sensors_keeps_its_document() {
+        let folder = tempfile::tempdir().unwrap();
+        let data_dir = folder.path().join("not/yet");
+        let data_dir = data_dir.to_str().unwrap();
+        let line = ["gateway", "--ingest", "", "--data-dir", data_dir];
+        let config = CommandLine::parse_from(line).config;
+        let gateway = GatewayId::new("default", "gw-1");
+        let (_, kept) = open_steering(&config, &gateway).unwrap();
+        kept.take(7, r#"{"format":1}"#).unwrap();
+        let (in_force, _) = open_steering(&config, &gateway).unwrap();
+        assert_eq!(in_force.borrow().version, 7);
+    }
 }

@@ -5,11 +5,13 @@
 //! document the file of `--steering` applies.
 //!
 //! A session has one schedule for all its flows: the strictest of their decisions. A flow without
-//! an allowed living access is refused. An open one is closed after `BLOCKED_MAX`, because its
-//! bytes would use an access reserved for alerts.
+//! an allowed living access is refused. An open one waits, because its bytes would use an access
+//! reserved for alerts, and is closed after `BLOCKED_MAX`.
 
 mod copied;
 mod document;
+mod hold;
+mod keeper;
 mod rule_bytes;
 mod series;
 mod table;
@@ -36,6 +38,7 @@ use tunnel::{
 pub use copied::Copied;
 use copied::CopiedFlow;
 pub use document::{InForce, Kept};
+use keeper::Keeper;
 use rule_bytes::{RuleBytes, RuleKey};
 use series::Series;
 use usage::Usage;
@@ -44,8 +47,6 @@ use crate::{alarms::Alarms, clock::Clock};
 
 /// How often measurements are looked at while there are rules.
 const DECIDE_EVERY: Duration = Duration::from_millis(250);
-/// How often the bytes of the month are written down. A crash forgets less than this.
-const KEEP_EVERY: Duration = Duration::from_secs(60);
 /// Copies of a packet that a schedule without rules plans for while an alert is open. They take
 /// other paths than their originals.
 const COPIES_ALARMED: u8 = 2;
@@ -90,6 +91,7 @@ struct OpenFlow {
     flow: Flow,
     cut: CancellationToken,
     blocked_since: Option<Instant>,
+    held: watch::Sender<bool>,
     /// The rule that decides about it.
     key: RuleKey,
     bytes: Option<Bytes>,
@@ -99,6 +101,11 @@ struct OpenFlow {
 }
 
 impl OpenFlow {
+    fn hold(&self, holds: bool) {
+        self.held
+            .send_if_modified(|held| std::mem::replace(held, holds) != holds);
+    }
+
     /// Adds what has passed since the last call to the rule that decided meanwhile.
     fn settle(&mut self, rule_bytes: &mut RuleBytes) {
         if let Some(bytes) = &self.bytes {
@@ -115,6 +122,7 @@ pub struct FlowGuard {
     number: u64,
     cut: CancellationToken,
     copied: Copied,
+    held: watch::Receiver<bool>,
 }
 
 impl FlowGuard {
@@ -133,6 +141,12 @@ impl FlowGuard {
     /// Whether the rules leave the flow no access any more.
     pub fn has_been_cut(&self) -> bool {
         self.cut.is_cancelled()
+    }
+
+    /// Polls the future that carries the flow, but not while the rules leave it no living access.
+    /// None: that was so for `BLOCKED_MAX`.
+    pub async fn carry<T>(&self, carrying: impl Future<Output = T>) -> Option<T> {
+        hold::carried(self.held.clone(), &self.cut, carrying).await
     }
 
     /// Returns when the rules leave the flow no access any more.
@@ -178,10 +192,12 @@ impl Flows {
         let mut copied_flow = CopiedFlow::default();
         copied_flow.set(decision.copies > 1);
         let copied = copied_flow.now.clone();
+        let (held, holds) = watch::channel(false);
         let open = OpenFlow {
             flow,
             cut: cut.clone(),
             blocked_since: None,
+            held,
             key: RuleKey::of(&decision),
             bytes: None,
             settled: 0,
@@ -194,6 +210,7 @@ impl Flows {
             number,
             cut,
             copied,
+            held: holds,
         })
     }
 
@@ -213,6 +230,8 @@ impl Flows {
             for open in table.open.values_mut() {
                 open.key = RuleKey::free();
                 open.copied.set(false);
+                open.hold(false);
+                open.blocked_since = None;
             }
             if table.alarmed {
                 table.schedule.copies = COPIES_ALARMED;
@@ -244,6 +263,7 @@ impl Flows {
             };
             open.key = key;
             open.copied.set(copied);
+            open.hold(blocked.is_some());
             open.blocked_since = blocked.as_ref().map(|_| open.blocked_since.unwrap_or(now));
             let is_over = open
                 .blocked_since
@@ -325,7 +345,7 @@ impl Steering {
         let mut usage = Usage::read(file);
         let mut losses = Losses::default();
         let mut series = Series::default();
-        let mut kept_at = Instant::now();
+        let mut keeper = Keeper::new(Instant::now());
         let mut alarmed = self.alarms.watch();
         let mut ticks = tokio::time::interval(DECIDE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -343,15 +363,13 @@ impl Steering {
                 .send_if_modified(|before| std::mem::replace(before, freshness) != freshness);
             let now = Instant::now();
             let paths = self.tunnel.paths();
-            let day = (self.clock)().wall_us.div_euclid(86_400_000_000);
-            usage.add(&paths, day, &in_force.document);
+            let accesses = self.tunnel.interfaces();
+            // Counters go on, so bytes before the first known day count on that day.
+            if let Some(day) = usage.day((self.clock)().wall_us) {
+                usage.add(&paths, &accesses, day, &in_force.document);
+            }
             losses.observe(&paths);
-            let names: Vec<String> = self
-                .tunnel
-                .interfaces()
-                .into_iter()
-                .map(|it| it.0)
-                .collect();
+            let names: Vec<String> = accesses.into_iter().map(|it| it.0).collect();
             let (states, measurements) = measure(names, &paths, &losses, &usage);
             series.publish(&paths, &measurements, &in_force.document);
             usage.publish();
@@ -362,23 +380,10 @@ impl Steering {
             }
             let schedule = self.flows.decide_all(now, states, measurements);
             self.tunnel.set_schedule(schedule);
-            if now >= kept_at + KEEP_EVERY {
-                kept_at = now;
-                usage = keep(usage).await;
-            }
+            keeper.keep(&mut usage, now);
         }
-        keep(usage).await;
+        keeper.keep_last(usage).await;
     }
-}
-
-/// Writes where it disturbs no task.
-async fn keep(usage: Usage) -> Usage {
-    let kept = usage.clone();
-    let written = tokio::task::spawn_blocking(move || kept.write()).await;
-    if let Ok(Err(error)) = written {
-        tracing::warn!(%error, "the bytes of the month are not written");
-    }
-    usage
 }
 
 /// Share of packets that each path lost lately.
@@ -493,6 +498,26 @@ mod tests {
             "nothing is strict any more"
         );
         assert!(flows.enter(Flow::new("vitals", Urgency::Prompt)).is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_open_flow_waits_while_no_living_access_may_carry_it() {
+        let flows = flows(BULK_BY_WIFI);
+        let start = Instant::now();
+        let decide = |at, usable| flows.decide_all(at, states(usable), Measurements::new());
+        decide(start, [true, true]);
+        let open = flows
+            .enter(Flow::new("applications", Urgency::Bulk))
+            .unwrap();
+        decide(start, [false, true]);
+        let mut carrying = std::pin::pin!(open.carry(std::future::ready(7)));
+        let waits = std::future::poll_fn(|cx| carrying.as_mut().poll(cx).is_pending().into());
+        assert!(waits.await);
+        decide(start, [true, true]);
+        assert_eq!(carrying.await, Some(7));
+        decide(start, [false, true]);
+        decide(start + BLOCKED_MAX, [false, true]);
+        assert_eq!(open.carry(std::future::pending::<()>()).await, None);
     }
 
     #[test]

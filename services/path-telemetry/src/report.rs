@@ -25,7 +25,7 @@ const RULE_CHARS_MAX: usize = 64;
 /// Highest price of a gigabyte, as in a steering document.
 const PRICE_MAX: f64 = 1e6;
 /// Last day of a month on which a cap may begin anew, as in a steering document.
-const RESET_DAY_MAX: u32 = 28;
+const RESET_DAY_MAX: u32 = 31;
 
 /// Why a report is refused.
 #[derive(Debug, thiserror::Error)]
@@ -282,7 +282,7 @@ mod tests {
             ..AccessUse::default()
         }));
         assert!(refused_access(AccessUse {
-            reset_day: 29,
+            reset_day: 32,
             ..AccessUse::default()
         }));
         assert!(refused_access(AccessUse {

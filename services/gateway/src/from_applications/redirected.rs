@@ -147,11 +147,9 @@ impl Redirected {
         count("opened");
         steered.carried_by(tunnel.copy_switch());
         let traffic = counted(&steered);
-        let ended = tokio::select! {
-            ended = splice(tunnel, stream, IDLE_MAX, &traffic) => ended,
-            // The rules leave it no access any more.
-            () = steered.is_cut() => Ok(()),
-        };
+        let spliced = splice(tunnel, stream, IDLE_MAX, &traffic);
+        // None: the rules leave it no access any more.
+        let ended = steered.carry(spliced).await.unwrap_or(Ok(()));
         let (down_bytes, up_bytes) = traffic.bytes();
         tracing::debug!(%destination, up_bytes, down_bytes, ?ended, "a redirected connection ended");
     }

@@ -3,6 +3,7 @@
 use std::{io, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
+use service_kit::tls::GatewayId;
 use tunnel::steering_rules::{Document, DocumentError};
 
 /// A document and its version; 0 is the file of `--steering`, or none.
@@ -23,29 +24,33 @@ impl InForce {
 #[derive(Debug, Clone)]
 pub struct Kept {
     path: PathBuf,
-    gateway: String,
+    gateway: GatewayId,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Record {
     version: u32,
     document: String,
+    /// Each tenant counts its own versions. An older release names no tenant.
+    #[serde(default)]
+    tenant: String,
 }
 
 impl Kept {
-    /// `gateway` is the name in the certificate.
-    pub fn new(path: PathBuf, gateway: &str) -> Self {
-        Self {
-            path,
-            gateway: gateway.to_owned(),
-        }
+    /// `gateway` as the certificate names it.
+    pub fn new(path: PathBuf, gateway: GatewayId) -> Self {
+        Self { path, gateway }
     }
 
-    /// None if none was kept. A damaged file is reported, and path-telemetry sends another.
+    /// None if none was kept for this tenant. A damaged file is reported, and path-telemetry sends
+    /// another.
     pub fn read(&self) -> Option<InForce> {
         let text = std::fs::read_to_string(&self.path).ok()?;
         let read = || -> Result<InForce, String> {
             let record: Record = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            if !record.tenant.is_empty() && record.tenant != self.gateway.tenant {
+                return Err(format!("it is of tenant {}", record.tenant));
+            }
             let place = self.path.display().to_string();
             let document = Document::from_text(&record.document, &place);
             Ok(InForce {
@@ -54,7 +59,7 @@ impl Kept {
             })
         };
         read()
-            .inspect_err(|error| tracing::warn!(error, "the kept steering document is damaged"))
+            .inspect_err(|error| tracing::warn!(error, "the kept steering document is left out"))
             .ok()
     }
 
@@ -62,6 +67,7 @@ impl Kept {
         let record = Record {
             version: in_force.version,
             document: in_force.document.to_json(),
+            tenant: self.gateway.tenant.clone(),
         };
         let text = serde_json::to_vec(&record)?;
         let fresh = self.path.with_extension("new");
@@ -74,7 +80,7 @@ impl Kept {
         let document = match body {
             "" => Document::default(),
             // An older path-telemetry leaves the groups in.
-            body => Document::from_text(body, "path-telemetry")?.for_gateway(&self.gateway),
+            body => Document::from_text(body, "path-telemetry")?.for_gateway(&self.gateway.id),
         };
         let in_force = InForce { version, document };
         if let Err(error) = self.write(&in_force) {
@@ -90,10 +96,27 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    fn own() -> GatewayId {
+        GatewayId::new("default", "gw-7")
+    }
+
+    #[test]
+    fn a_document_of_another_tenant_does_not_hold() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("steering.json");
+        let body = r#"{"format":1,"rule":[{"name":"bulk","accesses":["wifi"]}]}"#;
+        Kept::new(path.clone(), own()).take(7, body).unwrap();
+        let moved = Kept::new(path.clone(), GatewayId::new("other", "gw-7"));
+        assert_eq!(moved.read(), None);
+        let older = r#"{"version":7,"document":"{\"format\":1}"}"#;
+        std::fs::write(&path, older).unwrap();
+        assert_eq!(moved.read().unwrap().version, 7);
+    }
+
     #[test]
     fn what_was_taken_holds_at_the_next_start() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = Kept::new(folder.path().join("steering.json"), "gw-7");
+        let kept = Kept::new(folder.path().join("steering.json"), own());
         assert_eq!(kept.read(), None);
         let body = r#"{"format":1,"rule":[{"name":"bulk","accesses":["wifi"]}]}"#;
         let taken = kept.take(7, body).unwrap();
@@ -123,8 +146,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("steering.json");
         let body = r#"{"format":1,"gateway":[{"name":"gw-7","freshness_ms":10000}]}"#;
-        Kept::new(path.clone(), "gw-7").take(7, body).unwrap();
-        let kept = Kept::new(path, "gw-7").read().unwrap();
+        Kept::new(path.clone(), own()).take(7, body).unwrap();
+        let kept = Kept::new(path, own()).read().unwrap();
         let of = |gateway| kept.document.freshness_of(gateway);
         assert_eq!(of("gw-7"), Some(std::time::Duration::from_secs(10)));
         assert_eq!(of("gw-8"), None);

@@ -307,8 +307,8 @@ fn check_access(terms: &AccessTerms) -> Checked {
         let reason = format!("{cap} is not within 0 to {CAP_GB_MAX}");
         return wrong("cap_gb", reason, "cap_gb = 5");
     }
-    if !(1..=28).contains(&terms.reset_day) {
-        let reason = format!("{} is not a day that every month has", terms.reset_day);
+    if !(1..=31).contains(&terms.reset_day) {
+        let reason = format!("{} is not within 1 to 31", terms.reset_day);
         return wrong("reset_day", reason, "reset_day = 1");
     }
     Ok(())

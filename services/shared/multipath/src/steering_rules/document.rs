@@ -90,7 +90,8 @@ pub struct AccessTerms {
     /// Bytes of a month in GB (10^9), both directions. Bulk leaves the access at the cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap_gb: Option<f64>,
-    /// Day of the month on which the cap begins anew, 1 to 28.
+    /// Day of the month on which the cap begins anew, 1 to 31. Shorter months begin it on their
+    /// last day.
     #[serde(default = "first")]
     pub reset_day: u8,
     #[serde(default, skip_serializing_if = "is_false")]
