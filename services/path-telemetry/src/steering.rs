@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use multipath::steering_rules::Document;
 use parking_lot::Mutex;
 use service_kit::Context;
-use store::{STEERING, Scope, Store};
+use store::{DocumentsStore, STEERING, Scope, Store};
 use tokio::time::MissedTickBehavior;
 
 /// Interval at which the store is asked; a new version takes effect at a gateway after this and
@@ -36,14 +36,15 @@ impl Documents {
         Some((newest.version, body.unwrap_or_default()))
     }
 
-    async fn read(&self, store: &dyn Store) {
+    /// Whether the store has answered.
+    async fn read(&self, store: &(impl DocumentsStore + ?Sized)) -> bool {
         let stored = store.stored_documents(&Scope::Service, STEERING, contracts::now_us());
         let stored = match stored.await {
             Ok(stored) => stored,
             // The last answer stays in force.
             Err(error) => {
                 tracing::debug!(%error, "steering documents could not be read");
-                return;
+                return false;
             }
         };
         let mut by_tenant = self.by_tenant.lock();
@@ -69,6 +70,7 @@ impl Documents {
                 }
             }
         }
+        true
     }
 
     /// Follows the store until shutdown.
@@ -81,15 +83,91 @@ impl Documents {
                 () = context.shutdown().requested() => return,
                 _ = tick.tick() => {}
             }
-            // One number shows whether a document was put.
-            match store.newest_document().await {
-                Ok(number) if newest == Some(number) => {}
-                Ok(number) => {
-                    self.read(store.as_ref()).await;
-                    newest = Some(number);
-                }
-                Err(error) => tracing::debug!(%error, "the store cannot be asked"),
-            }
+            self.look(store.as_ref(), &mut newest).await;
         }
+    }
+
+    /// Reads the documents if one was put since they were read.
+    async fn look(&self, store: &(impl DocumentsStore + ?Sized), newest: &mut Option<u64>) {
+        // One number shows whether a document was put.
+        match store.newest_document().await {
+            Ok(number) if *newest == Some(number) => {}
+            // After a failure they are read again, although nobody puts another one.
+            Ok(number) => {
+                if self.read(store).await {
+                    *newest = Some(number);
+                }
+            }
+            Err(error) => tracing::debug!(%error, "the store cannot be asked"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use store::{QueryError, StoredDocument, WriteError};
+
+    use super::*;
+
+    /// Has one document, and may be unable to read it.
+    #[derive(Default)]
+    struct Failing(AtomicBool);
+
+    #[async_trait::async_trait]
+    impl DocumentsStore for Failing {
+        async fn put_document(&self, _: &contracts::alerts::Document) -> Result<(), WriteError> {
+            Ok(())
+        }
+
+        async fn stored_documents(
+            &self,
+            _: &Scope,
+            _: &str,
+            _: i64,
+        ) -> Result<Vec<StoredDocument>, QueryError> {
+            if self.0.load(Ordering::Relaxed) {
+                return Err(QueryError::Unreadable("a test".to_owned()));
+            }
+            Ok(vec![StoredDocument {
+                kind: STEERING.to_owned(),
+                tenant: "default".to_owned(),
+                subject: "default".to_owned(),
+                version: 7,
+                document: Ok(contracts::alerts::Document {
+                    version: 7,
+                    tenant: "default".to_owned(),
+                    body: r#"{"format":1}"#.to_owned(),
+                    ..Default::default()
+                }),
+            }])
+        }
+
+        async fn stored_history(
+            &self,
+            scope: &Scope,
+            kind: &str,
+            _: &str,
+            _: usize,
+        ) -> Result<Vec<StoredDocument>, QueryError> {
+            self.stored_documents(scope, kind, 0).await
+        }
+
+        async fn newest_document(&self) -> Result<u64, QueryError> {
+            Ok(1)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_document_that_could_not_be_read_is_read_at_the_next_look() {
+        let (store, documents, mut newest) = (Failing::default(), Documents::default(), None);
+        let held = || documents.newest("default", "gw-1", 0);
+        store.0.store(true, Ordering::Relaxed);
+        documents.look(&store, &mut newest).await;
+        assert_eq!(held(), None);
+        store.0.store(false, Ordering::Relaxed);
+        documents.look(&store, &mut newest).await;
+        assert_eq!(held().map(|it| it.0), Some(7));
     }
 }
