@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use contracts::alerts::Document as Stored;
-use contracts::paths::{End, PathReport, PathState};
+use contracts::paths::{AccessRank, End, PathReport, PathState};
 use multipath::steering_rules::{
     AccessState, Decision, Document, Flow, Measurement, Measurements, Protocol, Urgency, decide,
 };
@@ -118,6 +118,7 @@ pub async fn explain(
     if states.is_empty() {
         return Err(ExplainError::NoPaths);
     }
+    let reported = Reported::of(&reports, now_us);
     let gateway_version = version_at(&reports);
     let newest_of = async |most| store.stored_history(&scope, STEERING, SUBJECT, most).await;
     let mut history = newest_of(1).await?;
@@ -160,9 +161,88 @@ pub async fn explain(
     Ok(Explanation {
         version,
         gateway_version,
-        text: format!("{head}\n{groups}{}", decision.explained(&document)),
+        text: format!(
+            "{}{head}\n{groups}{}{}",
+            reported.warning(),
+            decision.explained(&document),
+            reported.ranks(),
+        ),
         decision,
     })
+}
+
+/// The newest reports of the gateway itself.
+struct Reported<'a> {
+    /// None: it has reported nothing.
+    age_us: Option<i64>,
+    /// The accesses with their rank in the schedule of the session.
+    accesses: BTreeMap<&'a str, AccessRank>,
+}
+
+impl<'a> Reported<'a> {
+    fn of(reports: &'a [PathReport], now_us: i64) -> Self {
+        let own = || reports.iter().filter(|it| it.end() == End::Gateway);
+        let newest_us = own().map(|it| it.time_us).max();
+        let mut oldest_first: Vec<&PathReport> = own().collect();
+        oldest_first.sort_by_key(|it| it.time_us);
+        let ranks = oldest_first.into_iter().filter_map(|it| {
+            let is_recent = it.time_us >= now_us - FORGOTTEN_US;
+            let access = it.access.as_ref().filter(|_| is_recent)?;
+            Some((it.path.as_str(), access.rank()))
+        });
+        Self {
+            age_us: newest_us.map(|it| now_us.saturating_sub(it).max(0)),
+            accesses: ranks.collect(),
+        }
+    }
+
+    /// Said before the answer, which may be wrong by now.
+    fn warning(&self) -> String {
+        match self.age_us {
+            None => "OLD: the gateway itself has reported nothing\n".to_owned(),
+            Some(..=SILENT_US) => String::new(),
+            Some(us) => format!(
+                "OLD: the gateway's newest report is {} old; paths, bytes and caps may have \
+                 changed\n",
+                age(us)
+            ),
+        }
+    }
+
+    /// Rules of other flows bind the session too, so its ranks may be stricter than the answer.
+    fn ranks(&self) -> String {
+        let named = self.accesses.iter().filter_map(|(access, rank)| {
+            let rank = match rank {
+                AccessRank::Active => "active",
+                AccessRank::Spill => "spill",
+                AccessRank::Standby => "standby",
+                AccessRank::Forbidden => "forbidden",
+                AccessRank::Unspecified => return None,
+            };
+            Some(format!("{access} {rank}"))
+        });
+        let named: Vec<String> = named.collect();
+        let Some(age) = self.age_us.map(age) else {
+            return String::new();
+        };
+        match named.as_slice() {
+            [] => format!("reported {age} ago\n"),
+            named => format!(
+                "reported {age} ago; with all flows then open: {}\n",
+                named.join(", ")
+            ),
+        }
+    }
+}
+
+fn age(us: i64) -> String {
+    let seconds = us / 1_000_000;
+    match seconds {
+        ..120 => format!("{seconds} s"),
+        ..7_200 => format!("{} min", seconds / 60),
+        ..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
 }
 
 fn read<E: std::fmt::Display>(
@@ -271,6 +351,37 @@ mod tests {
         assert_eq!((lte.loss, lte.month_bytes), (Some(0.02), 7));
         assert_eq!(lte.rtt, Some(Duration::from_millis(45)));
         assert_eq!(version_at(&reports), 3);
+    }
+
+    #[test]
+    fn an_answer_from_old_reports_says_so_and_names_the_ranks_of_the_session() {
+        let of = |age_us: i64, rank: AccessRank| PathReport {
+            access: Some(AccessUse {
+                rank: rank.into(),
+                ..AccessUse::default()
+            }),
+            ..report("lte", End::Gateway, age_us, PathState::Available)
+        };
+        let reports = [
+            of(9_000_000, AccessRank::Standby),
+            of(60_000_000, AccessRank::Active),
+            report("lte", End::Proxy, 0, PathState::Available),
+        ];
+        let fresh = Reported::of(&reports, NOW_US);
+        assert_eq!(fresh.warning(), "");
+        assert_eq!(
+            fresh.ranks(),
+            "reported 9 s ago; with all flows then open: lte standby\n"
+        );
+        let old = [of(3 * 3_600_000_000, AccessRank::Active)];
+        let old = Reported::of(&old, NOW_US);
+        assert!(
+            old.warning()
+                .starts_with("OLD: the gateway's newest report is 3 h old")
+        );
+        let none = Reported::of(&reports[2..], NOW_US);
+        assert!(none.warning().starts_with("OLD: the gateway itself"));
+        assert_eq!(none.ranks(), "");
     }
 
     #[test]

@@ -1,5 +1,9 @@
 // A gateway's report of an access: bytes of the month, the cap, the price and the rules in force.
+import { age } from "./clinical";
 import { AccessRank, type AccessUse } from "./gen/braid/paths/v1/paths_pb";
+
+// A gateway at rest reports each five minutes.
+const REPORT_OLD_S = 900;
 
 const RANKS: Record<number, string> = {
   [AccessRank.ACTIVE]: "active",
@@ -30,9 +34,11 @@ export function costText({ monthBytes, pricePerGb }: AccessUse): string {
   return pricePerGb > 0 ? `costs ${((Number(monthBytes) / 1e9) * pricePerGb).toFixed(2)} so far` : "";
 }
 
-// useText is the month of the access with its price.
-export function useText(access: AccessUse): string {
-  return [monthText(access), costText(access)].filter((text) => text !== "").join(" · ");
+// useText is the month of the access with its price, and the age of the report where the month may
+// have changed since.
+export function useText(access: AccessUse, passedS: number): string {
+  const reported = passedS > REPORT_OLD_S ? `reported ${age(passedS)}` : "";
+  return [monthText(access), costText(access), reported].filter((text) => text !== "").join(" · ");
 }
 
 // rulesText names the rules whose flows may use the access, with their modes.

@@ -166,8 +166,8 @@ function pathRow(first: PathItem, actions: LinkActions): Row<PathItem> {
       button.hidden = !item.link || !actions.mayAct;
       const access = item.track?.access;
       use.hidden = access === undefined;
-      if (access) {
-        setText(month, useText(access));
+      if (item.track && access) {
+        setText(month, useText(access, nowS() - item.track.accessAtS));
         setText(rules, rulesText(access));
       }
       const up = item.link?.up ?? true;

@@ -1,6 +1,7 @@
 // The data of every gateway's accesses, those nearest to their cap first, and why a flow takes
 // which.
 import { byUrgency, capShare, rulesText, useText, versionText } from "../access";
+import { nowS } from "../clock";
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import type { ExplainSteeringResponse } from "../gen/braid/query/v1/query_pb";
 import type { Model, PathTrack } from "../model";
@@ -75,10 +76,10 @@ function accessRow(first: PathTrack): Row<PathTrack> {
   const element = h("li", { "data-gateway": first.gateway, "data-access": first.name }, h("p", {}, h("b", {}, `${first.gateway} ${first.name}`), " ", version), month, cap, rules);
   return {
     element,
-    update({ access, steeringVersion }) {
+    update({ access, steeringVersion, accessAtS }) {
       if (!access) return;
       setText(version, versionText(steeringVersion));
-      setText(month, useText(access));
+      setText(month, useText(access, nowS() - accessAtS));
       const share = capShare(access);
       cap.hidden = access.capBytes === undefined;
       bar.style.width = `${Math.min(100, share * 100)}%`;
