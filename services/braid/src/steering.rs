@@ -3,6 +3,7 @@
 
 mod freshness;
 mod newest;
+mod unknown;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -136,17 +137,8 @@ impl SteeringCommand {
                 tenancy,
                 ..
             } => {
-                let body = match &file {
-                    Some(file) => read(file)?.to_json(),
-                    None => String::new(),
-                };
-                let put = process::block_on(async {
-                    decisions::put(&tenancy, STEERING, SUBJECT, &signed, 0, &body).await
-                })??;
-                let version = put.version;
-                say(&format!(
-                    "version {version} is put; gateways follow within two minutes"
-                ))?;
+                let document = file.as_deref().map(read).transpose()?;
+                process::block_on(put(document, &signed, &tenancy))??;
             }
             Self::Show { asker, tenancy } => process::block_on(show(&asker, tenancy))??,
             Self::History { asker, tenancy } => process::block_on(history(&asker, tenancy))??,
@@ -163,6 +155,27 @@ pub fn read(file: &Path) -> Result<Document, Failure> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::other(format!("{place}: {error}")))?;
     Document::from_text(&text, &place).map_err(Failure::other)
+}
+
+async fn put(
+    document: Option<Document>,
+    signed: &Signed,
+    tenancy: &Tenancy,
+) -> Result<(), Failure> {
+    let body = document.as_ref().map(Document::to_json);
+    let body = body.unwrap_or_default();
+    let put = decisions::put(tenancy, STEERING, SUBJECT, signed, 0, &body).await?;
+    let version = put.version;
+    say(&format!(
+        "version {version} is put; gateways follow within two minutes"
+    ))?;
+    if let Some(document) = document {
+        let store = tenancy.store.open().await?;
+        for note in unknown::notes(&*store, &tenancy.tenant, &document).await? {
+            say(&note)?;
+        }
+    }
+    Ok(())
 }
 
 async fn show(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
@@ -183,6 +196,7 @@ async fn show(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
     let store = tenancy.store.open().await?;
     let mut follows = std::collections::BTreeMap::new();
     let scope = Scope::Tenant(tenancy.tenant);
+    let known = store.gateways(&scope).await.map_err(Failure::other)?;
     store::each_latest_path(store.as_ref(), &scope, 0, |report| {
         if report.end() == contracts::paths::End::Gateway {
             let entry = follows.entry(report.gateway).or_insert((0i64, 0u32));
@@ -191,6 +205,12 @@ async fn show(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
     })
     .await
     .map_err(Failure::other)?;
+    for gateway in known.iter().filter(|it| !follows.contains_key(&it.id)) {
+        say(&format!(
+            "# {}: unknown, it has reported nothing",
+            gateway.id
+        ))?;
+    }
     for (gateway, (seen_us, version)) in follows {
         let state = match version {
             version if version == newest.version => "in force".to_owned(),
