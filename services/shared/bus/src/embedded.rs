@@ -13,6 +13,7 @@ mod heads;
 mod instance;
 mod membership;
 mod options;
+mod retention;
 mod schema;
 mod threads;
 mod writer;

@@ -2,8 +2,8 @@
 //!
 //! Publishers hand over jobs. The thread takes all waiting jobs, up to [`GROUP_BYTES_MAX`], writes
 //! them in one transaction, syncs once and answers all. So concurrent publishers share the cost of
-//! the sync, and each waits for at most the commit in progress and its own. Between commits it
-//! removes old records in small steps.
+//! the sync. Each waits for at most the commit in progress, one step of [`Retention`], and its own
+//! commit.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,13 @@ use std::{
 use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::{headers, heads::Heads, options::EmbeddedOptions, schema};
+use super::{
+    headers,
+    heads::Heads,
+    options::EmbeddedOptions,
+    retention::{RETENTION_STEP, Retention},
+    schema,
+};
 use crate::{
     NotReady, PublishError, Record, Topic,
     keys::{bytes_of, partition_of},
@@ -27,12 +33,6 @@ use crate::{
 /// Bytes in one transaction: jobs beyond it wait for the next. At least one job is taken whatever
 /// its size.
 const GROUP_BYTES_MAX: usize = 8 << 20;
-/// Interval of the search for old records.
-const RETENTION_EVERY: Duration = Duration::from_secs(30);
-/// Records of one partition removed in one transaction, so that a publish waits for few
-/// milliseconds.
-const RETENTION_STEP: u32 = 500;
-
 pub enum Command {
     Publish(Job),
     Probe(oneshot::Sender<Result<(), NotReady>>),
@@ -56,8 +56,7 @@ pub struct Writer {
     heads: Arc<Heads>,
     options: EmbeddedOptions,
     insert: BTreeMap<(Topic, u32), String>,
-    /// The last search for old records.
-    retained: Option<Instant>,
+    retention: Retention,
 }
 
 impl Writer {
@@ -77,15 +76,17 @@ impl Writer {
             heads,
             options,
             insert,
-            retained: None,
+            retention: Retention::default(),
         }
     }
 
     /// Runs until every sender is gone and its jobs are written.
     pub fn run(mut self, commands: &Receiver<Command>) {
-        let mut retain_at = Instant::now();
         loop {
-            let wait = retain_at.saturating_duration_since(Instant::now());
+            let due = self.retention.due();
+            let wait = due.map_or(Duration::ZERO, |at| {
+                at.saturating_duration_since(Instant::now())
+            });
             let first = match commands.recv_timeout(wait) {
                 Ok(command) => Some(command),
                 Err(RecvTimeoutError::Timeout) => None,
@@ -103,10 +104,7 @@ impl Writer {
                     Command::Probe(reply) => {
                         let _ = reply.send(self.probe().map_err(|e| NotReady(e.to_string())));
                     }
-                    Command::Retain(reply) => {
-                        while self.retain() {}
-                        let _ = reply.send(());
-                    }
+                    Command::Retain(reply) => self.retention.ask(reply),
                     Command::Abandon => return,
                 }
                 next = if bytes < GROUP_BYTES_MAX {
@@ -118,9 +116,7 @@ impl Writer {
             if !jobs.is_empty() {
                 self.publish(jobs);
             }
-            if Instant::now() >= retain_at && !self.retain() {
-                retain_at = Instant::now() + RETENTION_EVERY;
-            }
+            self.retain();
         }
     }
 
@@ -223,33 +219,39 @@ impl Writer {
         })
     }
 
-    /// One step over all partitions; true when there is more to remove.
-    fn retain(&mut self) -> bool {
-        let passed = self.retained.map_or(Duration::ZERO, |at| at.elapsed());
-        let now_us = match slow_clock::follow(&self.connection, now_us(), passed) {
-            Ok(now_us) => now_us,
-            Err(e) => {
-                tracing::warn!(error = %e, "old records were not removed");
-                return false;
+    /// One step: at most one transaction.
+    fn retain(&mut self) {
+        let now = Instant::now();
+        if self.retention.is_to_begin(now) {
+            let passed = self.retention.passed(now);
+            let followed = slow_clock::follow(&self.connection, now_us(), passed);
+            match followed {
+                Ok(now_us) => {
+                    let partitions = self.insert.keys().copied();
+                    self.retention.begin(now, now_us, partitions);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "old records were not removed");
+                    self.retention.put_off(now);
+                }
             }
+            return;
+        }
+        let Some((topic, partition, now_us)) = self.retention.next() else {
+            return;
         };
-        self.retained = Some(Instant::now());
-        let mut more = false;
-        let partitions: Vec<(Topic, u32)> = self.insert.keys().copied().collect();
-        for (topic, partition) in partitions {
-            match self.retain_partition(topic, partition, now_us) {
-                Ok(0) => {}
-                Ok(removed) => {
-                    more |= removed >= u64::from(RETENTION_STEP);
-                    metrics::counter!("braid_bus_expired_records_total", "topic" => topic.name())
-                        .increment(removed);
-                }
-                Err(e) => {
-                    tracing::warn!(%topic, partition, error = %e, "old records were not removed")
-                }
+        match self.retain_partition(topic, partition, now_us) {
+            Ok(removed) => {
+                let removed = removed as u64;
+                self.retention.on_removed((topic, partition), removed);
+                metrics::counter!("braid_bus_expired_records_total", "topic" => topic.name())
+                    .increment(removed);
+            }
+            Err(error) => {
+                tracing::warn!(%topic, partition, %error, "old records were not removed");
+                self.retention.on_removed((topic, partition), 0);
             }
         }
-        more
     }
 
     fn retain_partition(
@@ -257,7 +259,7 @@ impl Writer {
         topic: Topic,
         partition: u32,
         now_us: i64,
-    ) -> rusqlite::Result<u64> {
+    ) -> rusqlite::Result<usize> {
         let table = schema::table(topic, partition);
         let oldest_us = now_us.saturating_sub(
             i64::try_from(self.options.retention_age.as_micros()).unwrap_or(i64::MAX),
@@ -278,7 +280,6 @@ impl Writer {
             this.connection
                 .prepare_cached(&format!("DELETE FROM {table} WHERE offset <= ?1"))?
                 .execute([last])
-                .map(|removed| removed as u64)
         })
     }
 }
@@ -292,3 +293,6 @@ fn now_us() -> i64 {
         .and_then(|d| i64::try_from(d.as_micros()).ok())
         .unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests;
