@@ -23,9 +23,11 @@ use super::{
 /// Limit of each step of an attempt. The first step waits for its turn, the second one publishes.
 /// Together they fit into the lease of a notice.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// Limit of publishing by the kept connection, which may be half open. A new connection has the
-/// rest of [`CALL_LIMIT`].
-const KEPT_LIMIT: Duration = Duration::from_secs(1);
+/// Least limit of publishing by the kept connection, which may be half open. A new connection has
+/// the rest of [`CALL_LIMIT`], and the broker may get the notice twice, with one key.
+const KEPT_LIMIT_MIN: Duration = Duration::from_secs(1);
+/// A broker whose answers would need a longer limit gets a new connection for each notice.
+const KEPT_LIMIT_MAX: Duration = Duration::from_secs(5);
 /// The broker ends a connection after one and a half times this silence.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
 /// A connection that was idle for longer is replaced, because no task answers pings between
@@ -39,7 +41,30 @@ const REQUESTS_MAX: usize = 1;
 pub(super) struct Mqtt {
     options: MqttOptions,
     prefix: String,
-    connection: Mutex<Option<Connection>>,
+    kept: Mutex<Kept>,
+}
+
+/// The connection between two notices.
+#[derive(Default)]
+struct Kept {
+    connection: Option<Connection>,
+    /// How long the broker's answers take, at most lately.
+    answers_in: Duration,
+}
+
+impl Kept {
+    /// Limit of publishing by the connection: twice the time of the slowest answer lately, so that
+    /// a slow broker does not get each notice twice. `None`: it is not kept.
+    fn limit(&self) -> Option<Duration> {
+        let limit = (2 * self.answers_in).max(KEPT_LIMIT_MIN);
+        (limit <= KEPT_LIMIT_MAX).then_some(limit)
+    }
+
+    /// The broker has answered after this time. Faster answers lower the limit slowly.
+    fn answered(&mut self, connection: Connection, took: Duration) {
+        self.answers_in = took.max(self.answers_in * 7 / 8);
+        self.connection = self.limit().map(|_| connection);
+    }
 }
 
 struct Connection {
@@ -124,7 +149,7 @@ impl Mqtt {
         Ok(Mqtt {
             options,
             prefix: prefix.to_owned(),
-            connection: Mutex::default(),
+            kept: Mutex::default(),
         })
     }
 
@@ -143,18 +168,25 @@ impl Mqtt {
             is_retryable: true,
         };
         let late = || undelivered(format!("no answer within {} s", limit.as_secs()));
-        let turn = tokio::time::timeout(limit, self.connection.lock()).await;
+        let turn = tokio::time::timeout(limit, self.kept.lock()).await;
         let mut kept = turn.map_err(|_| late())?;
         let begun = Instant::now();
-        if let Some(connection) = kept
-            .take()
-            .filter(|connection| connection.used.elapsed() < IDLE_MAX)
-            && let Ok(Ok(connection)) =
-                tokio::time::timeout(KEPT_LIMIT.min(limit), publish(connection, &topic, &payload))
-                    .await
+        let usable = |it: &Connection| it.used.elapsed() < IDLE_MAX;
+        if let Some(connection) = kept.connection.take().filter(usable)
+            && let Some(kept_limit) = kept.limit()
         {
-            *kept = Some(connection);
-            return Ok(());
+            let publishing = publish(connection, &topic, &payload);
+            match tokio::time::timeout(kept_limit.min(limit), publishing).await {
+                Ok(Ok(connection)) => {
+                    kept.answered(connection, begun.elapsed());
+                    return Ok(());
+                }
+                Ok(Err(_)) => {}
+                // The broker may have it, and answer late.
+                Err(_) => {
+                    metrics::counter!("braid_alerting_mqtt_repeated_total").increment(1);
+                }
+            }
         }
         let (client, events) = AsyncClient::new(self.options.clone(), REQUESTS_MAX);
         let fresh = Connection {
@@ -162,9 +194,11 @@ impl Mqtt {
             events,
             used: Instant::now(),
         };
+        let opened = Instant::now();
         let rest = limit.saturating_sub(begun.elapsed());
         let published = tokio::time::timeout(rest, publish(fresh, &topic, &payload)).await;
-        *kept = Some(published.map_err(|_| late())?.map_err(undelivered)?);
+        let connection = published.map_err(|_| late())?.map_err(undelivered)?;
+        kept.answered(connection, opened.elapsed());
         Ok(())
     }
 
@@ -228,6 +262,8 @@ mod mqtt_packet;
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
     use contracts::alerts::Notice;
     use tokio::{
         io::AsyncWriteExt,
@@ -252,7 +288,7 @@ mod tests {
     #[tokio::test]
     async fn a_notice_is_not_waited_with_beyond_its_lease() {
         let mqtt = publisher(1);
-        let _under_way = mqtt.connection.lock().await;
+        let _under_way = mqtt.kept.lock().await;
         let notice = Notice::default();
         let notices = [&notice];
         let message = Message::new(&notices, None);
@@ -293,7 +329,68 @@ mod tests {
         let notices = [&notice];
         let message = Message::new(&notices, None);
         assert!(mqtt.send(&message).await.is_ok());
-        let again = tokio::time::timeout(3 * KEPT_LIMIT, mqtt.send(&message)).await;
+        let again = tokio::time::timeout(3 * KEPT_LIMIT_MIN, mqtt.send(&message)).await;
         assert!(again.is_ok_and(|sent| sent.is_ok()));
+    }
+
+    #[tokio::test]
+    async fn a_broker_that_always_answers_late_gets_each_notice_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mqtt = publisher(listener.local_addr().unwrap().port());
+        let keys = Arc::<std::sync::Mutex<Vec<String>>>::default();
+        let received = Arc::clone(&keys);
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let received = Arc::clone(&received);
+                tokio::spawn(async move {
+                    while let Ok((first, body)) = packet(&mut stream).await {
+                        if first >> 4 == 1 {
+                            stream.write_all(&[0x20, 2, 0, 0]).await.unwrap();
+                        }
+                        if first >> 4 != 3 {
+                            continue;
+                        }
+                        let id = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
+                        let notice: serde_json::Value =
+                            serde_json::from_slice(&body[id + 2..]).unwrap();
+                        let key = notice["key"].as_str().unwrap().to_owned();
+                        received.lock().unwrap().push(key);
+                        // The broker is slow: that is the case under test.
+                        tokio::time::sleep(KEPT_LIMIT_MIN * 3 / 2).await;
+                        let answer = [0x40, 2, body[id], body[id + 1]];
+                        // The other end may have given up.
+                        let _ = stream.write_all(&answer).await;
+                    }
+                });
+            }
+        });
+        let ids = ["one", "two", "three"];
+        for id in ids {
+            let notice = Notice {
+                id: id.to_owned(),
+                ..Notice::default()
+            };
+            let notices = [&notice];
+            let message = Message::new(&notices, None);
+            assert!(mqtt.send(&message).await.is_ok(), "{id}");
+        }
+        let keys = keys.lock().unwrap();
+        let mut once = keys.clone();
+        once.dedup();
+        assert_eq!((keys.len(), once.len()), (ids.len(), ids.len()), "{keys:?}");
+    }
+
+    #[test]
+    fn a_broker_that_needs_most_of_a_call_gets_a_connection_for_each_notice() {
+        let mut kept = Kept::default();
+        assert_eq!(kept.limit(), Some(KEPT_LIMIT_MIN));
+        let mut answered = |took| {
+            kept.answers_in = took;
+            kept.limit()
+        };
+        assert_eq!(answered(KEPT_LIMIT_MIN), Some(2 * KEPT_LIMIT_MIN));
+        assert_eq!(answered(KEPT_LIMIT_MAX / 2), Some(KEPT_LIMIT_MAX));
+        assert_eq!(answered(KEPT_LIMIT_MAX), None);
     }
 }
