@@ -3,8 +3,13 @@
 //! Records without a transition are not stored at once, but with the next transition or after a
 //! second. Until then another member that takes over would judge them again with the same result.
 //! So no alert waits for writes of others.
+//!
+//! Records of a patient without a profile are deferred, and the others judged. Progress does not
+//! pass a deferred record, so another member judges it again.
 
+mod deferred;
 mod profiles;
+mod questions;
 mod refused;
 mod register;
 
@@ -16,10 +21,13 @@ use consumer::{Answer, Away, Consumer, Decoded, Done, Setup, Sink};
 use consumer_health::{Level, duty};
 use contracts::{alerts::Alert, vitals::VitalsRecord};
 use prost::Message;
-use service_kit::{CheckHandle, Context, ProgressHandle, telemetry::continue_trace};
+use service_kit::{CheckHandle, Context, ProgressHandle, WarningHandle, telemetry::continue_trace};
 use store::{AlertsBatch, Claims, Progress, Store};
 use tokio::{sync::Mutex, task::JoinSet, time::timeout};
 use tracing::Instrument;
+
+use deferred::{Deferred, Readable, held_to};
+use questions::Questions;
 
 use crate::{
     canary::is_canary,
@@ -43,13 +51,12 @@ const UNSTORED_RECORDS_MAX: usize = 16_384;
 /// Attempts to write one batch, each changed by the store's answer to the attempt before.
 const ANSWERS_MAX: u32 = 8;
 
-/// Partition, key and content of a record that can be read.
-type Readable = (u32, String, VitalsRecord);
-
 /// Records that are judged together.
 #[derive(Default)]
 struct Records {
     readable: Vec<Readable>,
+    /// Offset of each of them.
+    offsets: Vec<u64>,
     /// When the bus accepted the newest record, by the bus's clock.
     newest_us: Option<i64>,
 }
@@ -57,6 +64,13 @@ struct Records {
 struct JudgingState {
     bus: Arc<dyn Bus>,
     register: Arc<dyn register::Entries>,
+    questions: Questions,
+    /// Patients without a profile that were asked for, with their partition. Bounded by their
+    /// records and states.
+    asked_for: BTreeMap<String, u32>,
+    deferred: Deferred,
+    /// On while records are deferred.
+    waiting: WarningHandle,
     /// The round of questions about known patients under way, if any. Judging does not wait for it.
     refreshing: JoinSet<register::Refreshed>,
     claims: Arc<Claims<dyn Store>>,
@@ -91,9 +105,14 @@ pub(crate) async fn run(
     let setup = Setup::new(duty, level, "from-bus", BATCH_RECORDS_MAX);
     let of_consumer = (Arc::clone(&bus), Arc::clone(&store));
     let consumer = Consumer::new(of_consumer.0, of_consumer.1, setup, context.clone());
+    let register: Arc<dyn register::Entries> = Arc::new(store);
     let state = JudgingState {
         bus,
-        register: Arc::new(store),
+        questions: Questions::new(&register),
+        register,
+        asked_for: BTreeMap::new(),
+        deferred: Deferred::default(),
+        waiting: context.health().warning("profiles"),
         refreshing: JoinSet::new(),
         claims: consumer.claims(),
         writer,
@@ -125,6 +144,7 @@ impl Sink for Judging {
         match read(delivery) {
             Ok(record) => {
                 records.readable.push(record);
+                records.offsets.push(delivery.offset);
                 Decoded::Whole
             }
             Err(reason) => Decoded::Refused(reason),
@@ -211,6 +231,8 @@ impl JudgingState {
         for partition in partitions {
             self.engines.release(partition);
             self.positions.remove(&partition);
+            self.deferred.forget(partition);
+            self.asked_for.retain(|_, of| *of != partition);
         }
     }
 
@@ -220,11 +242,13 @@ impl JudgingState {
         self.heard
             .note(records.newest_us, readable, self.context.clock());
         self.follow_documents_in_force();
-        let asked_us = self.now_us();
         let wanted = self.engines.without_profile(readable);
-        if !self.fetch_profiles(wanted, asked_us).await {
+        self.ask_for_profiles(wanted).await;
+        if !self.judge_deferred_within_bound().await {
             return Answer::Ended;
         }
+        let (readable, later) = self.divide(records);
+        let readable = &*readable;
         let span = tracing::info_span!("evaluate", records = readable.len());
         // The batch has one span, in the trace of its first traced sample.
         let mut samples = readable.iter().flat_map(|(_, _, record)| &record.samples);
@@ -237,7 +261,8 @@ impl JudgingState {
             self.engines.keep();
             self.unstored_records += readable.len().max(1);
         } else {
-            let written = self.write(evaluation.transitions, progress);
+            let held = later.hold(progress);
+            let written = self.write(evaluation.transitions, &held);
             let outcome = written.instrument(span).await;
             if let Some(answer) = self.answer(outcome, progress).await {
                 return answer;
@@ -247,6 +272,7 @@ impl JudgingState {
         metrics::counter!("braid_alerting_skipped_samples_total").increment(evaluation.skipped);
         let reached = progress.iter().map(|it| (it.partition, it.next_offset));
         self.positions.extend(reached);
+        self.deferred.add(later);
         if self.unstored_records >= UNSTORED_RECORDS_MAX && !self.store_unstored().await {
             return Answer::Ended;
         }
@@ -291,8 +317,10 @@ impl JudgingState {
     async fn write(&mut self, transitions: Vec<Alert>, of_batch: &[Progress]) -> Outcome {
         let before = self.positions.iter().map(|(p, next)| (*p, *next));
         let reached = before.chain(of_batch.iter().map(|it| (it.partition, it.next_offset)));
-        let reached = reached.map(|(partition, next)| (Topic::Vitals, partition, next));
-        let progress = self.claims.progress_to(reached);
+        let first = self.deferred.first_offsets();
+        let held = reached.map(|(partition, next)| (partition, held_to(&first, partition, next)));
+        let held = held.map(|(partition, next)| (Topic::Vitals, partition, next));
+        let progress = self.claims.progress_to(held);
         let states = self.engines.states();
         let batch = AlertsBatch {
             transitions,
@@ -356,9 +384,12 @@ impl JudgingState {
         let now_us = self.now_us();
         self.refresh_profiles(now_us);
         let waiting = self.engines.waiting_without_profile(now_us);
-        if !self.fetch_profiles(waiting, now_us).await {
+        self.ask_beside(waiting);
+        self.apply_answers();
+        if !self.judge_deferred().await {
             return;
         }
+        self.show_deferred();
         for _ in 0..ANSWERS_MAX {
             let transitions = self.engines.on_time(now_us, self.heard_us);
             if transitions.is_empty() {
@@ -379,7 +410,8 @@ impl JudgingState {
                 Outcome::Stored | Outcome::Ended => return,
             }
         }
-        self.store_each_transition(now_us).await;
+        let transitions = self.engines.on_time(now_us, self.heard_us);
+        self.store_each_transition(transitions, now_us).await;
     }
 
     /// False: the service ends before the record is stored.

@@ -156,14 +156,17 @@ impl RuleEngines {
             let of_samples = record.samples.iter().map(|sample| &sample.patient);
             for patient in of_edge.chain(of_samples) {
                 let patient = subject(patient, key);
-                let known = self.patients.get(patient);
-                if known.is_none_or(|known| known.profile_us == 0) && !without.contains_key(patient)
-                {
+                if !self.has_profile(patient) && !without.contains_key(patient) {
                     without.insert(patient.to_owned(), *partition);
                 }
             }
         }
         without
+    }
+
+    pub(crate) fn has_profile(&self, patient: &str) -> bool {
+        let known = self.patients.get(patient);
+        known.is_some_and(|known| known.profile_us != 0)
     }
 
     /// Patients whose known profile is too old, at most `max`, the oldest first. Those that send
@@ -570,7 +573,7 @@ fn spread_us(key: &str) -> i64 {
 }
 
 /// The patient of a record's entry.
-fn subject<'a>(patient: &'a str, key: &'a str) -> &'a str {
+pub(crate) fn subject<'a>(patient: &'a str, key: &'a str) -> &'a str {
     if patient.is_empty() { key } else { patient }
 }
 

@@ -1,72 +1,162 @@
 //! Queries the register for a patient's tenant and SpO2 scale.
 //!
-//! A patient without a profile is judged only after the register has answered. A known profile
-//! stays in use, and rounds of questions beside the judging refresh it.
+//! A patient without a profile is judged only after the register has answered. Its records wait
+//! for that, and other patients are judged meanwhile. A known profile stays in use, and rounds of
+//! questions beside the judging refresh it.
 
-use std::{collections::BTreeMap, future::Future, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures::{StreamExt, stream};
-use service_kit::Backoff;
-use store::{PatientEntry, QueryError};
+use service_kit::Warning;
+use tokio::time::{Instant, timeout_at};
 
-use super::JudgingState;
+use super::deferred::{Later, Readable};
 use super::register::{Refreshed, judged_as, refresh};
+use super::{ANSWERS_MAX, JudgingState, Records};
+use crate::rule_engines::Evaluation;
+use crate::to_store::Outcome;
 
-/// Concurrent queries to the register. Fewer than a member's connections, so that other queries
-/// find one.
-const ASKED_AT_ONCE: usize = 3;
+/// Wait for the profiles of patients that are new here. It suffices for a register that answers.
+/// Then their records wait, and the others are judged.
+const NEW_WITHIN: Duration = Duration::from_millis(250);
 /// Known profiles refreshed per tick, the oldest first. As each is refreshed about once a minute,
 /// this suffices for all patients of a member.
 const REFRESHED_PER_TICK_MAX: usize = 1024;
 
 impl JudgingState {
-    /// Fetches the profiles of these patients, which have none. False: shutdown came before each
-    /// got one.
-    pub(super) async fn fetch_profiles(
-        &mut self,
-        wanted: BTreeMap<String, u32>,
-        now_us: i64,
-    ) -> bool {
-        let this = &*self;
-        let ask = |key: String| async move {
-            let entry = this.patient(&key).await;
-            (key, entry)
-        };
-        let mut is_known = true;
-        for ((key, entry), partition) in ask_side_by_side(wanted, ask).await {
-            let Some(entry) = entry else {
-                is_known = false;
-                continue;
-            };
-            let (tenant, profile) = judged_as(entry);
-            self.engines
-                .set_profile(&key, partition, &tenant, profile, now_us);
+    /// Asks for the profiles of these patients, which have none, and waits a moment for those that
+    /// were not asked for before.
+    pub(super) async fn ask_for_profiles(&mut self, wanted: BTreeMap<String, u32>) {
+        let new = self.ask_beside(wanted);
+        let deadline = Instant::now() + NEW_WITHIN;
+        self.apply_answers();
+        while new.iter().any(|key| self.asked_for.contains_key(key))
+            && timeout_at(deadline, self.questions.answered())
+                .await
+                .is_ok()
+        {
+            self.apply_answers();
         }
-        is_known
     }
 
-    /// The register's entry. `None`: shutdown. The patient is not judged before the register
-    /// answers, because other rules would end open alerts.
-    async fn patient(&self, key: &str) -> Option<Option<PatientEntry>> {
-        let mut backoff = Backoff::for_reconnect();
-        loop {
-            self.turns.beat();
-            match self.register.entry(key).await {
-                Ok(entry) => return Some(entry),
-                // A damaged entry stays damaged. The default rules are better than no judgement.
-                Err(error @ QueryError::Unreadable(_)) => {
-                    tracing::error!(patient = key, %error, "the register entry is unreadable; judged as an unregistered patient");
-                    return Some(None);
-                }
-                Err(error) => {
-                    tracing::warn!(patient = key, %error, "the patient's scale and rules are unknown");
-                }
+    /// Asks for the profiles of these patients. Returns those that were not asked for before.
+    pub(super) fn ask_beside(&mut self, wanted: BTreeMap<String, u32>) -> Vec<String> {
+        let mut new = Vec::new();
+        for (key, partition) in wanted {
+            if self.questions.ask(&key) {
+                new.push(key.clone());
             }
-            tokio::select! {
-                () = self.context.shutdown().requested() => return None,
-                () = backoff.wait() => {}
+            self.asked_for.insert(key, partition);
+        }
+        new
+    }
+
+    /// Applies the register's answers about patients without a profile.
+    pub(super) fn apply_answers(&mut self) {
+        let now_us = self.now_us();
+        for (key, entry) in self.questions.answers() {
+            // The partition may have moved to another member meanwhile.
+            if let Some(partition) = self.asked_for.remove(&key) {
+                let (tenant, profile) = judged_as(entry);
+                self.engines
+                    .set_profile(&key, partition, &tenant, profile, now_us);
             }
         }
+    }
+
+    /// Divides the records: those of patients without a profile wait.
+    pub(super) fn divide<'a>(&self, records: &'a Records) -> (Cow<'a, [Readable]>, Later) {
+        let (readable, offsets) = (&records.readable, &records.offsets);
+        if self.engines.without_profile(readable).is_empty() {
+            return (Cow::Borrowed(readable), Later::default());
+        }
+        let has_profile = |patient: &str| self.engines.has_profile(patient);
+        let (now, later) = Later::divide(readable, offsets, has_profile);
+        (Cow::Owned(now), later)
+    }
+
+    /// Judges the deferred records of patients that have a profile by now. At the bound it waits
+    /// for the register. False: the service ends.
+    pub(super) async fn judge_deferred_within_bound(&mut self) -> bool {
+        while self.judge_deferred().await {
+            if !self.deferred.is_full() {
+                return true;
+            }
+            self.turns.beat();
+            self.show_deferred();
+            tokio::select! {
+                () = self.context.shutdown().requested() => return false,
+                () = self.questions.answered() => {}
+                () = tokio::time::sleep(NEW_WITHIN) => {}
+            }
+            self.apply_answers();
+        }
+        false
+    }
+
+    /// Judges the deferred records of patients that have a profile by now. False: the service ends.
+    pub(super) async fn judge_deferred(&mut self) -> bool {
+        for _ in 0..ANSWERS_MAX {
+            let Some(evaluation) = self.evaluate_deferred() else {
+                return true;
+            };
+            let outcome = match evaluation.transitions.is_empty() {
+                true => Outcome::Stored,
+                false => self.write(evaluation.transitions, &[]).await,
+            };
+            match outcome {
+                Outcome::Stored => {
+                    self.end_deferral(evaluation.samples, evaluation.skipped);
+                    return true;
+                }
+                // The engines have adopted the stored rows.
+                Outcome::Conflict { .. } => {}
+                Outcome::Fenced(partitions) => self.fenced(partitions),
+                Outcome::Refused(reason) => {
+                    tracing::error!(reason, "the store refuses transitions of deferred records");
+                    break;
+                }
+                Outcome::Ended => return false,
+            }
+        }
+        let Some(evaluation) = self.evaluate_deferred() else {
+            return true;
+        };
+        let now_us = self.now_us();
+        let stored = self.store_each_transition(evaluation.transitions, now_us);
+        let is_stored = stored.await;
+        if is_stored {
+            self.end_deferral(evaluation.samples, evaluation.skipped);
+        }
+        is_stored
+    }
+
+    /// An attempt. `None`: no deferred record can be judged.
+    fn evaluate_deferred(&mut self) -> Option<Evaluation> {
+        let has_profile = |patient: &str| self.engines.has_profile(patient);
+        let records = self.deferred.judgeable(has_profile);
+        let now_us = self.now_us();
+        (!records.is_empty()).then(|| self.engines.evaluate(&records, now_us))
+    }
+
+    /// They are judged, and progress may pass them.
+    fn end_deferral(&mut self, samples: u64, skipped: u64) {
+        self.engines.keep();
+        let has_profile = |patient: &str| self.engines.has_profile(patient);
+        self.unstored_records += self.deferred.remove(has_profile);
+        metrics::counter!("braid_alerting_samples_total").increment(samples);
+        metrics::counter!("braid_alerting_skipped_samples_total").increment(skipped);
+    }
+
+    /// Shows the records that wait for the register.
+    pub(super) fn show_deferred(&self) {
+        let (patients, records) = self.deferred.len();
+        metrics::gauge!("braid_alerting_records_without_profile").set(records as f64);
+        self.waiting.set((records > 0).then(|| Warning {
+            says: format!(
+                "{records} records of {patients} patients are not judged: the register does not say which rules hold"
+            ),
+            to_do: "look at the store: queries for patients do not return".to_owned(),
+        }));
     }
 
     /// Applies the round of questions that has ended, and begins the next one. Waits for neither.
@@ -95,18 +185,6 @@ impl JudgingState {
             self.engines.renew_profile(key, answer, refreshed.asked_us);
         }
     }
-}
-
-/// Queries run concurrently, because alerts wait for all answers.
-async fn ask_side_by_side<F: Future>(
-    wanted: BTreeMap<String, u32>,
-    ask: impl Fn(String) -> F,
-) -> Vec<(F::Output, u32)> {
-    let asking = stream::iter(wanted).map(|(key, partition)| {
-        let answer = ask(key);
-        async move { (answer.await, partition) }
-    });
-    asking.buffer_unordered(ASKED_AT_ONCE).collect().await
 }
 
 #[cfg(test)]

@@ -1,22 +1,30 @@
 #![allow(clippy::unwrap_used)]
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bus::{EmbeddedBus, EmbeddedOptions};
+use bus::{EmbeddedBus, EmbeddedOptions, Start, StartAt, Topic};
 use clocks::{CheckedClock, Moment};
 use contracts::vitals::{EdgeAlert, Metric, Sample, VitalsRecord, sample};
 use parking_lot::Mutex;
 use service_kit::Context;
-use store::{AlertsQuery, AlertsStore, Claims, Scope, Spo2Scale, SqliteStore, Store};
+use store::{
+    AlertsQuery, AlertsStore, Claims, PatientEntry, QueryError, Scope, Spo2Scale, SqliteStore,
+    Store,
+};
 use tokio::sync::{Barrier, watch};
 use tokio::time::timeout;
 use vitals::{Profile, RuleSet};
 
 use super::*;
 use crate::{
-    from_bus::{GROUP, Records, register::Entries},
+    from_bus::{
+        GROUP, Records,
+        deferred::Deferred,
+        questions::{ASKED_AT_ONCE, Questions},
+        register::Entries,
+    },
     rule_engines::RuleEngines,
     to_store::Writer,
 };
@@ -26,38 +34,52 @@ const T0: i64 = 1_800_000_000 * S;
 /// A judging that waits for longer is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(20);
 
-#[tokio::test]
-async fn nobodys_question_waits_for_anothers() {
-    let keys = (0..2 * ASKED_AT_ONCE).map(|number| (number.to_string(), 3));
-    // Answers once this many queries are waiting.
-    let together = Barrier::new(ASKED_AT_ONCE);
-    let ask = |key: String| async {
-        together.wait().await;
-        key
-    };
-    let asking = ask_side_by_side(keys.clone().collect(), ask);
-    let asked = tokio::time::timeout(Duration::from_secs(30), asking);
-    let mut answers = asked.await.unwrap();
-    answers.sort_unstable();
-    let mut expected: Vec<(String, u32)> = keys.collect();
-    expected.sort_unstable();
-    assert_eq!(answers, expected);
+/// Answers once this many queries are waiting.
+struct Together(Barrier);
+
+#[async_trait]
+impl Entries for Together {
+    async fn entry(&self, _: &str) -> Result<Option<PatientEntry>, QueryError> {
+        self.0.wait().await;
+        Ok(None)
+    }
 }
 
-/// A register that answers for everybody. With `hangs_for_ben`, it answers for ben only once.
-#[derive(Default)]
+#[tokio::test]
+async fn nobodys_question_waits_for_anothers() {
+    let register: Arc<dyn Entries> = Arc::new(Together(Barrier::new(ASKED_AT_ONCE)));
+    let questions = Questions::new(&register);
+    let keys: Vec<String> = (0..2 * ASKED_AT_ONCE).map(|it| it.to_string()).collect();
+    assert!(keys.iter().all(|key| questions.ask(key)));
+    assert!(!questions.ask("0"), "it is asked for already");
+    let mut answered = Vec::new();
+    let asked = timeout(STUCK_AFTER, async {
+        while answered.len() < keys.len() {
+            questions.answered().await;
+            answered.extend(questions.answers().into_iter().map(|(key, _)| key));
+        }
+    });
+    asked.await.unwrap();
+    answered.sort_unstable();
+    assert_eq!(answered, keys);
+}
+
+/// A register that answers for everybody, but for ben only so often.
 struct Forgetful {
     tenant: Mutex<String>,
-    hangs_for_ben: bool,
-    has_told_of_ben: AtomicBool,
+    answers_for_ben: AtomicUsize,
 }
 
 #[async_trait]
 impl Entries for Forgetful {
     async fn entry(&self, key: &str) -> Result<Option<PatientEntry>, QueryError> {
-        let is_told = key == "ben" && self.has_told_of_ben.swap(true, Ordering::Relaxed);
-        if is_told && self.hangs_for_ben {
-            std::future::pending::<()>().await;
+        if key == "ben" {
+            let order = Ordering::Relaxed;
+            let left = self.answers_for_ben.load(order);
+            if left == 0 {
+                std::future::pending::<()>().await;
+            }
+            self.answers_for_ben.store(left - 1, order);
         }
         Ok(Some(PatientEntry {
             id: key.to_owned(),
@@ -73,10 +95,12 @@ struct World {
     store: Arc<SqliteStore>,
     register: Arc<Forgetful>,
     passed_us: Arc<AtomicI64>,
+    /// Offset of the next record.
+    offset: u64,
     _dir: tempfile::TempDir,
 }
 
-fn world(hangs_for_ben: bool) -> World {
+fn world(answers_for_ben: usize) -> World {
     let dir = tempfile::tempdir().unwrap();
     let passed_us = Arc::new(AtomicI64::new(0));
     let passing = Arc::clone(&passed_us);
@@ -91,14 +115,19 @@ fn world(hangs_for_ben: bool) -> World {
     let store = Arc::new(SqliteStore::open(dir.path()).unwrap());
     let of_state: Arc<dyn Store> = Arc::<SqliteStore>::clone(&store);
     let register = Arc::new(Forgetful {
-        hangs_for_ben,
-        ..Forgetful::default()
+        tenant: Mutex::default(),
+        answers_for_ben: AtomicUsize::new(answers_for_ben),
     });
+    let of_questions: Arc<dyn Entries> = Arc::<Forgetful>::clone(&register);
     let (_, in_force) = watch::channel(Arc::default());
     let turns = context.health().progress("from-bus", STUCK_AFTER);
     let state = JudgingState {
         bus: Arc::new(EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap()),
         register: Arc::<Forgetful>::clone(&register),
+        questions: Questions::new(&of_questions),
+        asked_for: BTreeMap::new(),
+        deferred: Deferred::default(),
+        waiting: context.health().warning("profiles"),
         refreshing: tokio::task::JoinSet::new(),
         claims: Claims::new(Arc::clone(&of_state), GROUP),
         writer: Writer::new(of_state, Arc::default(), &context),
@@ -116,6 +145,7 @@ fn world(hangs_for_ben: bool) -> World {
         store,
         register,
         passed_us,
+        offset: 0,
         _dir: dir,
     }
 }
@@ -159,14 +189,32 @@ impl World {
     }
 
     async fn judge(&mut self, records: Vec<(&str, VitalsRecord)>) {
+        let count = records.len() as u64;
+        let offsets = self.offset..self.offset + count;
+        self.offset += count;
+        let reached = [(Topic::Vitals, 3, self.offset)];
+        let progress = self.state.claims.progress_to(reached);
         let readable = records.into_iter().map(|(key, it)| (3, key.to_owned(), it));
         let records = Records {
             readable: readable.collect(),
+            offsets: offsets.collect(),
             newest_us: Some(self.now_us()),
         };
-        let judging = timeout(STUCK_AFTER, self.state.evaluate(&records, &[]));
+        let judging = timeout(STUCK_AFTER, self.state.evaluate(&records, &progress));
         let answer = judging.await.expect("nobody's question stops the judging");
         assert_eq!(answer, consumer::Answer::Taken);
+    }
+
+    /// Where another member would begin, after a takeover in passing.
+    async fn stored_offset(&self) -> Start {
+        let start = self.state.claims.start(Topic::Vitals, 3);
+        start.await.unwrap()
+    }
+
+    async fn alerts_of(&self, patient: &str) -> usize {
+        let query = AlertsQuery::default();
+        let stored = self.store.alerts(&Scope::Service, &query).await.unwrap();
+        stored.iter().filter(|it| it.patient == patient).count()
     }
 
     async fn tick(&mut self) {
@@ -186,7 +234,7 @@ impl World {
 
 #[tokio::test]
 async fn no_alert_waits_for_a_known_patient_that_the_register_does_not_answer_for() {
-    let mut world = world(true);
+    let mut world = world(1);
     world.with_old_profiles().await;
     for _ in 0..2 {
         world.tick().await;
@@ -194,20 +242,77 @@ async fn no_alert_waits_for_a_known_patient_that_the_register_does_not_answer_fo
         let ada = world.edge_alert("ada");
         world.judge(vec![("ben", ben), ("ada", ada)]).await;
     }
-    let query = AlertsQuery::default();
-    let stored = world.store.alerts(&Scope::Service, &query).await.unwrap();
-    let of_ada = |it: &&contracts::alerts::Alert| it.rule == "of-the-edge-alone";
-    assert_eq!(stored.iter().filter(of_ada).count(), 1, "{stored:?}");
+    assert_eq!(world.alerts_of("ada").await, 1);
+}
+
+#[tokio::test]
+async fn no_alert_waits_for_a_new_patient_that_the_register_does_not_answer_for() {
+    let mut world = world(0);
+    world.offset = 5;
+    assert_eq!(world.stored_offset().await, Start::Oldest);
+    let (ben, ada) = (world.edge_alert("ben"), world.edge_alert("ada"));
+    // Ben's record comes first, and one for both patients follows.
+    let mut both = world.edge_alert("cora");
+    both.alerts.extend(world.edge_alert("ben").alerts);
+    let records = vec![("ben", ben), ("ada", ada), ("gateway", both)];
+    world.judge(records).await;
+    let alerts = [
+        world.alerts_of("ben").await,
+        world.alerts_of("ada").await,
+        world.alerts_of("cora").await,
+    ];
+    assert_eq!(alerts, [0, 1, 1]);
+    // Progress does not pass ben's record, and a person sees it.
+    assert_eq!(world.stored_offset().await, Start::At(5));
+    world.tick().await;
+    assert_eq!(world.state.deferred.len(), (1, 2));
+    let warnings = world.state.context.health().warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+
+    // A record of a known patient goes on, and takes no progress with it.
+    let ada = world.pulse("ada");
+    world.judge(vec![("ada", ada)]).await;
+    world.state.store_unstored().await;
+    assert_eq!(world.stored_offset().await, Start::At(5));
+
+    world.register.answers_for_ben.store(9, Ordering::Relaxed);
+    let judged = timeout(STUCK_AFTER, async {
+        while world.state.deferred.len() != (0, 0) {
+            world.tick().await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    judged
+        .await
+        .expect("ben is judged once the register answers");
+    assert_eq!(world.alerts_of("ben").await, 1);
+    world.tick().await;
+    assert_eq!(world.stored_offset().await, Start::At(9));
+    assert!(world.state.context.health().warnings().is_empty());
+}
+
+#[tokio::test]
+async fn deferred_records_of_a_lost_partition_are_the_next_members() {
+    let mut world = world(0);
+    let ben = world.pulse("ben");
+    world.judge(vec![("ben", ben)]).await;
+    assert_eq!(world.state.deferred.len(), (1, 1));
+    world.state.release([3]);
+    assert_eq!(world.state.deferred.len(), (0, 0));
+    world.register.answers_for_ben.store(9, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    world.tick().await;
+    assert_eq!(world.state.engines.len(), 0);
 }
 
 #[tokio::test]
 async fn a_changed_entry_takes_hold_though_another_patients_question_hangs() {
     for hangs_for_ben in [false, true] {
-        let mut world = world(hangs_for_ben);
+        let mut world = world(if hangs_for_ben { 1 } else { usize::MAX });
         "first".clone_into(&mut world.register.tenant.lock());
         for key in ["ben", "ada"] {
             let wanted = BTreeMap::from([(key.to_owned(), 3)]);
-            assert!(world.state.fetch_profiles(wanted, T0).await);
+            world.state.ask_for_profiles(wanted).await;
         }
         "second".clone_into(&mut world.register.tenant.lock());
         world.passed_us.fetch_add(61 * S, Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! Writes a refused batch piece by piece, so that one bad piece does not block the others.
 
 use bus::{Delivery, Topic};
+use contracts::alerts::Alert;
 use prost::Message;
 use store::AlertsBatch;
 
@@ -40,10 +41,14 @@ impl JudgingState {
         true
     }
 
-    /// Called after the store refused transitions raised by time: writes each alert alone. An alert
-    /// that the store will never take becomes a dead letter.
-    pub(super) async fn store_each_transition(&mut self, now_us: i64) {
-        let transitions = self.engines.on_time(now_us, self.heard_us);
+    /// Called after the store refused transitions without a batch of the bus: writes each alert
+    /// alone. An alert that the store will never take becomes a dead letter. False: the service
+    /// ends.
+    pub(super) async fn store_each_transition(
+        &mut self,
+        transitions: Vec<Alert>,
+        now_us: i64,
+    ) -> bool {
         self.engines.keep();
         for alert in transitions {
             let batch = AlertsBatch {
@@ -59,7 +64,7 @@ impl JudgingState {
                     count_transitions(&batch);
                     continue;
                 }
-                Outcome::Ended => return,
+                Outcome::Ended => return false,
                 Outcome::Fenced(_) => continue,
                 Outcome::Refused(reason) => reason,
                 Outcome::Conflict { .. } => "the store has different rows of this alert".to_owned(),
@@ -74,8 +79,9 @@ impl JudgingState {
                 published_us: now_us,
             };
             if !self.bury(&letter, &reason).await {
-                return;
+                return false;
             }
         }
+        true
     }
 }
