@@ -8,8 +8,10 @@ mod batches;
 mod courier;
 mod dead_letters;
 mod from_memory;
+mod jitter;
 mod link;
 mod race;
+mod readiness;
 mod sender;
 mod trims;
 

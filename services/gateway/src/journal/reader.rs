@@ -206,6 +206,26 @@ impl<D: Disk> Reader<D> {
         (!chunk.entries.is_empty()).then_some(chunk)
     }
 
+    /// Entries from `from` on that memory holds. Earlier ones may be on the disk alone. All of the
+    /// memory fits into one chunk.
+    pub fn remembered(&self, from: u64, entries_max: usize) -> Chunk {
+        let (batches, gaps_from) = {
+            let index = self.index.lock();
+            (index.recent.since(from), index.gaps_from)
+        };
+        let mut chunk = Chunk {
+            entries: Vec::new(),
+            next: from,
+        };
+        for frame in batches.iter().flat_map(|batch| Frames::new(batch)) {
+            let taken = chunk.take(&frame, || gaps_from);
+            if taken.is_none() || chunk.entries.len() >= entries_max {
+                break;
+            }
+        }
+        chunk
+    }
+
     fn plan(&self, next: &mut u64) -> Option<(Segment, u64)> {
         let index = self.index.lock();
         *next = (*next).max(index.head());

@@ -48,6 +48,13 @@ impl Recent {
         (batch.first <= position).then(|| Arc::clone(&batch.frames))
     }
 
+    /// The batches with entries from `position` on, oldest first.
+    pub fn since(&self, position: u64) -> Vec<Arc<[u8]>> {
+        let at = self.batches.partition_point(|it| it.end <= position);
+        let batches = self.batches.range(at..);
+        batches.map(|batch| Arc::clone(&batch.frames)).collect()
+    }
+
     pub fn clear(&mut self) {
         *self = Self::default();
     }

@@ -11,6 +11,7 @@ mod line;
 mod rules;
 mod silence;
 mod under_test;
+mod unreadable;
 mod unregistered;
 
 use super::*;

@@ -16,8 +16,10 @@ use tunnel::{CopyNumber, TunnelEvent, Urgency};
 use super::{
     batches::{Cuts, read, upload_request},
     dead_letters::DeadLetters,
+    jitter::Jitter,
     link::{Link, LinkEvent},
     race::Race,
+    readiness::{Readiness, Unreadable},
     sender::{BATCH_ENTRIES_MAX, Command, Event, Generation, Limits, Sender},
     trims::Trims,
 };
@@ -109,7 +111,7 @@ struct UnderWay<'a, D> {
     race: Race,
     trims: Trims,
     jitter: Jitter,
-    was_up: bool,
+    readiness: Readiness,
 }
 
 impl<D: Disk> UnderWay<'_, D> {
@@ -133,7 +135,13 @@ impl<D: Disk> UnderWay<'_, D> {
                 }),
                 Command::Trim(position) => self.trims.note(Instant::now(), position),
                 Command::Send { generation, from } => {
-                    let end = self.courier.send(self.link(generation), from).await;
+                    let sent = self.courier.send(self.link(generation), from).await;
+                    self.readiness.unread = sent.as_ref().err().map(Unreadable::to_string);
+                    let Ok(end) = sent else {
+                        self.on_event(Event::Unread);
+                        self.pass_by(from);
+                        break;
+                    };
                     self.cuts.note(generation, from, end);
                     self.race.on_original(generation, end);
                     self.on_event(Event::Sent { generation, end });
@@ -158,14 +166,20 @@ impl<D: Disk> UnderWay<'_, D> {
         if let Some(position) = self.trims.take(Instant::now()) {
             self.courier.journal.acknowledge(position).await;
         }
-        if self.sender.is_up() != self.was_up {
-            self.was_up = self.sender.is_up();
-            if self.was_up {
-                self.courier.check.ok();
-            } else {
-                self.courier.check.failing("no connection to ingest");
-            }
+        self.readiness.is_up = self.sender.is_up();
+        self.readiness.show(&self.courier.check);
+    }
+
+    /// Alerts behind entries that cannot be read do not wait for them. Each link takes each of them
+    /// once, because it may be on a dead path.
+    fn pass_by(&mut self, unread: u64) {
+        if self.courier.options.urgency != Urgency::Urgent {
+            return;
         }
+        let reader = self.courier.journal.reader();
+        let links = self.links.iter_mut();
+        let count: u64 = links.map(|link| link.pass_by(reader, unread)).sum();
+        metrics::counter!("braid_gateway_alerts_passed_by_total").increment(count);
     }
 
     fn link(&self, generation: Generation) -> Option<&Link> {
@@ -273,7 +287,7 @@ impl<D: Disk> Courier<D> {
             cuts: Cuts::default(),
             race: Race::default(),
             jitter: Jitter::new(),
-            was_up: false,
+            readiness: Readiness::default(),
         }
     }
 
@@ -328,14 +342,12 @@ impl<D: Disk> Courier<D> {
         )
     }
 
-    /// Passes one batch to the link. Returns its end, or `from` if there was none.
-    async fn send(&self, link: Option<&Link>, from: u64) -> u64 {
+    /// Passes one batch to the link. Returns its end, or `from` if the link takes none.
+    async fn send(&self, link: Option<&Link>, from: u64) -> Result<u64, Unreadable> {
         let Some(link) = link else {
-            return from;
+            return Ok(from);
         };
-        let Some(chunk) = self.read(from, BATCH_ENTRIES_MAX).await else {
-            return from;
-        };
+        let chunk = self.read(from, BATCH_ENTRIES_MAX).await?;
         let end = chunk.next;
         let request = upload_request(chunk);
         link.copy.set(ORIGINAL);
@@ -350,11 +362,11 @@ impl<D: Disk> Courier<D> {
         let (samples, alerts) = (request.samples.len(), request.alerts.len());
         if link.requests.send(request).instrument(span).await.is_err() {
             // The link is lost, and its event will follow.
-            return from;
+            return Ok(from);
         }
         metrics::counter!("braid_gateway_uploaded_samples_total").increment(samples as u64);
         metrics::counter!("braid_gateway_uploaded_alerts_total").increment(alerts as u64);
-        end
+        Ok(end)
     }
 
     /// Passes a copy to the link without waiting. A full link is stuck on a dead path.
@@ -363,7 +375,7 @@ impl<D: Disk> Courier<D> {
             return from;
         };
         let entries = usize::try_from(until - from).unwrap_or(usize::MAX);
-        let Some(chunk) = self.read(from, entries.min(BATCH_ENTRIES_MAX)).await else {
+        let Ok(chunk) = self.read(from, entries.min(BATCH_ENTRIES_MAX)).await else {
             return from;
         };
         let end = chunk.next;
@@ -387,20 +399,27 @@ impl<D: Disk> Courier<D> {
             .increment(won.as_millis() as u64);
     }
 
-    async fn read(&self, from: u64, entries_max: usize) -> Option<Chunk> {
+    async fn read(&self, from: u64, entries_max: usize) -> Result<Chunk, Unreadable> {
+        let class = self.options.class;
+        let mut unreadable = Unreadable::Nothing;
         for _ in 0..DAMAGES_MAX {
             match read(self.journal.reader(), from, entries_max).await {
-                Ok(chunk) => return Some(chunk),
+                // The writer had dropped the entries, or they are there.
+                Ok(chunk) if chunk.next > from => return Ok(chunk),
+                Ok(_) => break,
                 Err(error) => {
-                    tracing::error!(class = self.options.class, %error, "the journal cannot be read");
-                    if error.kind() != ErrorKind::InvalidData {
-                        return None;
+                    tracing::error!(class, %error, "the journal cannot be read");
+                    let is_damaged = error.kind() == ErrorKind::InvalidData;
+                    unreadable = Unreadable::Failed(error);
+                    if !is_damaged {
+                        break;
                     }
                     self.journal.give_up(from).await;
                 }
             }
         }
-        None
+        metrics::counter!("braid_gateway_journal_unread_total", "class" => class).increment(1);
+        Err(unreadable)
     }
 
     /// `known`: an earlier answer has named the refused samples up to here.
@@ -476,23 +495,5 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Random numbers for pauses, seeded by the hash seed of the process.
-struct Jitter(u64);
-
-impl Jitter {
-    fn new() -> Self {
-        use std::hash::{BuildHasher, RandomState};
-        Self(RandomState::new().hash_one(0_u64))
-    }
-
-    fn next(&mut self) -> f64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

@@ -15,10 +15,11 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::transport::Channel;
 use tunnel::CopyNumber;
 
-use super::sender::Generation;
+use super::{batches::beyond, sender::Generation};
 use crate::{
     clock::{Clock, CoreClock},
     from_ingest::Follower,
+    journal::{Disk, Reader},
 };
 
 pub(super) struct Link {
@@ -27,6 +28,8 @@ pub(super) struct Link {
     pub(super) requests: mpsc::Sender<UploadRequest>,
     /// Which copy its next uploads are.
     pub(super) copy: CopyNumber,
+    /// End of the alerts that it took although entries before them could not be read.
+    pub(super) passed_by: u64,
     task: JoinHandle<()>,
 }
 
@@ -62,8 +65,20 @@ impl Link {
             generation,
             requests,
             copy,
+            passed_by: 0,
             task,
         }
+    }
+
+    /// Takes the alerts behind an entry that cannot be read, each once. Returns their number.
+    pub(super) fn pass_by<D: Disk>(&mut self, reader: &Reader<D>, unread: u64) -> u64 {
+        let (request, next) = beyond(reader, self.passed_by.max(unread));
+        let count = request.alerts.len() as u64;
+        if count == 0 || self.requests.try_send(request).is_err() {
+            return 0;
+        }
+        self.passed_by = next;
+        count
     }
 
     pub(super) fn end(&self) {

@@ -25,13 +25,15 @@
 //! 8. A core that reads slowly because of a quota differs from a dead path by its answers. While
 //!    they come late, each may take the time from one late answer to the next. An answer in time
 //!    ends that, so a dead path is then found as quickly as ever.
+//! 9. Entries that the journal cannot read are tried again after pauses of `RETRY_MAX` at most.
 //!
-//! Circle: one state machine; `copies`, `pauses` and `recovering` hold parts of its state and add
-//! their methods.
+//! Circle: one state machine; `copies`, `pauses`, `recovering` and `unread` hold parts of its state
+//! and add their methods.
 
 mod copies;
 mod pauses;
 mod recovering;
+mod unread;
 
 use std::{
     collections::VecDeque,
@@ -42,6 +44,7 @@ use copies::Copier;
 use multipath::Answers;
 use pauses::Pauses;
 use recovering::Recovering;
+use unread::Unread;
 
 /// A link that is not up by then is tried again.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
@@ -101,12 +104,14 @@ pub enum Event {
     PathSilent,
     /// A link has acknowledged everything up to the position.
     Answered(Generation, u64),
-    /// The batch read at `from` was passed to the link and ends before `end`. Equal if there was
-    /// nothing to read.
+    /// The batch read at `from` was passed to the link and ends before `end`. Equal if the link
+    /// takes no more.
     Sent {
         generation: Generation,
         end: u64,
     },
+    /// The journal could not be read for a `Send`.
+    Unread,
     Acknowledged(u64),
     /// Whether each batch is copied at once, or only if its acknowledgement is late.
     Redundant(bool),
@@ -119,7 +124,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     Open(Generation),
-    /// Read a batch at `from`, pass it to the link, and answer with `Sent`.
+    /// Read a batch at `from`, pass it to the link, and answer with `Sent` or `Unread`.
     Send {
         generation: Generation,
         from: u64,
@@ -162,6 +167,7 @@ pub struct Sender {
     hurries_until: Option<Instant>,
     /// A `Send` is being carried out.
     sending: bool,
+    unread: Unread,
     in_flight: VecDeque<InFlight>,
     usual: Answers,
     /// When the last acknowledgement came, if it came late.
@@ -203,6 +209,7 @@ impl Sender {
             waiting_since: now,
             hurries_until: None,
             sending: false,
+            unread: Unread::default(),
             in_flight: VecDeque::new(),
             usual: Answers::default(),
             late_at: None,
@@ -256,6 +263,7 @@ impl Sender {
             Event::PathSilent => self.on_silence(now),
             Event::Answered(generation, position) => self.on_answered(generation, position),
             Event::Redundant(redundant) => self.redundant = redundant || self.limits.redundant,
+            Event::Unread => self.on_unread(now),
             Event::Sent { generation, end } => {
                 self.sending = false;
                 self.waiting_since = now;
@@ -272,6 +280,7 @@ impl Sender {
                     self.on_current.0 = end.max(self.on_current.0);
                 }
                 if self.current == Some(generation) && end > self.next {
+                    self.unread = Unread::default();
                     self.next = end;
                     if end > self.acknowledged {
                         self.in_flight.push_back(InFlight { end, sent: now });
@@ -327,7 +336,8 @@ impl Sender {
         }
         let generation = self.current?;
         let gathered = self.gathered_at().is_none_or(|at| now >= at);
-        if gathered && self.has_room() && !self.sending && self.next < self.durable {
+        let readable = !self.unread.is_waiting(now);
+        if gathered && readable && self.has_room() && !self.sending && self.next < self.durable {
             self.sending = true;
             return Some(Command::Send {
                 generation,
@@ -422,7 +432,8 @@ impl Sender {
             .map(|batch| self.overdue_at(batch));
         // Without room an acknowledgement comes first.
         let sends = self.current.is_some() && !self.sending && self.has_room();
-        let gathered = self.gathered_at().filter(|_| sends);
+        let gathered = self.gathered_at().max(self.read_again_at());
+        let gathered = gathered.filter(|_| sends);
         let recovered = self.recovering.map(|it| it.until);
         let copied = self.copy_at().map(|(_, at)| at);
         [open, overdue, gathered, recovered, copied]

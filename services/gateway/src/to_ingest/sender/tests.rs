@@ -4,6 +4,7 @@ mod copied;
 mod held_back;
 mod pauses;
 mod redundant;
+mod unread;
 
 const LIMITS: Limits = Limits {
     in_flight_max: 2,
