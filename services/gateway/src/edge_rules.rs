@@ -43,6 +43,17 @@ pub struct EdgeRules {
     changed: BTreeSet<String>,
 }
 
+/// Result of judging the samples of a request.
+#[derive(Debug, Default)]
+pub struct Raised {
+    /// Raised or ended.
+    pub alerts: Vec<EdgeAlert>,
+    /// Subjects of the alerts.
+    pub of_alerts: BTreeSet<String>,
+    /// Subjects of the samples.
+    pub touched: BTreeSet<String>,
+}
+
 impl EdgeRules {
     pub fn new(rules: RuleSet) -> Self {
         Self {
@@ -86,15 +97,21 @@ impl EdgeRules {
         }
     }
 
-    /// Whether [`Self::take_changed`] has something.
-    pub fn has_changed(&self) -> bool {
-        !self.changed.is_empty()
+    /// Whether the subject's state has changed since it was last taken.
+    pub fn has_changed(&self, subject: &str) -> bool {
+        self.changed.contains(subject)
     }
 
-    /// The states that have changed since they were last taken.
-    pub fn take_changed(&mut self) -> States {
-        let changed = std::mem::take(&mut self.changed);
-        self.states(changed)
+    /// The states of settled subjects that have changed since they were last taken.
+    pub fn take_changed(&mut self, is_settled: impl Fn(&str) -> bool) -> States {
+        let settled = self.changed.extract_if(.., |subject| is_settled(subject));
+        let settled: Vec<String> = settled.collect();
+        self.states(settled)
+    }
+
+    /// These were taken, and not kept.
+    pub fn not_kept(&mut self, states: &States) {
+        self.changed.extend(states.engines.keys().cloned());
     }
 
     /// All states, which count as taken then.
@@ -141,8 +158,28 @@ impl EdgeRules {
         &self.in_force
     }
 
-    /// Alerts that the sample raises or ends. The journal assigns their sequence.
+    /// Judges the samples of a request. The journal assigns the sequence of the alerts.
+    pub fn raise(&mut self, samples: &[Sample]) -> Raised {
+        let mut raised = Raised::default();
+        for sample in samples {
+            let (subject, mut alerts) = self.judge(sample);
+            if !alerts.is_empty() {
+                raised.of_alerts.insert(subject.clone());
+                raised.alerts.append(&mut alerts);
+            }
+            raised.touched.insert(subject);
+        }
+        raised
+    }
+
+    /// Alerts that the sample raises or ends.
+    #[cfg(test)]
     pub fn on_sample(&mut self, sample: &Sample) -> Vec<EdgeAlert> {
+        self.judge(sample).1
+    }
+
+    /// The subject of the sample, and the alerts that it raises or ends.
+    fn judge(&mut self, sample: &Sample) -> (String, Vec<EdgeAlert>) {
         let taken = Moment::of_sample(sample);
         let is_set_back = self.newest.wall_us.saturating_sub(taken.wall_us) > STEP_US;
         self.clock += u64::from(is_set_back);
@@ -151,7 +188,7 @@ impl EdgeRules {
         }
         // Rules look at single values only, and waveforms are long.
         if !matches!(sample.reading, Some(Reading::Value(_))) {
-            return Vec::new();
+            return (String::new(), Vec::new());
         }
         let sample = &Sample {
             sequence: self.clock + self.sensors.steps(sample),
@@ -174,13 +211,13 @@ impl EdgeRules {
             self.subjects.insert(subject.clone(), engine);
         }
         let Some(engine) = self.subjects.get_mut(subject) else {
-            return Vec::new();
+            return (String::new(), Vec::new());
         };
         let alerts = engine.on_sample(sample);
         if engine.take_dirty() {
             self.changed.insert(subject.clone());
         }
-        alerts
+        let alerts = alerts
             .iter()
             .filter_map(|alert| edge_alert(alert, 0))
             .map(|alert| EdgeAlert {
@@ -194,12 +231,12 @@ impl EdgeRules {
                 gateway_behind_us: sample.gateway_behind_us,
                 rules_subject: self.rules_subject(subject),
                 ..alert
-            })
-            .collect()
+            });
+        (subject.clone(), alerts.collect())
     }
 
     /// Cancels falls that are not raised yet, on behalf of a person. Empty: there is none.
-    pub fn cancel_falls(&mut self, device: &str, patient: &str) -> Vec<EdgeAlert> {
+    pub fn cancel_falls(&mut self, device: &str, patient: &str) -> Raised {
         let wearer = self.in_force.wearer(device, self.newest.wall_us);
         let subject = match wearer {
             _ if !patient.is_empty() => patient.to_owned(),
@@ -207,7 +244,7 @@ impl EdgeRules {
             None => device.to_owned(),
         };
         let Some(engine) = self.subjects.get_mut(&subject) else {
-            return Vec::new();
+            return Raised::default();
         };
         // On the sensor's clock, like everything that rules see.
         let now_us = engine.clock_us();
@@ -216,7 +253,7 @@ impl EdgeRules {
             self.changed.insert(subject.clone());
         }
         let rule_version = engine.rules().version;
-        cancelled
+        let alerts = cancelled
             .into_iter()
             .map(|rule| EdgeAlert {
                 patient: patient.to_owned(),
@@ -235,7 +272,12 @@ impl EdgeRules {
                 cancelled: true,
                 ..EdgeAlert::default()
             })
-            .collect()
+            .collect();
+        Raised {
+            alerts,
+            of_alerts: BTreeSet::from([subject.clone()]),
+            touched: BTreeSet::from([subject]),
+        }
     }
 
     fn make_room(&mut self) {
@@ -350,13 +392,14 @@ mod tests {
                 let alerts = rules.on_sample(&sample);
                 alerts.iter().any(|alert| alert.rule == "fall")
             };
-            assert_eq!(rules.cancel_falls("d1", ""), []);
+            assert_eq!(rules.cancel_falls("d1", "").alerts, []);
             feed(&mut rules, 0, 1.1);
-            assert_eq!(rules.cancel_falls("d1", ""), [], "nothing has happened");
+            let cancelled = rules.cancel_falls("d1", "").alerts;
+            assert_eq!(cancelled, [], "nothing has happened");
             feed(&mut rules, 1, 3.5);
             let raised = (2..2 + pause_s).any(|second| feed(&mut rules, second, 1.0));
             assert_eq!(raised, is_raised);
-            let cancelled = rules.cancel_falls("d1", "");
+            let cancelled = rules.cancel_falls("d1", "").alerts;
             assert_eq!(cancelled.len(), usize::from(!is_raised));
             if let Some(alert) = cancelled.first() {
                 assert!(alert.cancelled && alert.resolved && alert.rule == "fall");

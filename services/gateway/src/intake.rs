@@ -7,8 +7,14 @@
 
 mod states;
 mod unknown;
+mod unsettled;
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use contracts::vitals::{EdgeAlert, Sample};
 use parking_lot::Mutex;
@@ -19,6 +25,8 @@ use tokio::{
 };
 use tracing::Instrument;
 use vitals::{ClockBounds, Invalid};
+
+use unsettled::Unsettled;
 
 use crate::{
     alarms::Alarms,
@@ -107,10 +115,8 @@ pub struct Intake<D: Disk> {
     gateway: String,
     vitals: Journal<D>,
     alerts: Journal<D>,
-    rules: Mutex<EdgeRules>,
-    /// Read while alerts are on their way to the journal. A state that has raised an alert is not
-    /// kept before the alert is: after a crash nobody would raise it again.
-    settled: tokio::sync::RwLock<()>,
+    rules: Arc<Mutex<EdgeRules>>,
+    unsettled: Arc<Unsettled>,
     /// `None`: states are not kept.
     states: Option<Arc<tokio::sync::Mutex<StateLog<D>>>>,
     core: Arc<CoreClock>,
@@ -138,8 +144,8 @@ impl<D: Disk> Intake<D> {
             gateway,
             vitals,
             alerts,
-            rules: Mutex::new(rules),
-            settled: tokio::sync::RwLock::default(),
+            rules: Arc::new(Mutex::new(rules)),
+            unsettled: Arc::default(),
             states: None,
             core: Arc::default(),
             alarms: Alarms::default(),
@@ -272,14 +278,14 @@ impl<D: Disk> Intake<D> {
         if valid.is_empty() {
             return Ok(());
         }
-        self.raise(&valid).await?;
+        let touched = self.raise(&valid).await?;
         let appended = async {
             match patience {
                 Patience::Wait => self.vitals.append(valid, arrival.from).await,
                 Patience::Refuse => self.vitals.try_append(valid, arrival.from).await,
             }
         };
-        let (outcomes, ()) = tokio::join!(appended, self.keep_states());
+        let (outcomes, ()) = tokio::join!(appended, self.keep_states(touched));
         let outcomes = outcomes.map_err(|error| match error {
             AppendError::Busy => RecordError::Busy,
             error => RecordError::Journal(error),
@@ -347,41 +353,44 @@ impl<D: Disk> Intake<D> {
     }
 
     /// A device whose alerts the disk refused is refused as well, until they are stored or
-    /// delivered. Other devices go on.
-    async fn raise(&self, samples: &[Sample]) -> Result<(), RecordError> {
-        if let Err(error) = self.keep_held().await {
+    /// delivered. Other devices go on. Returns the subjects of the samples.
+    async fn raise(&self, samples: &[Sample]) -> Result<BTreeSet<String>, RecordError> {
+        let waits = {
             let held = self.held.lock();
-            let concerned = |sample: &Sample| held.concerns(&sample.device);
-            if held.is_full() || samples.iter().any(concerned) {
-                return Err(error);
-            }
-        }
-        let _unsettled = self.settled.read().await;
-        let raised = {
-            let mut rules = self.rules.lock();
-            samples
-                .iter()
-                .flat_map(|sample| rules.on_sample(sample))
-                .collect::<Vec<_>>()
+            held.is_full() || samples.iter().any(|it| held.concerns(&it.device))
         };
-        if !raised.is_empty() {
+        if waits {
+            self.keep_held().await?;
+        }
+        let (raised, _on_the_way) = {
+            let mut rules = self.rules.lock();
+            let raised = rules.raise(samples);
+            let on_the_way = self.unsettled.enter(raised.of_alerts.clone());
+            (raised, on_the_way)
+        };
+        if !raised.alerts.is_empty() {
             self.urgent.notify_one();
         }
-        self.keep(raised).await
+        self.keep(raised.alerts).await?;
+        Ok(raised.touched)
     }
 
     /// A person says that it was no fall; returns once that is on disk. Returns false if there is
     /// no fall, or somebody was notified already.
     pub async fn cancel_fall(&self, device: &str, patient: &str) -> Result<bool, RecordError> {
-        let unsettled = self.settled.read().await;
-        let mut alerts = self.rules.lock().cancel_falls(device, patient);
-        for alert in &mut alerts {
+        let (mut cancelled, on_the_way) = {
+            let mut rules = self.rules.lock();
+            let cancelled = rules.cancel_falls(device, patient);
+            let on_the_way = self.unsettled.enter(cancelled.of_alerts.clone());
+            (cancelled, on_the_way)
+        };
+        for alert in &mut cancelled.alerts {
             alert.gateway.clone_from(&self.gateway);
         }
-        let is_cancelled = !alerts.is_empty();
-        self.keep(alerts).await?;
-        drop(unsettled);
-        self.keep_states().await;
+        let is_cancelled = !cancelled.alerts.is_empty();
+        self.keep(cancelled.alerts).await?;
+        drop(on_the_way);
+        self.keep_states(cancelled.touched).await;
         if is_cancelled {
             metrics::counter!("braid_gateway_falls_cancelled_total").increment(1);
         }
@@ -477,7 +486,12 @@ impl<D: Disk> Intake<D> {
             tokio::select! {
                 () = shutdown.requested() => return,
                 Ok(()) = held.changed() => {}
-                Ok(()) = condition.changed() => {}
+                Ok(()) = condition.changed() => {
+                    // Another write has shown that the disk takes some.
+                    if *condition.borrow() == Condition::Writable {
+                        again_at = Some(Instant::now());
+                    }
+                }
                 () = sleep_until(again_at.unwrap_or_else(Instant::now)), if again_at.is_some() => {
                     again_at = None;
                     // An empty write makes the journal begin a new segment.

@@ -96,14 +96,15 @@ impl Gateway {
 
     /// As the intake does: first the alerts are on disk, then the states, then the answer.
     fn take(&mut self, sample: &Sample) -> bool {
-        let alerts = self.rules.on_sample(sample);
-        self.reported.extend(alerts.iter().map(fact));
-        if !self.rules.has_changed() {
+        let raised = self.rules.raise(std::slice::from_ref(sample));
+        self.reported.extend(raised.alerts.iter().map(fact));
+        let has_changed = |subject: &String| self.rules.has_changed(subject);
+        if !raised.touched.iter().any(has_changed) {
             return true;
         }
         let states = match self.log.wants_all() {
             true => self.rules.take_all(),
-            false => self.rules.take_changed(),
+            false => self.rules.take_changed(|_| true),
         };
         self.log.write(&states).is_ok()
     }
