@@ -36,7 +36,7 @@ const LINES_MAX: usize = 500;
 const LINES_FEW: usize = 450;
 
 /// Long files, with the reason why each is one file.
-const LONG: [(&str, &str); 18] = [
+const LONG: [(&str, &str); 17] = [
     (
         "services/gateway/src/from_applications/dns.rs",
         "one door: the clients' sockets, the stream to the resolver, and the relay between them",
@@ -64,10 +64,6 @@ const LONG: [(&str, &str); 18] = [
     (
         "services/alerting/tests/people.rs",
         "one scene per way in which people are told or not, over one stage",
-    ),
-    (
-        "services/gateway/src/intake.rs",
-        "one order of checks, rules and journals for what sensors send",
     ),
     (
         "services/gateway/src/journal/log.rs",

@@ -5,6 +5,8 @@
 //! the sample again. The core, with the same rules, merges a repeated alert by its event time. The
 //! other order could lose an alert.
 
+mod begin;
+mod request;
 mod states;
 mod unknown;
 mod unsettled;
@@ -23,9 +25,12 @@ use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep_until},
 };
-use tracing::Instrument;
 use vitals::{ClockBounds, Invalid};
 
+use request::Arrival;
+pub use request::{
+    Begun, Late, NOT_REGISTERED, Patience, RecordError, Recorded, Refused, SAMPLES_PER_REQUEST_MAX,
+};
 use unsettled::Unsettled;
 
 use crate::{
@@ -39,77 +44,10 @@ use crate::{
     rules_in_force::RulesInForce,
 };
 
-/// Samples of one request; a larger request is refused as a whole.
-pub const SAMPLES_PER_REQUEST_MAX: usize = 10_000;
 /// First pause between attempts to store refused alerts. Each attempt is one write on a full disk.
 const AGAIN_INITIAL: Duration = Duration::from_millis(500);
 /// Longest pause between attempts to store refused alerts.
 const AGAIN_MAX: Duration = Duration::from_secs(30);
-
-/// The reason for refusing a device that the core has not registered here.
-pub const NOT_REGISTERED: &str = "is not registered at this gateway";
-
-/// Why a sample was refused. Sending it again does not help unless the text says so.
-#[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    #[error(transparent)]
-    Invalid(#[from] Invalid),
-    #[error(transparent)]
-    Journal(StageError),
-}
-
-impl Refused {
-    /// Field, reason and example, for answers in JSON.
-    pub fn parts(&self) -> (&'static str, String, String) {
-        match self {
-            Self::Invalid(invalid) => (
-                invalid.field,
-                invalid.reason.clone(),
-                invalid.example.clone(),
-            ),
-            Self::Journal(error @ (StageError::TooManyStreams | StageError::TooManyOfAddress)) => {
-                ("stream", error.to_string(), "heart-rate".to_owned())
-            }
-            Self::Journal(error) => ("sample", error.to_string(), "a waveform of 1 s".to_owned()),
-        }
-    }
-}
-
-/// No sample of the request is certain to be stored; a retry is safe for samples with a
-/// `sensor_sequence`.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    #[error("{0} samples in one request, at most {SAMPLES_PER_REQUEST_MAX} are taken")]
-    TooMany(usize),
-    #[error("too many requests wait for the journal; try again later")]
-    Busy,
-    #[error("the journal cannot store the alerts of these samples: {0}")]
-    Alerts(String),
-    #[error(transparent)]
-    Journal(AppendError),
-}
-
-#[derive(Debug, Default)]
-pub struct Recorded {
-    /// Samples that the journal holds, including repeated ones.
-    pub accepted: usize,
-    /// Index in the request, and the reason.
-    pub refused: Vec<(usize, Refused)>,
-}
-
-/// Whether to wait while the journal's queue is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    Wait,
-    Refuse,
-}
-
-/// Time, sender and trace of the samples of a request.
-struct Arrival {
-    at: Moment,
-    from: Option<IpAddr>,
-    traceparent: Option<String>,
-}
 
 pub struct Intake<D: Disk> {
     gateway: String,
@@ -194,66 +132,15 @@ impl<D: Disk> Intake<D> {
         from: Option<IpAddr>,
         parent: Option<&str>,
     ) -> Result<Recorded, RecordError> {
-        if samples.len() > SAMPLES_PER_REQUEST_MAX {
-            return Err(RecordError::TooMany(samples.len()));
-        }
-        let span = tracing::info_span!("record", samples = samples.len());
-        if let Some(parent) = parent {
-            service_kit::telemetry::continue_trace(&span, parent);
-        }
-        let arrival = Arrival {
-            at: now,
-            from,
-            traceparent: service_kit::telemetry::traceparent(&span),
-        };
-        let recorded = self
-            .journal(samples, arrival, patience)
-            .instrument(span.clone())
-            .await;
-        match &recorded {
-            Ok(recorded) => {
-                metrics::counter!("braid_gateway_samples_accepted_total")
-                    .increment(recorded.accepted as u64);
-                metrics::counter!("braid_gateway_samples_refused_total")
-                    .increment(recorded.refused.len() as u64);
-            }
-            Err(error) => {
-                metrics::counter!("braid_gateway_requests_failed_total").increment(1);
-                tracing::debug!(%error, "samples could not be stored");
+        let known = |_: &str| false;
+        let begun = self.begin(samples, now, patience, (from, parent), known);
+        match begun.await? {
+            Begun::Done(recorded) => Ok(recorded),
+            Begun::Late(late) => {
+                self.until_known(&late).await;
+                self.finish(late).await
             }
         }
-        recorded
-    }
-
-    /// Samples of devices that the core may be about to report are stored last. The others, and the
-    /// alerts that they raise, do not wait for the core.
-    async fn journal(
-        &self,
-        samples: Vec<Sample>,
-        arrival: Arrival,
-        patience: Patience,
-    ) -> Result<Recorded, RecordError> {
-        let unknown = self.unknown_of(&samples);
-        let samples = samples.into_iter().enumerate();
-        let mut recorded = Recorded::default();
-        if unknown.is_empty() {
-            self.store(samples, &arrival, patience, &mut recorded)
-                .await?;
-        } else {
-            // All samples of a device are on the same side, so they keep their order.
-            let (late, known): (Vec<_>, Vec<_>) =
-                samples.partition(|(_, sample)| unknown.contains(&sample.device));
-            let waited = async {
-                self.until_known(&unknown).await;
-                Ok(())
-            };
-            let stored = self.store(known.into_iter(), &arrival, patience, &mut recorded);
-            tokio::try_join!(stored, waited)?;
-            self.store(late.into_iter(), &arrival, patience, &mut recorded)
-                .await?;
-        }
-        recorded.refused.sort_by_key(|(index, _)| *index);
-        Ok(recorded)
     }
 
     /// Stores samples of a request, each with its index there, and notes the outcomes.
@@ -261,7 +148,6 @@ impl<D: Disk> Intake<D> {
         &self,
         samples: impl ExactSizeIterator<Item = (usize, Sample)>,
         arrival: &Arrival,
-        patience: Patience,
         recorded: &mut Recorded,
     ) -> Result<(), RecordError> {
         let mut valid = Vec::with_capacity(samples.len());
@@ -280,7 +166,7 @@ impl<D: Disk> Intake<D> {
         }
         let touched = self.raise(&valid).await?;
         let appended = async {
-            match patience {
+            match arrival.patience {
                 Patience::Wait => self.vitals.append(valid, arrival.from).await,
                 Patience::Refuse => self.vitals.try_append(valid, arrival.from).await,
             }

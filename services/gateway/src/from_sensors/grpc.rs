@@ -1,6 +1,9 @@
 //! `GatewayService.Record`: one answer per request, in order.
+//!
+//! Requests behind one that waits for an unknown device are stored meanwhile; only their answers
+//! wait.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::VecDeque, net::IpAddr, sync::Arc};
 
 use contracts::vitals::{
     RecordRequest, RecordResponse, Rejection, gateway_service_server::GatewayService,
@@ -12,12 +15,15 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     clock::Moment,
-    intake::{Intake, Patience, RecordError},
+    intake::{Begun, Intake, Late, Patience, RecordError, Recorded},
     journal::Disk,
 };
 
 /// Answers that a sensor has not read yet; at the bound its next request waits.
 const ANSWERS_MAX: usize = 16;
+/// Requests of a stream that wait for an unknown device, or behind such a request for their answer.
+/// At the bound the stream is not read until the wait is over.
+const LATE_REQUESTS_MAX: usize = 256;
 
 pub struct Recorder<D: Disk> {
     intake: Arc<Intake<D>>,
@@ -61,6 +67,12 @@ impl<D: Disk> GatewayService for Recorder<D> {
     }
 }
 
+/// A request, in the order of the stream.
+enum Waiting {
+    Late(u64, Late),
+    Answered(Result<RecordResponse, Status>),
+}
+
 async fn answer_all<D: Disk>(
     intake: &Intake<D>,
     mut requests: Streaming<RecordRequest>,
@@ -68,38 +80,87 @@ async fn answer_all<D: Disk>(
     from: Option<IpAddr>,
     parent: Option<&str>,
 ) {
-    loop {
-        let request = match requests.message().await {
-            Ok(Some(request)) => request,
-            Ok(None) => return,
-            Err(status) => {
-                tracing::debug!(%status, "a sensor's stream ended");
+    let mut waiting = VecDeque::new();
+    let mut is_open = true;
+    while is_open || !waiting.is_empty() {
+        tokio::select! {
+            request = requests.message(), if is_open && waiting.len() < LATE_REQUESTS_MAX => {
+                match request {
+                    Ok(Some(request)) => {
+                        let begun = begin(intake, request, &waiting, from, parent).await;
+                        waiting.push_back(begun);
+                    }
+                    Ok(None) => is_open = false,
+                    Err(status) => {
+                        tracing::debug!(%status, "a sensor's stream ended");
+                        is_open = false;
+                    }
+                }
+            }
+            () = first_known(intake, &waiting), if !waiting.is_empty() => {
+                if let Some(Waiting::Late(request, late)) = waiting.pop_front() {
+                    let recorded = intake.finish(late).await;
+                    waiting.push_front(Waiting::Answered(answer(request, recorded)));
+                }
+            }
+        }
+        while let Some(Waiting::Answered(answer)) =
+            waiting.pop_front_if(|first| matches!(first, Waiting::Answered(_)))
+        {
+            let ends = answer.is_err();
+            if answers.send(answer).await.is_err() || ends {
                 return;
             }
-        };
-        let answer = match intake
-            .record(request.samples, Moment::now(), Patience::Wait, from, parent)
-            .await
-        {
-            Ok(recorded) => Ok(RecordResponse {
-                request: request.request,
-                accepted: recorded.accepted as u32,
-                rejections: recorded
-                    .refused
-                    .iter()
-                    .map(|(index, refused)| Rejection {
-                        index: *index as u32,
-                        reason: refused.to_string(),
-                    })
-                    .collect(),
-            }),
-            Err(error) => Err(status_of(&error)),
-        };
-        let ends = answer.is_err();
-        if answers.send(answer).await.is_err() || ends {
-            return;
         }
     }
+}
+
+/// Stores what need not wait for an unknown device. Later samples of a device that waits do not
+/// overtake the earlier ones.
+async fn begin<D: Disk>(
+    intake: &Intake<D>,
+    request: RecordRequest,
+    waiting: &VecDeque<Waiting>,
+    from: Option<IpAddr>,
+    parent: Option<&str>,
+) -> Waiting {
+    let is_late = |device: &str| {
+        let mut late = waiting.iter();
+        late.any(|it| matches!(it, Waiting::Late(_, late) if late.has(device)))
+    };
+    let (samples, number) = (request.samples, request.request);
+    let begun = intake.begin(
+        samples,
+        Moment::now(),
+        Patience::Wait,
+        (from, parent),
+        is_late,
+    );
+    match begun.await {
+        Ok(Begun::Late(late)) => Waiting::Late(number, late),
+        Ok(Begun::Done(recorded)) => Waiting::Answered(answer(number, Ok(recorded))),
+        Err(error) => Waiting::Answered(answer(number, Err(error))),
+    }
+}
+
+/// Returns when the first request need not wait any more.
+async fn first_known<D: Disk>(intake: &Intake<D>, waiting: &VecDeque<Waiting>) {
+    if let Some(Waiting::Late(_, late)) = waiting.front() {
+        intake.until_known(late).await;
+    }
+}
+
+fn answer(request: u64, recorded: Result<Recorded, RecordError>) -> Result<RecordResponse, Status> {
+    let recorded = recorded.map_err(|error| status_of(&error))?;
+    let rejections = recorded.refused.iter().map(|(index, refused)| Rejection {
+        index: *index as u32,
+        reason: refused.to_string(),
+    });
+    Ok(RecordResponse {
+        request,
+        accepted: recorded.accepted as u32,
+        rejections: rejections.collect(),
+    })
 }
 
 fn status_of(error: &RecordError) -> Status {

@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Duration};
 use contracts::vitals::Sample;
 use tokio::time::{Instant, timeout_at};
 
-use super::Intake;
+use super::{Intake, Late};
 use crate::journal::Disk;
 
 /// Wait for the core to report a device that was just registered; then the device is refused.
@@ -18,31 +18,43 @@ impl<D: Disk> Intake<D> {
         self.following.is_on() && !self.rules.lock().in_force().knows(device)
     }
 
-    /// The devices of the samples that the core does not know.
-    pub(super) fn unknown_of(&self, samples: &[Sample]) -> HashSet<String> {
+    /// The devices of the samples that the core does not know, or of which earlier samples are
+    /// late.
+    pub(super) fn late_of(
+        &self,
+        samples: &[Sample],
+        is_late: impl Fn(&str) -> bool,
+    ) -> HashSet<String> {
         let devices = samples.iter().map(|sample| sample.device.as_str());
         let devices = devices.collect::<HashSet<&str>>().into_iter();
-        let unknown = devices.filter(|device| self.is_unknown(device));
-        unknown.map(str::to_owned).collect()
+        let late = devices.filter(|device| is_late(device) || self.is_unknown(device));
+        late.map(str::to_owned).collect()
     }
 
-    /// Returns when the core has reported every device, or its time is over. A device that was
-    /// waited for in vain delays no later request.
-    pub(super) async fn until_known(&self, unknown: &HashSet<String>) {
+    /// End of the wait for these devices; `None`: they are not waited for. A device that was waited
+    /// for in vain delays no later request.
+    pub(super) fn wait_until(&self, late: &HashSet<String>) -> Option<Instant> {
+        let unknown = late.iter().filter(|device| self.is_unknown(device));
+        let unknown: Vec<&String> = unknown.collect();
+        let mut waited_for = self.waited_for.lock();
+        if waited_for.len() + unknown.len() > WAITED_FOR_MAX {
+            return None;
+        }
+        let within = Instant::now() + KNOWN_WITHIN;
+        let until = unknown
+            .iter()
+            .map(|device| *waited_for.entry((*device).clone()).or_insert(within));
+        until.max()
+    }
+
+    /// Returns when the core has reported every device, or the time is over.
+    pub async fn until_known(&self, late: &Late) {
         let mut changes = self.changes.subscribe();
-        let deadline = {
-            let mut waited_for = self.waited_for.lock();
-            if waited_for.len() + unknown.len() > WAITED_FOR_MAX {
-                return;
-            }
-            let within = Instant::now() + KNOWN_WITHIN;
-            let until = unknown
-                .iter()
-                .map(|device| *waited_for.entry(device.clone()).or_insert(within));
-            until.max().unwrap_or(within)
+        let Some(until) = late.until else {
+            return;
         };
-        while unknown.iter().any(|device| self.is_unknown(device)) {
-            match timeout_at(deadline, changes.changed()).await {
+        while late.devices.iter().any(|device| self.is_unknown(device)) {
+            match timeout_at(until, changes.changed()).await {
                 Ok(Ok(())) => {}
                 _ => return,
             }

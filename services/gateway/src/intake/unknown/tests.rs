@@ -2,8 +2,14 @@
 
 use std::sync::Arc;
 
-use contracts::vitals::{DeviceInterval, FollowRulesResponse, Metric, sample::Reading};
-use tokio::time::timeout;
+use contracts::vitals::{
+    DeviceInterval, FollowRulesResponse, Metric, RecordRequest, RecordResponse,
+    gateway_service_client::GatewayServiceClient, sample::Reading,
+};
+use service_kit::Context;
+use tokio::{net::TcpListener, sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
 use vitals::RuleSet;
 
 use super::*;
@@ -11,6 +17,7 @@ use crate::{
     clock::Moment,
     edge_rules::EdgeRules,
     following::Following,
+    from_sensors,
     intake::{Patience, Recorded},
     journal::{
         Directory, Entry, Journal, Overflow,
@@ -52,6 +59,15 @@ fn acceleration(device: &str, second: i64, value_g: f64) -> Sample {
     }
 }
 
+/// Without its last sample.
+fn fall_of_belt() -> Vec<Sample> {
+    let impact = [(0, 1.1), (1, 3.5)];
+    let still = (2..20).map(|second| (second, 1.0));
+    let all = impact.into_iter().chain(still);
+    all.map(|(second, value_g)| acceleration("belt", second, value_g))
+        .collect()
+}
+
 struct Bench {
     intake: Arc<Intake<Directory>>,
     vitals: Journal<Directory>,
@@ -83,12 +99,8 @@ impl Bench {
 
     /// The belt falls and lies still, among samples of a stray device.
     fn post(&self) -> tokio::task::JoinHandle<Recorded> {
-        let mut samples = vec![
-            acceleration("stray", 0, 1.0),
-            acceleration("belt", 0, 1.1),
-            acceleration("belt", 1, 3.5),
-        ];
-        samples.extend((2..20).map(|second| acceleration("belt", second, 1.0)));
+        let mut samples = vec![acceleration("stray", 0, 1.0)];
+        samples.extend(fall_of_belt());
         samples.push(acceleration("belt", 20, f64::NAN));
         samples.push(acceleration("stray", 1, 1.0));
         let intake = Arc::clone(&self.intake);
@@ -114,6 +126,11 @@ impl Bench {
         stored.expect("a known sensor does not wait for an unknown one");
         let is_fall = |entry: &Entry| matches!(entry, Entry::Alert(alert) if alert.rule == "fall");
         assert!(entries(&self.alerts).iter().any(is_fall));
+    }
+
+    /// The number of stored samples of a device.
+    fn of(&self, device: &str) -> usize {
+        self.seconds(device).len()
     }
 
     /// The stored times of a device, in the order of the journal.
@@ -160,4 +177,87 @@ async fn samples_of_a_sensor_that_stays_unknown_are_refused_by_their_indices() {
         (20, vec![0, 21, 22])
     );
     assert!(bench.seconds("stray").is_empty());
+}
+
+/// The stream of a hub whose first message has only a sample of the stray device.
+struct Hub {
+    context: Context,
+    requests: mpsc::Sender<RecordRequest>,
+    answers: Streaming<RecordResponse>,
+}
+
+impl Hub {
+    async fn start(bench: &Bench) -> Self {
+        let context = Context::new("gateway");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (intake, of) = (Arc::clone(&bench.intake), context.clone());
+        tokio::spawn(async move { from_sensors::serve(listener, intake, None, &of).await });
+        let channel = service_kit::grpc::channel(&url, None).unwrap();
+        let (requests, stream) = mpsc::channel(16);
+        let mut client = GatewayServiceClient::new(channel);
+        let answers = client.record(ReceiverStream::new(stream)).await.unwrap();
+        let answers = answers.into_inner();
+        Self {
+            context,
+            requests,
+            answers,
+        }
+    }
+
+    async fn send(&self, request: u64, mut samples: Vec<Sample>) {
+        // The times of the other tests are far from the clock of this machine.
+        let now_us = Moment::now().wall_us;
+        for sample in &mut samples {
+            sample.device_time_us += now_us - START_US - 20_000_000;
+        }
+        let request = RecordRequest { request, samples };
+        self.requests.send(request).await.unwrap();
+    }
+
+    async fn answer(&mut self) -> (u64, u32, usize) {
+        let answer = timeout(KNOWN_WITHIN * 3, self.answers.message()).await;
+        let answer = answer.unwrap().unwrap().unwrap();
+        (answer.request, answer.accepted, answer.rejections.len())
+    }
+}
+
+#[tokio::test]
+async fn an_alert_does_not_wait_for_an_unknown_sensor_in_an_earlier_message_of_the_stream() {
+    let bench = Bench::new();
+    let mut hub = Hub::start(&bench).await;
+    hub.send(1, vec![acceleration("stray", 0, 1.0)]).await;
+    hub.send(2, fall_of_belt()).await;
+    let both = vec![
+        acceleration("stray", 1, 1.0),
+        acceleration("belt", 20, 1.0),
+        acceleration("belt", 21, f64::NAN),
+    ];
+    hub.send(3, both).await;
+    bench.belt_is_stored().await;
+    assert_eq!(bench.of("stray"), 0);
+    // The core reports it: its samples are stored in their order, and so are the answers.
+    bench.intake.judge_by(knowing(&["belt", "stray"]));
+    assert_eq!(hub.answer().await, (1, 1, 0));
+    assert_eq!(hub.answer().await, (2, 20, 0));
+    assert_eq!(hub.answer().await, (3, 2, 1));
+    let stray = bench.seconds("stray");
+    assert!(stray.len() == 2 && stray[0] < stray[1], "{stray:?}");
+    hub.context.shutdown().request();
+}
+
+#[tokio::test]
+async fn a_stream_answers_in_order_though_a_sensor_stays_unknown_and_the_stream_ends() {
+    let bench = Bench::new();
+    let mut hub = Hub::start(&bench).await;
+    hub.send(1, vec![acceleration("stray", 0, 1.0)]).await;
+    hub.send(2, fall_of_belt()).await;
+    hub.send(3, vec![acceleration("stray", 1, 1.0)]).await;
+    hub.requests = mpsc::channel(1).0;
+    bench.belt_is_stored().await;
+    assert_eq!(hub.answer().await, (1, 0, 1));
+    assert_eq!(hub.answer().await, (2, 20, 0));
+    assert_eq!(hub.answer().await, (3, 0, 1));
+    assert!(hub.answers.message().await.unwrap().is_none());
+    hub.context.shutdown().request();
 }
