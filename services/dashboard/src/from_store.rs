@@ -21,8 +21,9 @@ use crate::ward_view::unit;
 
 /// New patients and changed names show within this time even without a notification.
 const REGISTER_INTERVAL: Duration = Duration::from_secs(10);
-/// Pause before the register is read again for an unknown patient. Each further one in a row
-/// doubles it, up to [`REGISTER_INTERVAL`]: an unregistered gateway must not cause endless reading.
+/// Pause before the register is read for a new name that it did not have. Each further one in a row
+/// that it still does not have doubles the pause, up to [`REGISTER_INTERVAL`]. So invented names
+/// cause no endless reading.
 const REGISTER_INTERVAL_MIN: Duration = Duration::from_millis(250);
 /// Open alerts of one tenant folded into the ward view at once; of more, the most important.
 const OPEN_ALERTS_MAX: usize = 10_000;
@@ -58,10 +59,13 @@ pub(crate) async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: 
     let mut documents = Documents::default();
     loop {
         match refresh(store.as_ref(), &live, everything, &mut documents).await {
-            Ok(()) => {
+            Ok(has_found) => {
                 check.ok();
                 backoff.reset();
                 everything = false;
+                if has_found {
+                    unknown.reset();
+                }
             }
             Err(error) => {
                 check.failing(error.to_string());
@@ -86,18 +90,20 @@ pub(crate) async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: 
     }
 }
 
+/// Whether the register has all names that it was read for.
 async fn refresh(
     store: &dyn Store,
     live: &Live,
     everything: bool,
     documents: &mut Documents,
-) -> Result<(), QueryError> {
+) -> Result<bool, QueryError> {
     let scope = Scope::Service;
     documents.follow(store, live).await?;
+    live.on_reading();
     let patients = store.patients(&scope).await?;
     let gateways = store.gateways(&scope).await?;
     let devices = store.devices(&scope, None).await?;
-    live.on_register(&patients, &gateways, &devices);
+    let has_found = live.on_register(&patients, &gateways, &devices);
     if everything {
         let latest = store.latest_vitals(&scope, None).await?;
         let of_gateways = gateways.iter().map(|gateway| &*gateway.tenant);
@@ -108,7 +114,7 @@ async fn refresh(
         alerts.extend(ended(store, known, &alerts).await?);
         live.on_stored(&latest, alerts);
     }
-    Ok(())
+    Ok(has_found)
 }
 
 /// The rule sets and teams that the ward view uses.

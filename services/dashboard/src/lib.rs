@@ -36,6 +36,7 @@ mod to_browser;
 mod to_links;
 mod to_people;
 mod tokens;
+mod unregistered;
 mod ward_view;
 mod warnings;
 

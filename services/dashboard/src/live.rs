@@ -22,6 +22,7 @@ use tokio::sync::{Notify, broadcast, watch};
 use vitals::{RuleSet, RulesInForce, silence};
 
 use crate::canary::Canary;
+use crate::unregistered::Unregistered;
 use crate::ward_view::{Snapshot, WardView};
 use crate::warnings::{Warnings, warning};
 
@@ -30,6 +31,8 @@ pub(crate) const UPDATES_MAX: usize = 2_048;
 /// Alerts of patients and gateways that are not in the register yet. At the bound the oldest is not
 /// sent to viewers; a reload finds it in the store.
 const UNOWNED_MAX: usize = 256;
+/// Begins the name of an unregistered gateway. No patient's name has a NUL.
+const GATEWAY: &str = "gateway\0";
 /// The ward view is published at most this often.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(400);
 /// And at least this often, because scores change as time passes.
@@ -66,7 +69,9 @@ pub(crate) struct Live {
     pub alerts_changed: Notify,
     /// The state of the system's own test alert.
     pub canary: Mutex<Canary>,
-    /// Notified when a record names a patient or gateway that the register did not have.
+    /// Patients and gateways that the register did not have.
+    unregistered: Mutex<Unregistered>,
+    /// Notified when a record names such a patient or gateway for the first time.
     pub register_outdated: Notify,
     /// Notified when records may have been missed.
     pub missed: Notify,
@@ -90,6 +95,7 @@ impl Live {
             counts: Mutex::default(),
             alerts_changed: Notify::new(),
             canary: Mutex::new(Canary::new(begun)),
+            unregistered: Mutex::default(),
             register_outdated: Notify::new(),
             missed: Notify::new(),
             clock,
@@ -116,12 +122,18 @@ impl Live {
         self.snapshots.subscribe()
     }
 
+    /// Must be called before each reading of the register.
+    pub(crate) fn on_reading(&self) {
+        self.unregistered.lock().on_reading();
+    }
+
+    /// Whether the register has all names that it was read for.
     pub(crate) fn on_register(
         &self,
         patients: &[PatientEntry],
         gateways: &[GatewayEntry],
         devices: &[DeviceEntry],
-    ) {
+    ) -> bool {
         *self.gateways.lock() = gateways
             .iter()
             .map(|gateway| (gateway.id.clone(), Arc::from(gateway.tenant.as_str())))
@@ -131,9 +143,16 @@ impl Live {
         for alert in unowned {
             match self.owner(&alert) {
                 None => self.unowned.lock().push_back(alert),
-                owner => self.send(owner, What::Alert(Arc::new(alert))),
+                Some(owner) => self.send(owner, What::Alert(Arc::new(alert))),
             }
         }
+        let (ward, gateways) = (self.ward.lock(), self.gateways.lock());
+        self.unregistered
+            .lock()
+            .on_register(|name| match name.strip_prefix(GATEWAY) {
+                Some(gateway) => gateways.contains_key(gateway),
+                None => ward.tenant_of(name).is_some(),
+            })
     }
 
     pub(crate) fn on_rules(&self, rules: RulesInForce<RuleSet>) {
@@ -188,7 +207,10 @@ impl Live {
             }
             ward.tenant_of(patient).map(Arc::from)
         };
-        self.send(tenant, What::Samples(Arc::new(samples)));
+        match tenant {
+            Some(tenant) => self.send(tenant, What::Samples(Arc::new(samples))),
+            None => self.heard_unregistered(patient),
+        }
     }
 
     pub(crate) fn on_alert(&self, alert: Alert) {
@@ -202,15 +224,18 @@ impl Live {
             return self.on_silent_pipeline(&alert);
         }
         self.alerts_changed.notify_one();
-        let owner = self.owner(&alert);
-        if owner.is_none() {
-            let mut unowned = self.unowned.lock();
-            if unowned.len() >= UNOWNED_MAX {
-                unowned.pop_front();
-            }
-            unowned.push_back(alert.clone());
+        if let Some(owner) = self.owner(&alert) {
+            return self.send(owner, What::Alert(Arc::new(alert)));
         }
-        self.send(owner, What::Alert(Arc::new(alert)));
+        match alert.patient.as_str() {
+            "" => self.heard_unregistered(&gateway_name(&alert.gateway)),
+            patient => self.heard_unregistered(patient),
+        }
+        let mut unowned = self.unowned.lock();
+        if unowned.len() >= UNOWNED_MAX {
+            unowned.pop_front();
+        }
+        unowned.push_back(alert);
     }
 
     /// The alert belongs to no patient and no gateway, so to no tenant: everybody is warned.
@@ -243,14 +268,20 @@ impl Live {
             return;
         }
         self.ward.lock().on_paths(gateway, &reports);
-        self.send(tenant, What::Paths(Arc::new(reports)));
+        match tenant {
+            Some(tenant) => self.send(tenant, What::Paths(Arc::new(reports))),
+            None => self.heard_unregistered(&gateway_name(gateway)),
+        }
     }
 
-    fn send(&self, tenant: Option<Arc<str>>, what: What) {
-        match tenant {
-            // An error means that there are no viewers.
-            Some(tenant) => drop(self.updates.send(Update { tenant, what })),
-            None => self.register_outdated.notify_one(),
+    fn send(&self, tenant: Arc<str>, what: What) {
+        // An error means that there are no viewers.
+        let _ = self.updates.send(Update { tenant, what });
+    }
+
+    fn heard_unregistered(&self, name: &str) {
+        if self.unregistered.lock().heard(name) {
+            self.register_outdated.notify_one();
         }
     }
 
@@ -274,6 +305,11 @@ impl Live {
     fn is_changed(&self) -> bool {
         self.ward.lock().version() != self.snapshots.borrow().version
     }
+}
+
+/// The name of an unregistered gateway.
+fn gateway_name(gateway: &str) -> String {
+    format!("{GATEWAY}{gateway}")
 }
 
 pub(crate) async fn publish_snapshots(live: Arc<Live>, shutdown: Shutdown) {
@@ -416,6 +452,50 @@ mod tests {
         let again = live.register_outdated.notified();
         let rang = tokio::time::timeout(Duration::ZERO, again).await;
         assert!(rang.is_err());
+    }
+
+    #[tokio::test]
+    async fn nobody_new_waits_for_a_gateway_that_stays_unregistered() {
+        let live = Live::new(RuleSet::default_set(), CheckedClock::of_machine());
+        let is_read_at_once = async || {
+            let outdated = live.register_outdated.notified();
+            tokio::time::timeout(Duration::ZERO, outdated).await.is_ok()
+        };
+        let stray = || {
+            let report = PathReport {
+                gateway: "stray".to_owned(),
+                ..PathReport::default()
+            };
+            live.on_paths("stray", vec![report]);
+        };
+        let alert = |patient: &str| Alert {
+            id: format!("of {patient}"),
+            patient: patient.to_owned(),
+            revision: 1,
+            ..Alert::default()
+        };
+        stray();
+        assert!(is_read_at_once().await, "it may have just been registered");
+        live.on_reading();
+        register(&live);
+        stray();
+        assert!(!is_read_at_once().await);
+        live.on_alert(alert("new"));
+        assert!(is_read_at_once().await);
+        live.on_reading();
+        let new = PatientEntry {
+            id: "new".to_owned(),
+            tenant: "t".to_owned(),
+            name: String::new(),
+            spo2_scale: Spo2Scale::One,
+        };
+        let mut updates = live.updates();
+        assert!(live.on_register(&[new], &[], &[]), "all are found");
+        assert!(
+            matches!(updates.try_recv().unwrap().what, What::Alert(told) if *told == alert("new"))
+        );
+        stray();
+        assert!(!is_read_at_once().await);
     }
 
     #[test]
