@@ -9,7 +9,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -27,6 +27,7 @@ use crate::{
     admission::{GatewayId, refuse},
     duplicates::Duplicates,
     judging::{Alert, At, Judged, Judging, Run},
+    progress::Progress,
     to_bus::{Lane, Lanes, NotPublished, Published, Records, answer_of},
     under_way::UnderWay,
 };
@@ -41,7 +42,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(crate) type Answers = mpsc::Sender<Result<UploadResponse, Status>>;
 
 /// The quota that an alert counts against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Class {
     High,
     Other,
@@ -56,28 +57,24 @@ impl Class {
     }
 }
 
-/// Classes of which an alert waits. Later alerts of these classes wait behind it, because the end
-/// of an alert must not overtake its beginning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Behind {
-    pub high: bool,
-    pub other: bool,
+/// Alerts that keep their order: of one class, and of patients in one partition of the bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Line {
+    pub class: Class,
+    pub partition: u32,
 }
 
-impl Behind {
-    fn class(&mut self, class: Class) -> &mut bool {
-        match class {
-            Class::High => &mut self.high,
-            Class::Other => &mut self.other,
-        }
-    }
-}
+/// Lines of which an alert waits. Later alerts of these lines wait behind it, because the end of an
+/// alert must not overtake its beginning.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Behind(pub BTreeSet<Line>);
 
 /// An alert that may go to the bus.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     /// Key of the record on the bus.
     key: String,
+    line: Line,
     /// The alert with its corrected time.
     alert: EdgeAlert,
     /// The alert as it arrived. A repetition is recognised by it, independent of the gateway's
@@ -86,8 +83,8 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    pub(crate) fn class(&self) -> Class {
-        Class::of(&self.alert)
+    pub(crate) fn line(&self) -> Line {
+        self.line
     }
 }
 
@@ -137,7 +134,7 @@ impl Alerts {
         }
     }
 
-    /// Admits the alerts of one upload and publishes those within the quota. `behind`: classes of
+    /// Admits the alerts of one upload and publishes those within the quota. `behind`: lines of
     /// which alerts of the same gateway's stream wait already.
     pub(crate) async fn take(
         &self,
@@ -177,13 +174,20 @@ impl Alerts {
                 alert.patient.clone()
             };
             let class = Class::of(&alert);
-            let admitted = Admitted { key, alert, came };
-            let payment = match *behind.class(class) {
+            let partition = self.lanes.partition_of(&key);
+            let line = Line { class, partition };
+            let admitted = Admitted {
+                key,
+                line,
+                alert,
+                came,
+            };
+            let payment = match behind.0.contains(&line) || self.lanes.is_full(partition) {
                 true => Payment::Behind,
                 false => self.pay(gateway, class, &admitted.came),
             };
             if payment != Payment::Paid {
-                *behind.class(class) = true;
+                behind.0.insert(line);
                 paced += u64::from(payment == Payment::NoRoom);
                 taken.rest.push(admitted);
                 continue;
@@ -223,6 +227,7 @@ impl Alerts {
         gateway: &GatewayId,
         rest: Vec<Admitted>,
         answers: &Answers,
+        progress: &Progress,
     ) -> Result<(), NotPublished> {
         let mut rest = VecDeque::from(rest);
         while !rest.is_empty() {
@@ -245,9 +250,18 @@ impl Alerts {
                 sent.push(next.came);
             }
             if !urgent.is_empty() {
-                let published = self.lanes.publish(Lane::Alerts, urgent).await;
-                let published = self.under_way.follow(published, sent);
-                answer_of(published).await?;
+                progress.ask(true);
+                let publishing = async {
+                    let published = self.lanes.publish(Lane::Alerts, urgent).await;
+                    answer_of(self.under_way.follow(published, sent)).await
+                };
+                let answer = tokio::select! {
+                    answer = publishing => answer,
+                    // The bus may be away for long, and the gateway opens other streams.
+                    () = answers.closed() => Err(NotPublished::Ending),
+                };
+                progress.ask(false);
+                answer?;
                 continue;
             }
             if rest.is_empty() {

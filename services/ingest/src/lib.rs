@@ -29,6 +29,7 @@ mod high_alerts;
 mod judging;
 pub mod measure;
 mod newest;
+mod progress;
 mod readiness;
 pub mod readmission;
 mod register;

@@ -20,9 +20,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 /// Uploads that may wait in a queue. Beyond it their streams wait, and by flow control the
 /// gateways. All of them go out in one call, so a smaller number would limit the rate.
 const WAITING_MAX: usize = 1024;
-/// Bytes of records in a lane, including those that are being published. Beyond it uploads wait as
-/// well: waveforms would otherwise exhaust the memory while the bus is away.
+/// Bytes of records in the bulk lane, including those that are being published. Beyond it uploads
+/// wait as well: waveforms would otherwise exhaust the memory while the bus is away.
 const WAITING_BYTES_MAX: usize = 32 << 20;
+/// The same for the alerts of one partition. It exceeds the alerts of two uploads.
+const WAITING_ALERTS_BYTES_MAX: usize = 8 << 20;
 /// A call stops growing at this size.
 const PUBLISH_BYTES_MAX: usize = 4 << 20;
 /// A patient's record stops growing at this size, far below the limit of the bus.
@@ -59,7 +61,9 @@ struct Job {
 #[derive(Clone)]
 struct Queue {
     jobs: mpsc::Sender<Job>,
+    /// One permit for each byte.
     room: Arc<Semaphore>,
+    bytes_max: usize,
 }
 
 #[derive(Clone)]
@@ -76,6 +80,13 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
+    const fn bytes_max(self) -> usize {
+        match self {
+            Lane::Alerts => WAITING_ALERTS_BYTES_MAX,
+            Lane::Bulk => WAITING_BYTES_MAX,
+        }
+    }
+
     const fn name(self) -> &'static str {
         match self {
             Lane::Alerts => "alerts",
@@ -87,28 +98,47 @@ impl Lane {
 impl Lanes {
     /// The lanes end when every handle is dropped and their jobs are published.
     pub(crate) fn start(bus: &Arc<dyn Bus>, context: &Context) -> Lanes {
-        let queue = |lane: Lane, room: &Arc<Semaphore>| {
+        let queue = |lane: Lane| {
             let (jobs, waiting) = mpsc::channel(WAITING_MAX);
-            let room = Arc::clone(room);
+            let room = Arc::new(Semaphore::new(lane.bytes_max()));
             let shutdown = context.shutdown().clone();
             let running = run(lane, Arc::clone(bus), waiting, shutdown);
-            (Queue { jobs, room }, running)
+            let bytes_max = lane.bytes_max();
+            let queue = Queue {
+                jobs,
+                room,
+                bytes_max,
+            };
+            (queue, running)
         };
-        let room = || Arc::new(Semaphore::new(WAITING_BYTES_MAX));
         let health = context.health();
-        let of_alerts = room();
         let partitions = 0..Topic::Vitals.default_partitions();
         let (alerts, running): (Vec<Queue>, Vec<_>) =
-            partitions.map(|_| queue(Lane::Alerts, &of_alerts)).unzip();
+            partitions.map(|_| queue(Lane::Alerts)).unzip();
         let running = join_all(running).map(drop);
         let tasks = context.tasks();
         tasks.spawn(health.watch(Lane::Alerts.name(), running));
-        let (bulk, running) = queue(Lane::Bulk, &room());
+        let (bulk, running) = queue(Lane::Bulk);
         tasks.spawn(health.watch(Lane::Bulk.name(), running));
         Lanes {
             alerts: alerts.into(),
             bulk,
         }
+    }
+
+    /// The partition of the alerts with this key.
+    pub(crate) fn partition_of(&self, key: &str) -> u32 {
+        partition_of(key, u32::try_from(self.alerts.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Whether an upload with alerts of this partition might wait for a place. Half is kept free
+    /// for the streams that look at the same time.
+    pub(crate) fn is_full(&self, partition: u32) -> bool {
+        let queue = self.alerts.get(partition as usize);
+        queue.is_some_and(|queue| {
+            let free = (queue.jobs.capacity(), queue.room.available_permits());
+            free.0 < WAITING_MAX / 2 || free.1 < queue.bytes_max / 2
+        })
     }
 
     /// Waits for a place in the lane. The receiver resolves when the bus holds the records.
@@ -117,10 +147,9 @@ impl Lanes {
         if lane == Lane::Bulk {
             return self.bulk.publish(records).await;
         }
-        let queues = u32::try_from(self.alerts.len()).unwrap_or(u32::MAX);
         let mut parts: BTreeMap<u32, Vec<Record>> = BTreeMap::new();
         for record in records {
-            let part = partition_of(&record.key, queues);
+            let part = self.partition_of(&record.key);
             parts.entry(part).or_default().push(record);
         }
         let mut published = Vec::new();
@@ -140,7 +169,7 @@ impl Queue {
     async fn publish(&self, records: Vec<Record>) -> Published {
         let (done, receiver) = oneshot::channel();
         let bytes: usize = records.iter().map(|record| record.value.len()).sum();
-        let wanted = u32::try_from(bytes.min(WAITING_BYTES_MAX)).unwrap_or(u32::MAX);
+        let wanted = u32::try_from(bytes.min(self.bytes_max)).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).acquire_many_owned(wanted);
         let Ok(room) = room.await else {
             return receiver;
@@ -344,7 +373,12 @@ mod tests {
     async fn what_waits_for_a_bus_that_is_away_is_bounded_in_bytes() {
         let (jobs, mut waiting) = mpsc::channel(WAITING_MAX);
         let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
-        let bulk = Queue { jobs, room };
+        let bytes_max = WAITING_BYTES_MAX;
+        let bulk = Queue {
+            jobs,
+            room,
+            bytes_max,
+        };
         let lanes = Lanes {
             alerts: [bulk.clone()].into(),
             bulk,

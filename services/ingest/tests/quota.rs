@@ -284,6 +284,63 @@ async fn a_partition_without_a_leader_delays_the_alerts_of_no_other_one() {
     running.stop().await;
 }
 
+/// More of the partition without a leader waits than one stream may keep.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_alerts_of_a_partition_without_a_leader_hold_up_no_other_one() {
+    const IN_UPLOAD: i64 = 4_000;
+    const UPLOADS: i64 = 3;
+    let mut world = World::new().await;
+    world.alerts_per_s = 1_000;
+    let running = world.start().await;
+    let mut uplink = world.gateway(&running, gateway("gw")).await;
+    let hold = Mode::HoldPatient("patient-0");
+    running.bus.mode.send_replace(hold);
+    let start_us = contracts::now_us() - 60_000_000;
+    let of = |belt: &str, number: i64| EdgeAlert {
+        time_us: start_us + number,
+        ..alert(belt, 0, Priority::High)
+    };
+    let many = |upload: i64| -> Vec<EdgeAlert> {
+        let numbers = upload * IN_UPLOAD..(upload + 1) * IN_UPLOAD;
+        numbers.map(|number| of("belt-0", number)).collect()
+    };
+    // The first alert is on its way, and so all others of its line wait behind it or with it.
+    for position in 1..=UPLOADS as u64 {
+        let behind = many(position as i64 - 1);
+        uplink.send(alerts(position, behind)).await;
+        // The quota is shared, and a copy of the first one waits for it.
+        uplink.send(alerts(position, many(0))).await;
+    }
+    for position in 1..=5 {
+        let other = of("belt-1", position);
+        uplink.send(alerts(100, vec![other])).await;
+    }
+    let found = on_the_bus(&running, 5).await;
+    assert!(found.iter().all(|(of, _)| of == "patient-1"), "{found:?}");
+    assert!(!is_answered(&mut uplink).await, "before the bus has all");
+
+    // The gateway repeats what was not acknowledged.
+    running.bus.mode.send_replace(Mode::Pass);
+    let mut again = world.gateway(&running, gateway("gw")).await;
+    for position in 1..=UPLOADS as u64 {
+        again
+            .send(alerts(position, many(position as i64 - 1)))
+            .await;
+        assert_eq!(again.answer().await.position, position);
+    }
+    let all = (UPLOADS * IN_UPLOAD) as usize + 5;
+    let found = alerts_on_the_bus(&running, all).await;
+    let mut times: Vec<i64> = found.iter().map(|it| it.time_us).collect();
+    times.sort_unstable();
+    times.dedup();
+    assert!(
+        times.len() >= (UPLOADS * IN_UPLOAD) as usize,
+        "{}",
+        times.len()
+    );
+    running.stop().await;
+}
+
 /// The quota gets room again and again while an upload is judged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_alert_overtakes_an_earlier_one_of_its_class() {
