@@ -14,7 +14,7 @@ use service_kit::{
     https::{self, CallError},
 };
 use store::Store;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
     config::CanaryConfig,
@@ -26,8 +26,11 @@ use one_post::OnePost;
 const WAITING_MAX: usize = 8;
 /// How often a replica looks whether another one has posted.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
-/// Tries of one post, over about ten minutes. Then it is given up and logged.
+/// Tries of one post, over about ten minutes. Then another replica has its turn, and this one rests
+/// for [`REST`]. The end of an outage is given up.
 const TRIES_MAX: u32 = 16;
+/// A replica that cannot reach the webhook leaves the post to the others for so long.
+const REST: Duration = Duration::from_secs(60);
 /// First pause between two tries; each pause doubles it.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 /// Longest pause between two tries of one post.
@@ -95,6 +98,8 @@ async fn run(
         one_post,
         current: None,
         has_posted: false,
+        tries_max: TRIES_MAX,
+        rests_until: None,
     };
     loop {
         tokio::select! {
@@ -126,8 +131,10 @@ struct Poster {
     one_post: OnePost,
     /// The outage that this replica sees, or a recovery that is not settled.
     current: Option<Post>,
-    /// This replica has posted the outage, or given it up.
+    /// This replica has posted the outage.
     has_posted: bool,
+    tries_max: u32,
+    rests_until: Option<Instant>,
 }
 
 impl Poster {
@@ -139,18 +146,23 @@ impl Poster {
         }
     }
 
-    /// Tries in turns with the other replicas until one of them has posted. Without an answer of
-    /// the store, which may be the outage itself, each replica posts.
+    /// Tries in turns with the other replicas until one of them has posted, however long the outage
+    /// lasts. Without an answer of the store, which may be the outage itself, each replica posts.
     async fn outage(&mut self, post: &Post) {
+        if self.rests_until.is_some_and(|until| Instant::now() < until) {
+            return;
+        }
         let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
         while !self.has_posted
             && self.one_post.enter(false).await.unwrap_or(Turn::Post) == Turn::Post
         {
             if self.target.post(post).await {
                 self.has_posted = true;
-            } else if backoff.attempts() + 1 >= TRIES_MAX {
+            } else if backoff.attempts() + 1 >= self.tries_max {
                 give_up();
-                self.has_posted = true;
+                self.rests_until = Some(Instant::now() + REST);
+                self.one_post.pass_on().await;
+                return;
             } else {
                 backoff.wait().await;
             }
@@ -170,12 +182,13 @@ impl Poster {
         }
         self.current = None;
         self.has_posted = false;
+        self.rests_until = None;
         if !is_due {
             return;
         }
         let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
         while !self.target.post(post).await {
-            if backoff.attempts() + 1 >= TRIES_MAX {
+            if backoff.attempts() + 1 >= self.tries_max {
                 return give_up();
             }
             backoff.wait().await;
@@ -185,8 +198,7 @@ impl Poster {
 
 fn give_up() {
     tracing::error!(
-        TRIES_MAX,
-        "the webhook of the canary was not reached; the post is given up"
+        "the webhook of the canary was not reached for long; an outage is posted later or by another replica"
     );
     count("given-up");
 }
@@ -236,5 +248,71 @@ fn body(post: &Post) -> serde_json::Value {
             "until": until.utc(),
             "says": ["alerts come through again"],
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clocks::CheckedClock;
+    use consumer_health::Moment;
+    use store::SqliteStore;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+        time::timeout,
+    };
+
+    use super::*;
+
+    /// Reached only by a failing test.
+    const STUCK_AFTER: Duration = Duration::from_secs(20);
+
+    /// A replica that tries once in its turn.
+    fn replica(store: &Arc<dyn Store>, port: u16) -> Poster {
+        Poster {
+            target: Target {
+                url: Secret::new(format!("http://127.0.0.1:{port}/pager")),
+                tls: Arc::new(https::believing_anybody().unwrap()),
+            },
+            one_post: OnePost::new(Arc::clone(store), CheckedClock::of_machine()),
+            current: Some(Post::Outage {
+                since: Moment::now(),
+                says: vec!["alerts are late".to_owned()],
+            }),
+            has_posted: false,
+            tries_max: 1,
+            rests_until: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn an_outage_that_one_replica_cannot_post_is_posted_by_another_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path()).unwrap());
+        let refusing = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let refused_port = refusing.local_addr().unwrap().port();
+        drop(refusing);
+        let mut cut = replica(&store, refused_port);
+        timeout(STUCK_AFTER, cut.act()).await.unwrap();
+        assert!(!cut.has_posted, "nobody was told");
+
+        let pager = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut other = replica(&store, pager.local_addr().unwrap().port());
+        let told = tokio::spawn(async move {
+            let (mut stream, _) = pager.accept().await.unwrap();
+            let mut request = vec![0; 4096];
+            let length = stream.read(&mut request).await.unwrap();
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+            length
+        });
+        timeout(STUCK_AFTER, other.act()).await.unwrap();
+        assert!(other.has_posted);
+        assert!(timeout(STUCK_AFTER, told).await.unwrap().unwrap() > 0);
+        // The first one rests, and then learns that the installation has posted.
+        cut.rests_until = None;
+        timeout(STUCK_AFTER, cut.act()).await.unwrap();
+        assert!(!cut.has_posted);
     }
 }

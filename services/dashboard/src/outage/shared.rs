@@ -34,7 +34,7 @@ pub(crate) enum Turn {
 }
 
 impl OutageDocument {
-    /// The replica sees an outage. `has_posted`: it has posted, or given its post up.
+    /// The replica sees an outage. `has_posted`: it has posted.
     pub(crate) fn enter(&mut self, replica: &str, has_posted: bool, now_us: i64) -> Turn {
         self.replicas.retain(|_, until_us| *until_us > now_us);
         if self.replicas.is_empty() {
@@ -56,6 +56,13 @@ impl OutageDocument {
                 Turn::Post
             }
         }
+    }
+
+    /// The replica could not post: another one has its turn.
+    pub(crate) fn pass_on(&mut self, replica: &str) -> Turn {
+        let is_its = |(posting, _): &mut (String, i64)| posting == replica;
+        self.posting.take_if(is_its);
+        Turn::Wait
     }
 
     /// The replica is well again. `Wait`: others are not.
@@ -92,6 +99,20 @@ mod tests {
         assert_eq!(shared.leave("a", 12 * S), Turn::Done);
         let next = shared.enter("b", false, 20 * S);
         assert_eq!(next, Turn::Post, "the next outage");
+    }
+
+    #[test]
+    fn a_replica_that_cannot_post_passes_the_post_on_and_nothing_counts_as_posted() {
+        let mut shared = OutageDocument::default();
+        assert_eq!(shared.enter("cut", false, 0), Turn::Post);
+        assert_eq!(shared.enter("b", false, S), Turn::Wait);
+        shared.pass_on("b");
+        assert_eq!(shared.enter("b", false, 2 * S), Turn::Wait);
+        shared.pass_on("cut");
+        assert_eq!(shared.enter("b", false, 3 * S), Turn::Post);
+        assert_eq!(shared.enter("cut", false, 4 * S), Turn::Wait);
+        shared.enter("b", true, 5 * S);
+        assert_eq!(shared.enter("cut", false, 6 * S), Turn::Done);
     }
 
     #[test]

@@ -45,6 +45,11 @@ impl OnePost {
             .await
     }
 
+    /// See [`OutageDocument::pass_on`].
+    pub(crate) async fn pass_on(&self) {
+        self.change(|shared, _| shared.pass_on(&self.replica)).await;
+    }
+
     /// See [`OutageDocument::leave`]. `None`: the store does not answer.
     pub(crate) async fn leave(&self) -> Option<Turn> {
         self.change(|shared, now_us| shared.leave(&self.replica, now_us))
