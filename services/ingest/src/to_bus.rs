@@ -2,12 +2,14 @@
 //!
 //! A lane takes all waiting uploads and publishes them in one call while the next ones gather. So
 //! many gateways share a commit of the bus. One call at a time keeps the order of each gateway.
+//! Calls of the bulk lane begin [`GATHER`] apart: each costs the bus and its readers about the
+//! same, whatever it carries.
 //! Alerts have such a queue for each partition. A partition without a leader thus delays only the
 //! alerts of its own patients, whose order is kept.
 //! When the bus does not answer, the lane tries again until it does or the service ends. Meanwhile
 //! its queue fills, uploads wait, and the gateways keep their data in their journals.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bus::{Bus, PUBLISH_RECORDS_MAX, Record, Topic, partition_of};
 use contracts::vitals::VitalsRecord;
@@ -16,6 +18,7 @@ use futures::future::join_all;
 use prost::Message;
 use service_kit::{Backoff, Context, Shutdown};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
 
 /// Uploads that may wait in a queue. Beyond it their streams wait, and by flow control the
 /// gateways. All of them go out in one call, so a smaller number would limit the rate.
@@ -25,6 +28,9 @@ const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: usize = 32 << 20;
 /// The same for the alerts of one partition. It exceeds the alerts of two uploads.
 const WAITING_ALERTS_BYTES_MAX: usize = 8 << 20;
+/// From the beginning of one call of the bulk lane to the next; an upload after a pause goes at
+/// once. Alerts are never gathered.
+const GATHER: Duration = Duration::from_millis(20);
 /// A call stops growing at this size.
 const PUBLISH_BYTES_MAX: usize = 4 << 20;
 /// A patient's record stops growing at this size, far below the limit of the bus.
@@ -257,14 +263,24 @@ impl Open<'_> {
 async fn run(lane: Lane, bus: Arc<dyn Bus>, mut queue: mpsc::Receiver<Job>, shutdown: Shutdown) {
     // A job that did not fit into the last call.
     let mut left: Option<Job> = None;
+    let mut gathered_at = Instant::now();
     loop {
         let first = match left.take() {
             Some(job) => job,
             None => match queue.recv().await {
-                Some(job) => job,
+                Some(job) => {
+                    if lane == Lane::Bulk {
+                        tokio::select! {
+                            () = sleep_until(gathered_at) => {}
+                            () = shutdown.requested() => {}
+                        }
+                    }
+                    job
+                }
                 None => return,
             },
         };
+        gathered_at = Instant::now() + GATHER;
         let (mut bytes, mut records) = (first.bytes, first.records.len());
         let mut jobs = vec![first];
         while let Ok(job) = queue.try_recv() {
@@ -329,9 +345,7 @@ async fn persist(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::time::Duration;
-
-    use bus::{EmbeddedBus, EmbeddedOptions};
+    use bus::{EmbeddedBus, EmbeddedOptions, Interposed};
     use contracts::vitals::{Gap, Sample, Waveform, sample::Reading};
 
     use super::*;
@@ -367,6 +381,60 @@ mod tests {
             }
         }
         assert_eq!(sizes, [10, 20]);
+    }
+
+    /// Takes everything, and notes when.
+    struct Noting(EmbeddedBus, parking_lot::Mutex<Vec<Instant>>);
+
+    #[async_trait::async_trait]
+    impl Interposed for Noting {
+        fn inner(&self) -> &dyn Bus {
+            &self.0
+        }
+
+        async fn publish(&self, _: Topic, _: Vec<Record>) -> Result<(), bus::PublishError> {
+            self.1.lock().push(Instant::now());
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn bulk_uploads_share_calls_after_a_pause_and_alerts_wait_for_none() {
+        const UPLOADS: usize = 100;
+        let directory = tempfile::tempdir().unwrap();
+        for lane in [Lane::Bulk, Lane::Alerts] {
+            let path = directory.path().join(lane.name());
+            let bus = EmbeddedBus::open(&path, EmbeddedOptions::default()).unwrap();
+            let bus = Arc::new(Noting(bus, parking_lot::Mutex::default()));
+            let (jobs, waiting) = mpsc::channel(WAITING_MAX);
+            let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
+            let queue = Queue { jobs, room };
+            let noting: Arc<dyn Bus> = bus.clone();
+            let running = tokio::spawn(run(lane, noting, waiting, Shutdown::default()));
+            let upload = || queue.publish(vec![Record::new("ann", vec![7; 10])]);
+            let mut soonest = Duration::MAX;
+            for _ in 0..5 {
+                tokio::time::sleep(GATHER * 2).await;
+                let asked = Instant::now();
+                assert_eq!(answer_of(upload().await).await, Ok(()));
+                soonest = soonest.min(asked.elapsed());
+            }
+            assert!(soonest < GATHER / 2, "{lane:?}: {soonest:?} after a pause");
+            bus.1.lock().clear();
+            let mut answers = Vec::new();
+            for _ in 0..UPLOADS {
+                answers.push(upload().await);
+                tokio::time::sleep(GATHER / 20).await;
+            }
+            for answer in answers {
+                assert_eq!(answer_of(answer).await, Ok(()));
+            }
+            let calls = bus.1.lock().clone();
+            let apart = calls.windows(2).all(|pair| pair[1] - pair[0] >= GATHER);
+            assert_eq!(apart, lane == Lane::Bulk, "{lane:?}: {calls:?}");
+            drop(queue);
+            running.await.unwrap();
+        }
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bus::kafka::{OpenError, Password, Sasl, SaslMechanism, Tls};
 use bus::{Bus, EmbeddedBus, EmbeddedOptions, KafkaBus, KafkaOptions};
 use clap::ValueEnum;
+use consumer_health::duty;
 use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 use service_kit::{CheckHandle, ConfigError, Context, Secret};
@@ -289,6 +290,7 @@ impl BusConfig {
             create_topics: !self.bus_no_create_topics,
             replication: copies,
             in_sync_min: in_sync,
+            gathering: vec![duty::STORING_VITALS.group, duty::STORING_PATHS.group],
             ..KafkaOptions::new(url.brokers.clone())
         })
     }

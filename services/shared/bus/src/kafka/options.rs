@@ -8,6 +8,10 @@ use crate::{RECORD_BYTES_MAX, Topic};
 
 /// A record at its limit in a batch of its own, with the bytes that Kafka adds.
 pub const MESSAGE_BYTES_MAX: usize = RECORD_BYTES_MAX + (64 << 10);
+/// Longest wait of a broker for further records of a group that gathers.
+const GATHER_WITHIN: Duration = Duration::from_millis(100);
+/// Bytes of records that end this wait.
+const GATHER_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Clone)]
 pub struct KafkaOptions {
@@ -27,6 +31,9 @@ pub struct KafkaOptions {
     /// Minimum retention of vitals, alerts and paths. Dead letters are kept [`DEAD_LETTERS_KEPT`]
     /// or longer.
     pub retention: Duration,
+    /// Groups that take records together, a moment after they came: a store, where each
+    /// transaction costs about the same, whatever it writes. Others get each record at once.
+    pub gathering: Vec<&'static str>,
     /// A member that the cluster does not hear from for this long is replaced.
     pub session: Duration,
     /// A member that does not call `next` for this long loses its partitions until it does. At
@@ -54,6 +61,7 @@ impl KafkaOptions {
             replication: 3,
             in_sync_min: 2,
             retention: Duration::from_secs(7 * 24 * 3600),
+            gathering: Vec::new(),
             session: Duration::from_secs(6),
             poll_within: Duration::from_secs(60),
             room_within: Duration::from_secs(10),
@@ -181,6 +189,11 @@ impl KafkaOptions {
                 "max.poll.interval.ms",
                 self.poll_within.max(self.session).as_millis().to_string(),
             );
+        if self.gathering.contains(&group) {
+            config
+                .set("fetch.wait.max.ms", GATHER_WITHIN.as_millis().to_string())
+                .set("fetch.min.bytes", GATHER_BYTES.to_string());
+        }
         config
     }
 }
@@ -272,6 +285,16 @@ mod tests {
         assert_eq!(config.get("group.id"), Some("ward-ingest-store"));
         assert_eq!(config.get("max.poll.interval.ms"), Some("6000"));
         assert_eq!(config.get("enable.auto.commit"), Some("false"));
+    }
+
+    #[test]
+    fn only_a_group_that_gathers_lets_records_wait() {
+        let mut options = options();
+        options.gathering = vec!["ingest-store"];
+        let config = options.member("ingest-store");
+        assert_eq!(config.get("fetch.wait.max.ms"), Some("100"));
+        assert_eq!(config.get("fetch.min.bytes"), Some("262144"));
+        assert_eq!(options.member("alerting").get("fetch.min.bytes"), None);
     }
 
     #[test]
