@@ -1,12 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Duration,
-};
+use std::time::Duration;
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
+use parking_lot::Condvar;
 use testkit::disk::FakeDisk;
 use tokio::time::timeout;
 use vitals::{Condition, RuleSet};
@@ -29,21 +26,28 @@ const STUCK_AFTER: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 struct Stopping {
     disk: TestDisk,
-    is_stopped: Arc<AtomicBool>,
+    stop: Arc<Stop>,
 }
 
-struct StoppingFile(TestFile, Arc<AtomicBool>);
+#[derive(Default)]
+struct Stop {
+    is_stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+struct StoppingFile(TestFile, Arc<Stop>);
 
 impl Stopping {
     fn new(seed: u64) -> Self {
         Self {
             disk: TestDisk(FakeDisk::new(seed)),
-            is_stopped: Arc::default(),
+            stop: Arc::default(),
         }
     }
 
     fn stop(&self, is_stopped: bool) {
-        self.is_stopped.store(is_stopped, Ordering::SeqCst);
+        *self.stop.is_stopped.lock() = is_stopped;
+        self.stop.changed.notify_all();
     }
 }
 
@@ -58,7 +62,7 @@ impl Disk for Stopping {
     }
     fn create(&self, name: &str) -> io::Result<StoppingFile> {
         let file = self.disk.create(name)?;
-        Ok(StoppingFile(file, Arc::clone(&self.is_stopped)))
+        Ok(StoppingFile(file, Arc::clone(&self.stop)))
     }
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.disk.rename(from, to)
@@ -79,9 +83,9 @@ impl DiskFile for StoppingFile {
         self.0.append(bytes)
     }
     fn sync(&mut self) -> io::Result<()> {
-        while self.1.load(Ordering::SeqCst) {
-            thread::sleep(Duration::from_millis(1));
-        }
+        let mut is_stopped = self.1.is_stopped.lock();
+        self.1.changed.wait_while(&mut is_stopped, |it| *it);
+        drop(is_stopped);
         self.0.sync()
     }
 }
