@@ -39,6 +39,13 @@ impl Version {
             && let Some(interface) = scenario.interfaces.get(index)
         {
             own.interfaces = vec![interface.clone()];
+            // Those on the other links would come to this one.
+            let links = scenario.interfaces.len();
+            let competitors = scenario.competitors.iter().enumerate();
+            own.competitors = competitors
+                .filter(|(number, _)| number % links == index)
+                .map(|(_, controller)| *controller)
+                .collect();
         }
         own
     }
@@ -143,4 +150,32 @@ pub(crate) fn ratios(slower: &Ran, faster: &Ran) -> Vec<f64> {
 /// `2.31`, or a dash where there is nothing.
 pub(crate) fn two(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Direction, Interface};
+
+    #[test]
+    fn a_link_alone_keeps_the_competitors_that_it_had() {
+        let interfaces = ["a", "b"].map(|name| Interface::symmetric(name, 5.0, 20.0, 0.0));
+        let mut scenario = Scenario::transfer(
+            "competing",
+            1,
+            Direction::Download,
+            1,
+            Controller::Ours,
+            1.0,
+            interfaces.into(),
+        );
+        scenario.competitors = vec![Controller::Cubic, Controller::Bbr, Controller::Newreno];
+        let alone = |paths| Version { paths, ..BRAID }.of(&scenario).competitors;
+        assert_eq!(
+            alone(Paths::One(0)),
+            [Controller::Cubic, Controller::Newreno]
+        );
+        assert_eq!(alone(Paths::One(1)), [Controller::Bbr]);
+        assert_eq!(alone(Paths::All), scenario.competitors);
+    }
 }
