@@ -27,7 +27,7 @@ build: ## compiles everything
 
 test: ## runs all checks of CI, and installs the programs that they need
 	@rm -f target/steps.txt
-	@infra/dev/need.sh room cc ip programs node chromium cargo-deny buf envoy kafka timescaledb curl peers
+	@infra/dev/need.sh room cc ip programs sctp node chromium cargo-deny buf envoy kafka timescaledb curl peers
 	@$(STEP) format   cargo fmt --all --check
 	@$(STEP) contracts $(MAKE) --no-print-directory proto
 	@$(STEP) lint     $(MAKE) --no-print-directory lint
@@ -67,7 +67,7 @@ deny: ## checks licences, bans and sources of dependencies
 
 unit: export BRAID_TEST_ENGINES ?= required
 unit: ## runs every Rust test, and installs the real engines that some of them need
-	@infra/dev/need.sh cc ip programs envoy kafka timescaledb curl peers
+	@infra/dev/need.sh cc ip programs sctp envoy kafka timescaledb curl peers
 	@infra/dev/unit.sh
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
@@ -125,11 +125,13 @@ lab: ## compares figures in virtual time with the papers' and our targets
 # The report takes hours, and a new run continues where the last one stopped.
 lab-report: ## writes the whole report of the five papers as HTML (ARGS="--traces DIR")
 	@infra/dev/need.sh cc
+	@[ "$$(id -u)" != 0 ] || infra/dev/need.sh ip sctp
 	cargo run --release -p lab --example lab -- all $(ARGS)
 
 # The report takes less than three minutes after the build.
 lab-quick: ## writes the same report with few runs of each experiment
 	@infra/dev/need.sh cc
+	@[ "$$(id -u)" != 0 ] || infra/dev/need.sh ip sctp
 	cargo run --release -p lab --example lab -- all --quick $(ARGS)
 
 # The lab uses namespaces and TUN, and compares TCP and MPTCP with Braid.

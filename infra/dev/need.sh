@@ -2,7 +2,7 @@
 # need.sh TOOL... - installs missing tools of the tests, and prints its actions.
 #
 #   need.sh room cc ip node chromium cargo-deny mdbook buf envoy kafka timescaledb docker helm
-#           kubeconform k6 yaml go peers curl promtool programs
+#           kubeconform k6 yaml go peers curl promtool programs sctp
 #
 # Debian packages come from apt-get (root, or sudo). Everything else goes below $BRAID_CACHE
 # (default ~/.cache/braid), outside the checkout, so that a second run and a fresh clone find it.
@@ -186,6 +186,11 @@ need_programs() {
   apt_install curl iperf3 proxychains4
 }
 
+# The library of userland SCTP, with which the lab builds its peer.
+need_sctp() {
+  [ -f /usr/include/usrsctp.h ] && command -v cc >/dev/null || apt_install gcc libc6-dev libusrsctp-dev
+}
+
 need_promtool() {
   [ -x "$cache/promtool" ] || ln -sf "$("$(dirname "$0")/../airgap/debian.sh" unpack sid promtool)/usr/bin/promtool" "$cache/promtool"
 }
@@ -206,6 +211,7 @@ for tool; do
     cc)         need_cc ;;
     ip)         command -v ip >/dev/null && command -v tc >/dev/null || apt_install iproute2 ;;
     programs)   need_programs ;;
+    sctp)       need_sctp ;;
     kafka)      need_kafka ;;
     node)       need_node ;;
     chromium)   command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core ;;

@@ -26,7 +26,7 @@ const QUEUE_BYTES_MAX: u64 = 1 << 30;
 /// Changes or steps in one list.
 const LIST_MAX: usize = 100_000;
 const SEEDS_MAX: usize = 1_000;
-const COMPETITORS_MAX: usize = 16;
+pub(crate) const COMPETITORS_MAX: usize = 16;
 const PATH_CHANGES_MAX: u32 = 1_000;
 const PAUSE_MS_MAX: f64 = 60_000.0;
 const VITALS_BYTES_MAX: u64 = 1_000_000;
@@ -54,16 +54,31 @@ impl Scenario {
 
     /// Refuses what runs in virtual time alone.
     pub(crate) fn check_for_kernel(&self) -> Result<(), ScenarioError> {
+        let of_interface = |number: usize, field: &str, is_given: bool| {
+            (format!("interfaces[{number}].{field}"), is_given)
+        };
+        // The kernel's flows run without end, so they stand beside an application, not a transfer.
+        let has_other = |other: &Controller| self.mix.is_none() || other.in_kernel().is_none();
         let given = [
-            ("mix", self.mix.is_some()),
-            ("background", self.background.is_some()),
-            ("buffers", self.buffers.is_some()),
+            ("controller", self.controller != Controller::Ours),
+            ("vitals", self.vitals.is_some()),
+            ("chaos", self.chaos.is_some()),
             ("trunk_mbit", self.trunk_mbit.is_some()),
+            ("steering", self.steering.is_some()),
+            ("competitors", self.competitors.iter().any(has_other)),
         ];
+        let given = given.map(|(field, is_given)| (field.to_owned(), is_given));
+        let interfaces = self.interfaces.iter().enumerate();
+        let given = given.into_iter().chain(interfaces.flat_map(|(number, it)| {
+            [
+                of_interface(number, "shares", it.shares.is_some()),
+                of_interface(number, "address_changes", !it.address_changes.is_empty()),
+            ]
+        }));
         match given.into_iter().find(|field| field.1) {
             None => Ok(()),
             Some((field, _)) => Err(ScenarioError::Invalid {
-                field: field.to_owned(),
+                field,
                 reason: "runs in virtual time only; for example braid lab run FILE".to_owned(),
             }),
         }
@@ -274,6 +289,14 @@ fn check_half(path: &str, half: &Half) -> Checked {
             number(&at("loss.bursts.mean"), mean, 0.0..=0.999, "0.02")?;
             let bursts = 1.0..=BURST_PACKETS_MAX;
             number(&at("loss.bursts.packets"), packets, bursts, "8.0")?;
+            // At least one packet passes between two bursts.
+            let most = packets / (packets + 1.0);
+            if mean > most {
+                let reason = format!(
+                    "bursts of {packets} packets lose at most {most:.3} of all; for example 0.02"
+                );
+                return refuse(&at("loss.bursts.mean"), reason);
+            }
         }
     }
     count(&at("changes"), half.changes.len(), 0..=LIST_MAX)?;

@@ -11,6 +11,7 @@
 //! also verify the results of virtual time. A run is believed only when the machine kept up. The
 //! emulator keeps how late it wrote each packet, the endpoints how late their timers fired.
 
+pub(crate) mod application;
 mod baseline;
 mod bed;
 mod budget;
@@ -24,9 +25,10 @@ mod identities;
 mod inner;
 mod lateness;
 mod line;
+mod mixed;
 mod namespace;
 mod network;
-mod permission;
+pub(crate) mod permission;
 mod priority;
 pub(crate) mod prober;
 mod product;
@@ -36,7 +38,7 @@ mod yardstick;
 
 pub use bed::{Kept, KernelError, KernelReport};
 pub use command::KernelOptions;
-pub use compare::{Comparison, compare, scenarios};
+pub use compare::{Comparison, believed, compare, scenarios};
 pub use identities::Identities;
 pub use namespace::{Namespace, NamespaceError, permitted};
 pub use transfer::run;

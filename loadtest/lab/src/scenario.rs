@@ -64,6 +64,16 @@ impl Controller {
         matches!(self, Self::Ours | Self::Oracle)
     }
 
+    /// The kernel's name of the same congestion control, where it has one.
+    pub(crate) fn in_kernel(self) -> Option<&'static str> {
+        match self {
+            Self::Cubic => Some("cubic"),
+            Self::Bbr => Some("bbr"),
+            Self::Newreno => Some("reno"),
+            Self::Ours | Self::Olia | Self::Fast | Self::Oracle => None,
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",

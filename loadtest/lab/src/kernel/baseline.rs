@@ -61,7 +61,7 @@ pub fn run(
         let congestion = congestion.to_owned();
         let listening = bed
             .server
-            .spawn(async move { listen(transport, &congestion) });
+            .spawn(async move { listen(transport, &congestion, SERVER) });
         bed.server
             .block_on(listening)
             .map_err(|error| KernelError::Endpoint(error.to_string()))??
@@ -88,7 +88,7 @@ pub fn run(
     bed.client.spawn(async move {
         let outcome = async {
             tokio::time::sleep_until(origin.into()).await;
-            let mut stream = connect(transport, &congestion).await?;
+            let mut stream = connect(transport, &congestion, SERVER).await?;
             *open.lock() = Some(asked.now());
             match direction {
                 Direction::Upload => send(&mut stream, total).await,
@@ -115,23 +115,44 @@ fn socket(transport: Transport, congestion: &str) -> std::io::Result<Socket> {
     Ok(socket)
 }
 
-fn listen(transport: Transport, congestion: &str) -> std::io::Result<TcpListener> {
+pub(super) fn listen(
+    transport: Transport,
+    congestion: &str,
+    at: SocketAddr,
+) -> std::io::Result<TcpListener> {
     let socket = socket(transport, congestion)?;
-    socket.bind(&SERVER.into())?;
+    socket.bind(&at.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
 }
 
-async fn connect(transport: Transport, congestion: &str) -> std::io::Result<TcpStream> {
-    let socket = socket(transport, congestion)?;
-    // MPTCP takes its further subflows from the endpoints that the namespace lists.
+/// TCP over the first path, or MPTCP over those that the namespace lists for further subflows.
+pub(super) async fn connect(
+    transport: Transport,
+    congestion: &str,
+    to: SocketAddr,
+) -> std::io::Result<TcpStream> {
     if transport == Transport::Tcp {
-        socket.bind_device(Some(device_name(0).as_bytes()))?;
+        return connect_over(0, congestion, to).await;
     }
-    socket.bind(&SocketAddr::new(IpAddr::V4(client_ip(0)), 0).into())?;
-    TcpSocket::from_std_stream(socket.into())
-        .connect(SERVER)
-        .await
+    let socket = socket(transport, congestion)?;
+    start(socket, 0, to).await
+}
+
+/// TCP over this path.
+pub(super) async fn connect_over(
+    path: usize,
+    congestion: &str,
+    to: SocketAddr,
+) -> std::io::Result<TcpStream> {
+    let socket = socket(Transport::Tcp, congestion)?;
+    socket.bind_device(Some(device_name(path).as_bytes()))?;
+    start(socket, path, to).await
+}
+
+async fn start(socket: Socket, path: usize, to: SocketAddr) -> std::io::Result<TcpStream> {
+    socket.bind(&SocketAddr::new(IpAddr::V4(client_ip(path)), 0).into())?;
+    TcpSocket::from_std_stream(socket.into()).connect(to).await
 }
 
 /// The same transfer over the link that carries most until the end.

@@ -11,13 +11,14 @@ use serde::Serialize;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
-use super::emulator::{Emulated, Emulator, EmulatorError};
+use super::emulator::{Emulated, Emulator, EmulatorError, Others};
 use super::identities::IdentitiesError;
 use super::lateness::{Lateness, LatenessReport};
 use super::namespace::NamespaceError;
 use super::network::{Network, NetworkError};
+use crate::beside;
 use crate::report::{RunReport, Timeline};
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::{Direction, Scenario, ScenarioError};
 use crate::wire::{Bulk, Wire};
 
 /// From making a run to its time zero: both ends are ready by then.
@@ -95,8 +96,13 @@ impl Bed {
         let (network, ends) = Network::new(wires.len())?;
         let client = network.client.runtime()?;
         let server = network.server.runtime()?;
+        let direction = sender(scenario);
+        let others = Others {
+            packets: beside::other_packets(scenario, &wires, direction),
+            direction,
+        };
         let origin = Instant::now() + LEAD;
-        let emulator = Emulator::start(ends, wires, origin)?;
+        let emulator = Emulator::start(ends, wires, others, origin)?;
         let ticks = Arc::new(Mutex::new(Lateness::default()));
         for runtime in [&client, &server] {
             runtime.spawn(watch_timers(ticks.clone(), origin));
@@ -123,6 +129,7 @@ impl Bed {
         } = self;
         let Emulated {
             mut wires,
+            own_bytes,
             lateness,
             refused,
             overflowed,
@@ -142,10 +149,21 @@ impl Bed {
                 && ticks.percentile(0.99) <= ENDPOINT_LATE_MAX
                 && mislaid == 0,
         };
-        Ok(KernelReport {
-            report: bulk.report(scenario, &mut wires).report,
-            kept,
-        })
+        let side = sender(scenario);
+        let report = RunReport {
+            carried_bytes: own_bytes.iter().map(|both| both[side]).collect(),
+            both_ways_bytes: own_bytes,
+            ..bulk.report(scenario, &mut wires).report
+        };
+        Ok(KernelReport { report, kept })
+    }
+}
+
+/// The direction of the data: 0 to the server, 1 to the client.
+fn sender(scenario: &Scenario) -> usize {
+    match scenario.direction {
+        Direction::Upload => 0,
+        Direction::Download => 1,
     }
 }
 

@@ -9,15 +9,17 @@ use super::bed::{Kept, KernelError, KernelReport};
 use super::compare::{Comparison, believed, compare, scenarios, shortened};
 use super::identities::Identities;
 use super::permission::refusal;
-use super::{budget, product, speed, transfer, yardstick};
+use super::{budget, mixed, product, speed, transfer, yardstick};
 use crate::error::LabError;
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
+use crate::mix::Mix;
 use crate::packet::HEADER_SHARE;
 use crate::rival;
 use crate::scenario::Scenario;
 use crate::selection::Selection;
 
+use crate::studies::yardstick::names;
 use crate::wire::NOT_COMPLETED;
 
 /// Percentage points within which real and virtual time agree.
@@ -32,6 +34,9 @@ const WITHIN_MIN: f64 = 5.0;
 const UNLIMITED_MBIT_MIN: f64 = 1000.0;
 /// Flows of the product's table beside one.
 const FLOWS: u32 = 8;
+
+const BUFFERS_LEFT_OUT: &str =
+    "in real time the tunnel has its own buffers: those of the file are for virtual time";
 
 const ONLY: &str = "Only figures whose id starts with this: kernel.emulator, kernel.vs_virtual, \
      kernel.baseline, kernel.product, kernel.yardstick, kernel.budget";
@@ -116,10 +121,33 @@ impl KernelOptions {
 
 impl Session<'_> {
     fn file(&mut self, file: &Path) -> Result<(), LabError> {
-        let scenario = Scenario::from_file(file)?;
-        scenario.check_for_kernel().map_err(KernelError::from)?;
+        let scenario = Scenario::from_file_for_kernel(file)?;
+        if let Some(mix) = &scenario.mix {
+            return self.mixed(&scenario, mix);
+        }
+        if scenario.buffers.is_some() {
+            self.say(BUFFERS_LEFT_OUT);
+        }
         self.say_comparison_header();
         self.compare(&scenario.name.clone(), "", &scenario)
+    }
+
+    /// An application's traffic in both times.
+    fn mixed(&mut self, scenario: &Scenario, mix: &Mix) -> Result<(), LabError> {
+        if scenario.buffers.is_some() {
+            self.say(BUFFERS_LEFT_OUT);
+        }
+        let attempts = self.options.attempts;
+        let both = mixed::run(scenario, mix, self.identity, &self.identities, attempts)?;
+        let judged = self.judge(&both.real_time.kept);
+        let error = both.real_time.report.error.as_deref().unwrap_or_default();
+        let runs = both.attempts;
+        self.say(&format!(
+            "{}: reference is virtual time; runs in real time: {runs} {judged} {error}",
+            scenario.name
+        ));
+        self.figures.extend(both.figures(&scenario.name));
+        Ok(())
     }
 
     fn experiments(&mut self) -> Result<(), LabError> {
@@ -379,7 +407,7 @@ impl Session<'_> {
     /// Profiles of the public yardstick with an inner QUIC flow: both paths beside the best leg.
     fn yardstick(&mut self) -> Result<(), LabError> {
         self.say_run_header();
-        for profile in yardstick::PROFILES {
+        for profile in names() {
             let name = format!("kernel.yardstick.{profile}");
             if !self.options.selection.wants(&name) {
                 continue;

@@ -34,6 +34,8 @@ const PACKET_BYTES_MAX: usize = 2048;
 pub struct Emulated {
     /// By path: to the server, to the client.
     pub(crate) wires: Vec<[Wire; 2]>,
+    /// By path, in the same order: bytes of the measured connection.
+    pub own_bytes: Vec<[u64; 2]>,
     pub lateness: Lateness,
     /// Packets that a device did not take, and packets that the emulator had no room for.
     pub refused: u64,
@@ -61,6 +63,7 @@ impl Emulator {
     pub(crate) fn start(
         ends: Vec<Ends>,
         wires: Vec<[Wire; 2]>,
+        others: Others,
         origin: Instant,
     ) -> Result<Self, EmulatorError> {
         let start = |error: rustix::io::Errno| EmulatorError::Start(error.into());
@@ -73,6 +76,7 @@ impl Emulator {
                 Emulation {
                     ends,
                     lines,
+                    others,
                     origin,
                     lateness: Lateness::default(),
                     refused: 0,
@@ -108,9 +112,19 @@ impl Drop for Emulator {
     }
 }
 
+/// Packets of traffic that only the links see.
+#[derive(Debug, Default)]
+pub(crate) struct Others {
+    /// Time, path and bytes; the last one comes first.
+    pub(crate) packets: Vec<(Duration, usize, u64)>,
+    /// 0 to the server, 1 to the client.
+    pub(crate) direction: usize,
+}
+
 struct Emulation {
     ends: Vec<Ends>,
     lines: Vec<[Line; 2]>,
+    others: Others,
     origin: Instant,
     lateness: Lateness,
     refused: u64,
@@ -124,6 +138,7 @@ impl Emulation {
         let mut ready = vec![[true; 2]; self.ends.len()];
         loop {
             let mut idle = true;
+            self.pass_others();
             for (path, ready) in ready.iter_mut().enumerate() {
                 for (direction, ready) in ready.iter_mut().enumerate() {
                     if *ready {
@@ -137,7 +152,8 @@ impl Emulation {
             if !idle {
                 continue;
             }
-            let next = self.lines.iter().flatten().filter_map(Line::next_due).min();
+            let due = self.lines.iter().flatten().filter_map(Line::next_due);
+            let next = due.chain(self.next_other()).min();
             let wait = next.map_or(SLEEP_MAX, |due| {
                 due.saturating_sub(self.now()).min(SLEEP_MAX)
             });
@@ -161,6 +177,9 @@ impl Emulation {
                 .flatten()
                 .map(|line| line.overflowed)
                 .sum(),
+            own_bytes: (self.lines.iter())
+                .map(|pair| pair.each_ref().map(|line| line.own_bytes))
+                .collect(),
             wires: self
                 .lines
                 .into_iter()
@@ -174,6 +193,21 @@ impl Emulation {
 
     fn now(&self) -> Duration {
         Instant::now().saturating_duration_since(self.origin)
+    }
+
+    fn next_other(&self) -> Option<Duration> {
+        self.others.packets.last().map(|packet| packet.0)
+    }
+
+    /// Passes what is due of the other traffic into the links.
+    fn pass_others(&mut self) {
+        if self.others.packets.is_empty() {
+            return;
+        }
+        let now = self.now();
+        while let Some((_, path, bytes)) = self.others.packets.pop_if(|packet| packet.0 <= now) {
+            self.lines[path][self.others.direction].offer_other(now, bytes);
+        }
     }
 
     /// Takes a batch from a device; whether there may be more.

@@ -22,12 +22,15 @@ use crate::plot::{Axis, Boxes, Lines};
 use crate::references;
 use crate::report::mean;
 use crate::scenario::{Controller, Direction, Scenario};
+use crate::studies::yardstick::names;
 use crate::task::{Experiment, Task};
 
 /// Runs are made again until the machine keeps up, at most so often.
 const ATTEMPTS: u32 = 3;
 /// The kernel's congestion controls in a quick report.
 const QUICK: [&str; 1] = ["cubic"];
+/// The profile of the public yardstick in a quick report.
+const QUICK_PROFILE: &str = "lte_starlink";
 
 pub(crate) fn experiments() -> Vec<Experiment> {
     vec![
@@ -46,7 +49,7 @@ pub(crate) fn experiments() -> Vec<Experiment> {
         Experiment {
             id: "yardstick.kernel",
             section: Section::Yardstick,
-            cost_s: (15, 180),
+            cost_s: (15, 480),
             run: yardstick,
         },
         Experiment {
@@ -313,11 +316,8 @@ fn yardstick(task: &Task<'_>) -> Result<Exhibit, LabError> {
         exhibit.skipped.push(reason);
         return Ok(exhibit);
     }
-    let profiles: &[&str] = if task.quick {
-        &["lte_starlink"]
-    } else {
-        &of_yardstick::PROFILES
-    };
+    let is_in = |profile: &&str| !task.quick || *profile == QUICK_PROFILE;
+    let profiles: Vec<&str> = names().filter(is_in).collect();
     let identities = Identities::new().map_err(KernelError::from)?;
     let bar = task.runner.bar(id, profiles.len() as u64);
     let columns = [
@@ -330,7 +330,7 @@ fn yardstick(task: &Task<'_>) -> Result<Exhibit, LabError> {
         "runs not believed",
     ];
     let mut table = Table::new("Inner QUIC flow, goodput from connect()", &columns);
-    for &profile in profiles {
+    for profile in profiles {
         let Some(scenario) = of_yardstick::scenario(profile, task.seed)? else {
             continue;
         };

@@ -5,6 +5,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use super::network::COMPETITOR_PORT;
+use crate::bounds::COMPETITORS_MAX;
 use crate::wire::Wire;
 
 /// Packets that one direction holds at most (about 100 MB); further ones are lost and counted, and
@@ -25,6 +27,8 @@ pub(crate) struct Line {
     held: BinaryHeap<Reverse<Held>>,
     order: u64,
     spare: Vec<Vec<u8>>,
+    /// Bytes of IP packets that were offered, but those of flows beside the measured one.
+    pub(crate) own_bytes: u64,
     /// Packets for which there was no room.
     pub(crate) overflowed: u64,
 }
@@ -36,12 +40,16 @@ impl Line {
             held: BinaryHeap::new(),
             order: 0,
             spare: Vec::new(),
+            own_bytes: 0,
             overflowed: 0,
         }
     }
 
     /// An IP packet has entered the link.
     pub(crate) fn offer(&mut self, now: Duration, packet: &mut [u8]) {
+        if !is_beside(packet) {
+            self.own_bytes += packet.len() as u64;
+        }
         let Some(passed) = self.wire.pass(now, 0, packet) else {
             return;
         };
@@ -74,12 +82,33 @@ impl Line {
         self.held.pop().map(|Reverse(held)| (held.due, held.packet))
     }
 
+    /// Passes a packet of other traffic, which nobody waits for.
+    pub(crate) fn offer_other(&mut self, now: Duration, bytes: u64) {
+        self.wire.pass_other(now, bytes);
+    }
+
     /// Gives a buffer back.
     pub(crate) fn recycle(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < SPARE_BUFFERS_MAX {
             self.spare.push(buffer);
         }
     }
+}
+
+/// Whether an IPv4 packet is of a bulk flow beside the measured one.
+fn is_beside(packet: &[u8]) -> bool {
+    let header = usize::from(packet.first().copied().unwrap_or_default() & 0xf) * 4;
+    let port = |at: usize| {
+        let bytes = packet.get(header + at..header + at + 2)?;
+        Some(u16::from_be_bytes([bytes[0], bytes[1]]))
+    };
+    let theirs = COMPETITOR_PORT..COMPETITOR_PORT + COMPETITORS_MAX as u16;
+    let is_tcp = packet.get(9) == Some(&6);
+    is_tcp
+        && [0, 2]
+            .into_iter()
+            .filter_map(port)
+            .any(|port| theirs.contains(&port))
 }
 
 #[cfg(test)]
@@ -113,6 +142,30 @@ mod tests {
             line.recycle(packet);
         }
         assert!(line.take_due(ms(100)).is_none());
+    }
+
+    #[test]
+    fn packets_of_competitors_are_not_counted_as_own() {
+        let mut line = line(|_| {});
+        let packet = |protocol: u8, from: u16, to: u16| {
+            let mut packet = vec![0; 100];
+            (packet[0], packet[9]) = (0x45, protocol);
+            packet[20..22].copy_from_slice(&from.to_be_bytes());
+            packet[22..24].copy_from_slice(&to.to_be_bytes());
+            packet
+        };
+        for (protocol, from, to, own) in [
+            (6, 5201, 40_000, 100),
+            (6, COMPETITOR_PORT, 40_000, 100),
+            (6, 40_000, COMPETITOR_PORT + 1, 100),
+            (17, COMPETITOR_PORT, 40_000, 200),
+            (6, COMPETITOR_PORT + COMPETITORS_MAX as u16, 40_000, 300),
+        ] {
+            line.offer(ms(0), &mut packet(protocol, from, to));
+            assert_eq!(line.own_bytes, own, "{protocol} {from} {to}");
+        }
+        line.offer(ms(0), &mut [0x45; 3]);
+        assert_eq!(line.own_bytes, 303);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 use super::namespace::{Namespace, NamespaceError};
 use crate::address::INTERFACES_MAX;
 use crate::packet::LINK_MTU_BYTES;
+use crate::scenario::Buffers;
 
 /// The server's address, reached over every path.
 pub const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 71, 255, 1);
@@ -34,15 +35,29 @@ pub enum NetworkError {
     Namespace(#[from] NamespaceError),
     #[error("cannot make a TUN device (is /dev/net/tun there?)")]
     Device(#[source] io::Error),
+    #[error("cannot limit the buffers of TCP")]
+    Setting(#[source] io::Error),
     #[error("give between 1 and {INTERFACES_MAX} paths")]
     Paths,
 }
+
+/// Port of the first bulk flow beside an application; packets of these ports are not the measured
+/// connection's.
+pub const COMPETITOR_PORT: u16 = 5300;
+/// Bytes of a TCP buffer at its beginning, where its limit is not lower.
+const TCP_BUFFER_FIRST_BYTES: u64 = 131_072;
+const TCP_BUFFER_MIN_BYTES: u64 = 4_096;
 
 const IPV6_OF_NEW_DEVICES: &str = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
 
 /// The client's address on a path.
 pub fn client_ip(path: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 71, path as u8, 2)
+}
+
+/// The server's address on a path, which no route of another path leads to.
+pub fn server_ip(path: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 71, path as u8, 1)
 }
 
 pub fn device_name(path: usize) -> String {
@@ -80,19 +95,59 @@ impl Network {
             });
             let name = device_name(path);
             let ip = client_ip(path).to_string();
-            let server_ip = SERVER_IP.to_string();
+            let service_ip = SERVER_IP.to_string();
             let table = (TABLE_FIRST + path).to_string();
             client.ip(&["addr", "add", &format!("{ip}/24"), "dev", &name])?;
-            server.ip(&["addr", "add", &format!("10.71.{path}.1/24"), "dev", &name])?;
-            client.ip(&[
-                "route", "add", &server_ip, "dev", &name, "src", &ip, "metric", &table,
+            server.ip(&[
+                "addr",
+                "add",
+                &format!("{}/24", server_ip(path)),
+                "dev",
+                &name,
             ])?;
             client.ip(&[
-                "route", "add", &server_ip, "dev", &name, "src", &ip, "table", &table,
+                "route",
+                "add",
+                &service_ip,
+                "dev",
+                &name,
+                "src",
+                &ip,
+                "metric",
+                &table,
+            ])?;
+            client.ip(&[
+                "route",
+                "add",
+                &service_ip,
+                "dev",
+                &name,
+                "src",
+                &ip,
+                "table",
+                &table,
             ])?;
             client.ip(&["rule", "add", "from", &ip, "lookup", &table])?;
         }
         Ok((Self { client, server }, ends))
+    }
+
+    /// Limits the buffers of every TCP and MPTCP socket.
+    pub fn limit_buffers(&self, buffers: Buffers) -> Result<(), NetworkError> {
+        for namespace in [&self.client, &self.server] {
+            for (name, most) in [
+                ("tcp_wmem", buffers.send_bytes),
+                ("tcp_rmem", buffers.receive_bytes),
+            ] {
+                let least = TCP_BUFFER_MIN_BYTES.min(most);
+                let first = TCP_BUFFER_FIRST_BYTES.min(most);
+                let file = format!("/proc/sys/net/ipv4/{name}");
+                namespace
+                    .run(|| std::fs::write(file, format!("{least} {first} {most}")))?
+                    .map_err(NetworkError::Setting)?;
+            }
+        }
+        Ok(())
     }
 
     /// Lets MPTCP use every path of the client.

@@ -5,7 +5,7 @@ use super::namespace::permitted;
 use crate::error::LabError;
 
 /// Why kernel time cannot run here, if it cannot; an error where it must.
-pub(super) fn refusal() -> Result<Option<String>, LabError> {
+pub(crate) fn refusal() -> Result<Option<String>, LabError> {
     match permitted() {
         Ok(()) => Ok(None),
         Err(error) if std::env::var_os("BRAID_REQUIRE_NETNS").is_none() => {

@@ -110,13 +110,23 @@ impl Served {
     }
 }
 
+/// Characters of an access's name in the tunnel.
+const ACCESS_NAME_MAX: usize = 32;
+
+/// A link's name as the tunnel takes it: scenarios may have spaces in theirs.
+fn access_name(name: &str) -> String {
+    let plain = |it: char| it.is_ascii_alphanumeric() || "-_.".contains(it);
+    let each = name.chars().take(ACCESS_NAME_MAX);
+    each.map(|it| if plain(it) { it } else { '-' }).collect()
+}
+
 /// The interfaces of a scenario as sockets bound to their devices. Must be called on the client's
 /// runtime.
 pub fn interfaces(scenario: &Scenario) -> std::io::Result<Vec<Interface>> {
     let each = scenario.interfaces.iter().enumerate();
     each.map(|(path, interface)| {
         Interface::bind(
-            interface.name.clone(),
+            access_name(&interface.name),
             IpAddr::V4(client_ip(path)),
             Some(&device_name(path)),
         )
@@ -135,7 +145,7 @@ pub async fn start_tunnel(
     let tunnel = Tunnel::start(config, interfaces).map_err(|error| error.to_string())?;
     for interface in scenario.interfaces.iter().filter(|one| one.announced) {
         let tunnel = tunnel.clone();
-        let name = interface.name.clone();
+        let name = access_name(&interface.name);
         let changes = interface.to_server.changes.clone();
         let mut changes = changes.into_iter().peekable();
         // A state that holds from the start must be known before the first handshake is over.
@@ -230,4 +240,16 @@ pub async fn receive(
     }
     receipt.stream_ended();
     stream.shutdown().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_links_are_names_of_accesses() {
+        assert_eq!(access_name("wlan_0.1-b"), "wlan_0.1-b");
+        assert_eq!(access_name("3g b/\u{e9}"), "3g-b--");
+        assert_eq!(access_name(&"x".repeat(200)).len(), ACCESS_NAME_MAX);
+    }
 }

@@ -11,15 +11,6 @@ use crate::scenario::{Scenario, ScenarioError};
 use crate::studies::versions::goodput;
 use crate::studies::yardstick::{self, ratio_min};
 
-/// Profiles of different kinds, of the sixteen: each run lasts seconds.
-pub(super) const PROFILES: [&str; 6] = [
-    "baseline",
-    "rtt_120",
-    "loss_2",
-    "bw_4to1",
-    "fiber_lte",
-    "lte_starlink",
-];
 /// A run ends by then: the time suffices to measure the rate of a slow leg alone as well.
 const LIMIT_S: f64 = 12.0;
 

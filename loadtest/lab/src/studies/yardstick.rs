@@ -84,6 +84,11 @@ const RATIO_MIN: f64 = 0.98;
 /// Profiles for which more is asked.
 const RATIOS_MIN: [(&str, f64); 2] = [("lte_starlink", 1.2), ("fiber_lte", 1.05)];
 
+/// The names of all profiles.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|file| file.0)
+}
+
 /// The scenario file of a profile.
 pub(crate) fn file_of(profile: &str) -> Option<&'static str> {
     let found = FILES.iter().find(|file| file.0 == profile);

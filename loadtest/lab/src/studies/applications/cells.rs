@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::traffic::{self, Application, Pair};
 use crate::error::LabError;
-use crate::plot::{Cell, Verdict};
+use crate::plot::{Cell, Heat, Verdict};
 use crate::report::{RunReport, mean, percentile, sorted};
 use crate::scenario::{Controller, Scenario};
 use crate::seed::derive_seed;
@@ -16,7 +16,8 @@ use crate::task::Task;
 const SECONDS: (f64, f64) = (8.0, 60.0);
 /// Multipath is better, or only slightly, from here on, in percent.
 const BETTER_PERCENT: f64 = 10.0;
-const SLIGHTLY_PERCENT: f64 = 2.0;
+/// How far multipath may be behind the best single path.
+pub(crate) const SLIGHTLY_PERCENT: f64 = 2.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Transport {
@@ -25,6 +26,12 @@ pub(crate) enum Transport {
     Braid,
     /// Braid under a steering rule of this mode; its single paths are Braid's.
     Steered(Mode),
+    /// MPTCP of this machine, in kernel time; its single paths are TCP's.
+    Mptcp,
+    /// SCTP of userland with concurrent multipath transfer; its single paths are SCTP's.
+    CmtSctp,
+    /// The product's own tunnel in kernel time.
+    Tunnel,
 }
 
 impl Transport {
@@ -36,6 +43,9 @@ impl Transport {
             Self::Steered(Mode::ActiveStandby) => "active_standby",
             Self::Steered(Mode::Priority) => "priority",
             Self::Steered(mode) => mode.name(),
+            Self::Mptcp => "mptcp",
+            Self::CmtSctp => "cmt_sctp",
+            Self::Tunnel => "tunnel",
         }
     }
 
@@ -44,13 +54,20 @@ impl Transport {
         match self {
             Self::Steered(mode) => mode.name(),
             Self::Cubic | Self::Braid => self.id(),
+            Self::Mptcp => "MPTCP against TCP",
+            Self::CmtSctp => "CMT-SCTP against SCTP",
+            Self::Tunnel => "Braid in kernel time",
         }
     }
 
-    fn controller(self) -> Controller {
+    /// Names of both single paths and of both together.
+    pub(crate) fn names(self) -> [&'static str; 3] {
         match self {
-            Self::Cubic => Controller::Cubic,
-            Self::Braid | Self::Steered(_) => Controller::Ours,
+            Self::Cubic => ["cubic 1", "cubic 2", "cubic"],
+            Self::Braid | Self::Tunnel => ["Braid 1", "Braid 2", "Braid"],
+            Self::Mptcp => ["TCP 1", "TCP 2", "MPTCP"],
+            Self::CmtSctp => ["SCTP 1", "SCTP 2", "CMT-SCTP"],
+            Self::Steered(mode) => [mode.name(); 3],
         }
     }
 }
@@ -79,14 +96,13 @@ impl Quantile {
 
 /// Figures that are kept of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Measured {
-    /// A page that did not arrive counts with the whole length of the run.
+pub(crate) struct Measured {
     page_s: f64,
-    /// Delays of messages; a run that delivered none counts with its length.
+    /// Delays of messages.
     p50_ms: f64,
     p99_ms: f64,
     mean_ms: f64,
-    /// Differences of successive delays at p99, likewise.
+    /// Differences of successive delays at p99.
     jitter_ms: f64,
     /// By path.
     carried_bytes: Vec<u64>,
@@ -94,10 +110,10 @@ struct Measured {
 
 /// The runs of one transport: over each path alone, and over both.
 #[derive(Debug, Serialize, Deserialize)]
-struct Runs {
-    transport: Transport,
-    single: [Vec<Measured>; 2],
-    multi: Vec<Measured>,
+pub(crate) struct Runs {
+    pub(crate) transport: Transport,
+    pub(crate) single: [Vec<Measured>; 2],
+    pub(crate) multi: Vec<Measured>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -105,7 +121,7 @@ pub(crate) struct CellRuns {
     pub(crate) application: Application,
     pub(crate) background: bool,
     pub(crate) pair: Pair,
-    runs: Vec<Runs>,
+    pub(crate) runs: Vec<Runs>,
 }
 
 pub(crate) fn run(
@@ -148,19 +164,23 @@ pub(crate) fn run_with(
         .collect();
     let what = format!("{} {}", application.key(background), pair.title());
     let mut runs = Vec::new();
-    for transport in [Transport::Cubic, Transport::Braid] {
+    let own = [
+        (Transport::Cubic, Controller::Cubic),
+        (Transport::Braid, Controller::Ours),
+    ];
+    for (transport, controller) in own {
         // A quick report leaves out the library's own.
         if task.quick && transport == Transport::Cubic {
             continue;
         }
         let version = |paths| Version {
             name: transport.id(),
-            controller: transport.controller(),
+            controller,
             paths,
         };
         let all = [Paths::One(0), Paths::One(1), Paths::All].map(version);
         let ran = versions::run(task, &what, &all, &scenarios)?;
-        let mut reports = ran.iter().map(|ran| measured(&ran.reports));
+        let mut reports = ran.iter().map(|ran| measured(&ran.reports, &scenarios));
         if let (Some(first), Some(second), Some(multi)) =
             (reports.next(), reports.next(), reports.next())
         {
@@ -183,7 +203,8 @@ pub(crate) fn run_with(
         let braid = runs.iter().find(|runs| runs.transport == Transport::Braid);
         let single = braid.map(|braid| braid.single.clone());
         if let (Some(ran), Some(single)) = (ran.into_iter().next(), single) {
-            let (transport, multi) = (Transport::Steered(mode), measured(&ran.reports));
+            let multi = measured(&ran.reports, &own);
+            let transport = Transport::Steered(mode);
             runs.push(Runs {
                 transport,
                 single,
@@ -292,14 +313,11 @@ impl CellRuns {
         };
         let mut samples = Vec::new();
         for runs in &self.runs {
-            let names = match runs.transport {
-                Transport::Cubic => ["cubic 1", "cubic 2", "cubic"],
-                Transport::Braid => ["Braid 1", "Braid 2", "Braid"],
-                Transport::Steered(mode) => {
-                    samples.push((mode.name(), values(&runs.multi)));
-                    continue;
-                }
-            };
+            let names = runs.transport.names();
+            if matches!(runs.transport, Transport::Steered(_)) {
+                samples.push((names[2], values(&runs.multi)));
+                continue;
+            }
             samples.push((names[0], values(&runs.single[0])));
             samples.push((names[1], values(&runs.single[1])));
             samples.push((names[2], values(&runs.multi)));
@@ -324,27 +342,38 @@ impl Runs {
     }
 }
 
-fn measured(reports: &[RunReport]) -> Vec<Measured> {
-    let each = |report: &RunReport| {
-        let length_s = report.from_connect_s;
-        let delays = sorted(report.messages_ms.iter().copied());
-        let delay = |share| percentile(&delays, share).unwrap_or(length_s * 1e3);
-        let pairs = report.messages_ms.windows(2);
-        let differences = sorted(pairs.map(|pair| (pair[1] - pair[0]).abs()));
-        Measured {
-            page_s: report.page_s.unwrap_or(length_s),
-            p50_ms: delay(0.5),
-            p99_ms: delay(0.99),
-            mean_ms: mean(&report.messages_ms),
-            jitter_ms: percentile(&differences, 0.99).unwrap_or(length_s * 1e3),
-            carried_bytes: report.carried_bytes.clone(),
-        }
-    };
-    reports.iter().map(each).collect()
+fn measured(reports: &[RunReport], scenarios: &[Scenario]) -> Vec<Measured> {
+    let pairs = reports.iter().zip(scenarios);
+    pairs
+        .map(|(report, scenario)| measured_of(report, scenario))
+        .collect()
+}
+
+/// A run that did not complete counts with its limit, and so does each message that it lacks.
+pub(crate) fn measured_of(report: &RunReport, scenario: &Scenario) -> Measured {
+    let limit_ms = scenario.limit_s * 1e3;
+    let mut delays = report.messages_ms.clone();
+    if let Some(mix) = scenario.mix.as_ref().filter(|_| !report.completed) {
+        let all = mix.messages(scenario.seed).len();
+        delays.resize(all.max(delays.len()), limit_ms);
+    }
+    let pairs = delays.windows(2);
+    let differences = sorted(pairs.map(|pair| (pair[1] - pair[0]).abs()));
+    let mean_ms = mean(&delays);
+    let delays = sorted(delays);
+    let delay = |share| percentile(&delays, share).unwrap_or(limit_ms);
+    Measured {
+        page_s: report.page_s.unwrap_or(scenario.limit_s),
+        p50_ms: delay(0.5),
+        p99_ms: delay(0.99),
+        mean_ms,
+        jitter_ms: percentile(&differences, 0.99).unwrap_or(limit_ms),
+        carried_bytes: report.carried_bytes.clone(),
+    }
 }
 
 /// A coloured cell for a change in percent.
-pub(crate) fn cell(change: Option<f64>) -> Cell {
+fn coloured(change: Option<f64>) -> Cell {
     let Some(change) = change else {
         return Cell::new("-", Verdict::Unknown);
     };
@@ -358,6 +387,42 @@ pub(crate) fn cell(change: Option<f64>) -> Cell {
         Verdict::Better
     };
     Cell::new(&format!("{change:+.1} %"), verdict)
+}
+
+/// How many cells are red.
+pub(crate) fn red_cells(all: &[CellRuns], transport: Transport, quantile: Quantile) -> usize {
+    let changes = all
+        .iter()
+        .filter_map(|cell| cell.change_percent(transport, quantile));
+    changes.filter(|change| *change > SLIGHTLY_PERCENT).count()
+}
+
+/// The name of a row.
+pub(crate) fn row_name(application: Application, background: bool) -> String {
+    let beside = if background { ", background" } else { "" };
+    format!("{}{beside}", application.title())
+}
+
+/// Figure 19 of a transport.
+pub(crate) fn heat(all: &[CellRuns], transport: Transport, name: &str, quantile: Quantile) -> Heat {
+    let title = format!(
+        "{name}: change of {} against the best single path",
+        quantile.name()
+    );
+    let columns = Pair::ALL.map(Pair::title);
+    let mut heat = Heat::new(&title, &columns);
+    for application in Application::ALL {
+        for background in [false, true] {
+            let cells = Pair::ALL.map(|pair| {
+                let runs = all
+                    .iter()
+                    .find(|runs| runs.is(application, background, pair));
+                coloured(runs.and_then(|runs| runs.change_percent(transport, quantile)))
+            });
+            heat = heat.row(&row_name(application, background), cells.into());
+        }
+    }
+    heat
 }
 
 /// A cell of the paper by its word.
