@@ -408,7 +408,12 @@ mod tests {
             let bus = Arc::new(Noting(bus, parking_lot::Mutex::default()));
             let (jobs, waiting) = mpsc::channel(WAITING_MAX);
             let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
-            let queue = Queue { jobs, room };
+            let bytes_max = WAITING_BYTES_MAX;
+            let queue = Queue {
+                jobs,
+                room,
+                bytes_max,
+            };
             let noting: Arc<dyn Bus> = bus.clone();
             let running = tokio::spawn(run(lane, noting, waiting, Shutdown::default()));
             let upload = || queue.publish(vec![Record::new("ann", vec![7; 10])]);
@@ -430,7 +435,10 @@ mod tests {
                 assert_eq!(answer_of(answer).await, Ok(()));
             }
             let calls = bus.1.lock().clone();
-            let apart = calls.windows(2).all(|pair| pair[1] - pair[0] >= GATHER);
+            let lasted = calls[calls.len() - 1] - calls[0];
+            // The first and the last one are at the ends, and a busy machine notes one late.
+            let most = lasted.div_duration_f64(GATHER) + 2.0;
+            let apart = calls.len() as f64 <= most;
             assert_eq!(apart, lane == Lane::Bulk, "{lane:?}: {calls:?}");
             drop(queue);
             running.await.unwrap();

@@ -463,8 +463,9 @@ mod tests {
                     Some(mode) => steered(mode, scenario),
                     None => scenario,
                 };
-                let report = run(&version.of(&scenario), &identity, Mechanisms::default());
-                all.extend(measured(&[report.unwrap()]));
+                let scenario = version.of(&scenario);
+                let report = run(&scenario, &identity, Mechanisms::default()).unwrap();
+                all.extend(measured(&[report], &[scenario]));
             }
         }
         let of = |value: fn(&Measured) -> f64| mean(&all.iter().map(value).collect::<Vec<_>>());
