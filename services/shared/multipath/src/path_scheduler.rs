@@ -10,11 +10,12 @@
 //! Invariants: at least one path is always admitted; a deferred path still sends a packet whenever
 //! a ping is due.
 //!
-//! Circle: one state behind one lock; `backlog`, `ranks` and `reservation` add their methods to its
-//! types.
+//! Circle: one state behind one lock; `backlog`, `for_copies`, `ranks` and `reservation` add their
+//! methods to its types.
 
 mod admission;
 mod backlog;
+mod for_copies;
 mod path_model;
 mod ranks;
 mod reservation;
@@ -29,6 +30,7 @@ use crate::coupling::{Bottlenecks, Coupling, SLOTS_MAX};
 use crate::cubic::CubicWindow;
 use crate::liveness::Rhythm;
 use backlog::Backlog;
+use for_copies::ForCopies;
 use ranks::Ranked;
 use reservation::Reservation;
 
@@ -85,6 +87,7 @@ struct State {
     reservations: u64,
     /// Writes of other copies. At most `WAITING_WRITES_MAX`.
     awaits_reservation: Vec<Waker>,
+    for_copies: ForCopies,
     backlog: Backlog,
     /// A path with nothing in flight has sent since the last [`PathScheduler::poll_first_sent`].
     first_sent: bool,
@@ -393,15 +396,15 @@ impl PathScheduler {
         };
         let permitted = state.is_permitted(slot);
         let reserved = state.reserved().filter(|_| scheduled);
+        let own = reserved == Some(number);
+        let held = scheduled && !own && state.leaves_all_but_copies(number, slot);
         if slot.permit {
             Admission::Unconditional
-        } else if reserved.is_some_and(|reserved| reserved != number)
-            || scheduled && state.resends_elsewhere(number, slot)
-        {
+        } else if reserved.is_some() && !own || scheduled && state.resends_elsewhere(number, slot) {
             Admission::Deferred
-        } else if permitted && !slot.ranked.is_forbidden() {
+        } else if permitted && !slot.ranked.is_forbidden() && !held {
             Admission::Unconditional
-        } else if scheduled && !(state.ranks_admit(number) && state.admits(slot)) {
+        } else if scheduled && !own && !(state.ranks_admit(number) && state.admits(slot)) {
             Admission::Deferred
         } else if state.is_stuck(slot) {
             Admission::Unconditional

@@ -244,7 +244,9 @@ impl Steering {
             Event::Discarded { path } => self.closing.discarded(path),
             Event::RemoteStatus { path, status } => {
                 self.on_remote_status(now, path, status);
-                self.scheduler.rebase();
+                if !self.is_news_of_copies(now, path) {
+                    self.scheduler.rebase();
+                }
             }
             Event::Received {
                 path,
@@ -387,6 +389,7 @@ impl Steering {
         paths
             .chain(opens)
             .chain(self.closes_from())
+            .chain(self.scheduler.copies_until())
             .filter(|at| self.polled_at.is_none_or(|polled| *at > polled))
             .min()
     }
@@ -410,7 +413,7 @@ impl Steering {
             PathState::Validating
         } else if self.is_suspect(now, path) {
             PathState::Suspect
-        } else if path.status == PathStatus::Backup {
+        } else if path.status == PathStatus::Backup || self.leaves_all_but_copies(now, path) {
             PathState::Backup
         } else {
             PathState::Available
@@ -741,7 +744,7 @@ impl Steering {
                 return None;
             }
             let aside = if self.lives(now, path) {
-                self.stands_by(now, path, bulk)
+                self.stands_by(now, path, bulk) && !self.opens_for_copies(now, path)
                     || self.is_late(now, *id, path)
                     || thin && self.fastest.get().is_some_and(|fastest| fastest != *id)
             } else {
@@ -873,6 +876,8 @@ fn reopen_after(failures: u32) -> Duration {
     (REOPEN_BACKOFF_MIN * 2u32.pow(grown)).min(REOPEN_BACKOFF_MAX)
 }
 
+#[cfg(test)]
+mod held_path_tests;
 #[cfg(test)]
 mod keepalive_plan_tests;
 #[cfg(test)]

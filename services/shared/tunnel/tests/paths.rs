@@ -440,6 +440,7 @@ async fn a_schedule_set_at_the_client_is_obeyed_by_both_ends() {
                 place: 0,
                 rank: Some(Rank::Active),
                 weight: None,
+                carries_copies: false,
             },
         )];
         bench.tunnel.set_schedule(Schedule {

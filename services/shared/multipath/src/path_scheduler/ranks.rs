@@ -26,6 +26,8 @@ pub(super) struct Ranked {
     alive: bool,
     /// Bytes sent, by weight.
     served: f64,
+    /// The library may put data of any stream into its packets.
+    open: bool,
 }
 
 impl Default for Ranked {
@@ -36,6 +38,7 @@ impl Default for Ranked {
             // none.
             alive: false,
             served: 0.0,
+            open: false,
         }
     }
 }
@@ -57,6 +60,15 @@ impl Ranked {
 
     pub(super) fn is_alive(&self) -> bool {
         self.alive
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Returns whether it was not open before.
+    pub(super) fn set_open(&mut self, open: bool) -> bool {
+        !std::mem::replace(&mut self.open, open) && open
     }
 
     fn is_active(&self) -> bool {
@@ -112,6 +124,12 @@ impl State {
         !slot.is_full() && self.admits(slot)
     }
 
+    /// The same for the packet of a copy. A path that carries little else measures no rate.
+    pub(super) fn has_room_for_copy(&self, slot: &Slot) -> bool {
+        let held = slot.ranked.schedule.is_held_for_copies();
+        !slot.is_full() && (held || self.admits(slot))
+    }
+
     /// Whether the schedule lets the path send the next packet.
     pub(super) fn ranks_admit(&self, own: usize) -> bool {
         let Some(slot) = self.slots.get(own) else {
@@ -151,7 +169,7 @@ impl State {
     /// otherwise give every other message to the slow path first.
     fn is_in_turn(&self, own: usize, slot: &Slot) -> bool {
         let takes_turns = self.alternates && slot.ranked.takes_turns();
-        if !takes_turns || self.reserved() == Some(own) {
+        if !takes_turns {
             return true;
         }
         let mut others = self.active_others(own);
@@ -210,6 +228,7 @@ impl PathScheduler {
             } else {
                 before.served
             },
+            open: before.open,
         };
     }
 
@@ -254,6 +273,7 @@ pub(super) mod tests {
             place,
             rank: Some(rank),
             weight: None,
+            carries_copies: false,
         }
     }
 

@@ -43,12 +43,15 @@ impl State {
         let mut active: Vec<_> = slots
             .filter(|(_, slot)| {
                 let ranked = &slot.ranked;
-                slot.owners > 0 && ranked.is_alive() && ranked.takes_turns()
+                let takes = ranked.takes_turns() || ranked.schedule().carries_copies;
+                slot.owners > 0 && ranked.is_alive() && takes
             })
             .collect();
         active.sort_by_key(|(index, slot)| (slot.ranked.schedule().place, *index));
         let own = usize::from(copy).checked_rem(active.len())?;
-        let own = active.get(own).filter(|(_, slot)| self.has_room(slot));
+        let own = active
+            .get(own)
+            .filter(|(_, slot)| self.has_room_for_copy(slot));
         own.map(|(index, _)| *index)
     }
 
@@ -58,12 +61,17 @@ impl State {
         let slot = self.slots.get(reserved.slot)?;
         let holds = self.now.is_none_or(|now| now < reserved.until);
         let alive = slot.owners > 0 && slot.ranked.is_alive();
-        let takes = alive && self.has_room(slot) && !self.resends_elsewhere(reserved.slot, slot);
+        let takes =
+            alive && self.has_room_for_copy(slot) && !self.resends_elsewhere(reserved.slot, slot);
         (holds && takes).then_some(reserved.slot)
     }
 
     fn end_reservation(&mut self) {
         self.reserved = None;
+        self.wake_writes();
+    }
+
+    pub(super) fn wake_writes(&mut self) {
         for waiting in self.awaits_reservation.drain(..) {
             waiting.wake();
         }
@@ -83,8 +91,9 @@ impl State {
 
 impl PathScheduler {
     /// Reserves the next packets for a write of this copy, and returns the number of the
-    /// reservation. Pending while another copy has one; the caller is woken when it ends, and asks
-    /// again after `RESERVED_MAX`. Ready without a reservation where packets keep to one path.
+    /// reservation. Pending while another copy has one, or while the path opens for copies. The
+    /// caller is woken when that ends, and asks again after `RESERVED_MAX`. Ready without a
+    /// reservation where packets keep to one path.
     pub fn poll_reserve(
         &self,
         cx: &mut Context<'_>,
@@ -97,7 +106,10 @@ impl PathScheduler {
         let Some(slot) = state.path_of_copy(copy) else {
             return Poll::Ready(None);
         };
-        if state.reserved.is_some_and(|held| now < held.until) {
+        let Some(opened) = state.opens_for_copy(now, slot) else {
+            return Poll::Ready(None);
+        };
+        if !opened || state.reserved.is_some_and(|held| now < held.until) {
             if state.awaits_reservation.len() >= WAITING_WRITES_MAX {
                 return Poll::Ready(None);
             }
@@ -136,7 +148,7 @@ mod tests {
     use super::*;
     use crate::path_scheduler::Admission;
     use crate::path_scheduler::ranks::tests::{WINDOW, at, scheduler};
-    use crate::steering_rules::Rank;
+    use crate::steering_rules::{PathSchedule, Rank};
 
     fn reserve_bytes(scheduler: &PathScheduler, now: Instant, copy: u8, bytes: usize) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
@@ -272,5 +284,47 @@ mod tests {
             assert!(reserve(&scheduler, now, copy));
             assert_eq!(send(&scheduler, 500), path, "copy {copy}");
         }
+    }
+
+    #[test]
+    fn a_copy_goes_by_a_weighted_path_of_its_own() {
+        let of = |weight| PathSchedule {
+            weight: Some(weight),
+            carries_copies: true,
+            ..at(0, Rank::Active)
+        };
+        let scheduler = scheduler(&[of(90), of(10)]);
+        scheduler.set_alternates(true);
+        let now = Instant::now();
+        for _ in 0..100 {
+            for copy in [0, 1] {
+                assert!(reserve(&scheduler, now, copy));
+                assert_eq!(send(&scheduler, 500), usize::from(copy));
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_waits_for_its_path_only_for_a_while() {
+        let held = PathSchedule {
+            carries_copies: true,
+            ..at(1, Rank::Standby)
+        };
+        let scheduler = scheduler(&[at(0, Rank::Active), held]);
+        scheduler.set_alternates(true);
+        let start = Instant::now();
+        let mut went = Vec::new();
+        for step in 0..12 {
+            let now = start + RESERVED_MAX * step;
+            if reserve(&scheduler, now, 1) {
+                went.push((step, admitted(&scheduler)));
+            }
+        }
+        assert_eq!(went, Vec::from_iter((5..12).map(|step| (step, vec![0]))));
+        scheduler.set_open(1, true);
+        assert!(reserve(&scheduler, start + RESERVED_MAX * 12, 1));
+        assert_eq!(send(&scheduler, 500), 1);
+        scheduler.tick(start + RESERVED_MAX * 60);
+        assert_eq!(admitted(&scheduler), [0], "it is open for nothing else");
     }
 }

@@ -1,9 +1,10 @@
 //! How steering obeys the schedule of its session: by the status of a path, and by the path
 //! scheduler where the status is too coarse.
 
+use std::task::{Context, Poll};
 use std::time::Instant;
 
-use noq_proto::PathId;
+use noq_proto::{PathId, PathStatus};
 
 use super::{Path, Steering};
 use crate::steering_rules::{PathSchedule, Rank};
@@ -28,6 +29,8 @@ impl Steering {
             if let Some(slot) = path.slot.or(path.ranked_slot) {
                 let alive = self.lives(now, path);
                 self.scheduler.set_rank(slot, path.schedule, alive);
+                let open = path.status == PathStatus::Available;
+                self.scheduler.set_open(slot, open);
             }
         }
     }
@@ -49,6 +52,28 @@ impl Steering {
             Some(Rank::Spill) => !bulk && self.is_preceded(now, path),
             Some(Rank::Standby) => self.is_preceded(now, path),
         }
+    }
+
+    /// A copy of an alert needs the path at the moment.
+    pub(super) fn opens_for_copies(&self, now: Instant, path: &Path) -> bool {
+        let until = self.scheduler.copies_until();
+        path.schedule.is_held_for_copies() && until.is_some_and(|at| now < at)
+    }
+
+    /// Whether the path carries nothing but copies of alerts, if anything.
+    pub(super) fn leaves_all_but_copies(&self, now: Instant, path: &Path) -> bool {
+        path.schedule.is_held_for_copies() && self.stands_by(now, path, true)
+    }
+
+    /// The peer opens and closes the path for single copies. That moves no acknowledgements.
+    pub(super) fn is_news_of_copies(&self, now: Instant, id: PathId) -> bool {
+        let path = self.paths.get(&id);
+        self.copies(now) && path.is_some_and(|path| self.stands_by(now, path, true))
+    }
+
+    /// Ready when a copy waits until its path is open.
+    pub fn poll_copy_waits(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.scheduler.poll_copy_waits(cx)
     }
 
     /// The slots of the paths that leave all data to others. Their window is zero, and their rate

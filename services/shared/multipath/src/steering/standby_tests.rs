@@ -37,6 +37,7 @@ fn longest_pause(side: Side, rank: Option<Rank>) -> Duration {
             place: 1,
             rank,
             weight: None,
+            carries_copies: false,
         };
         let schedule = [first, second][slot];
         steering.on_event(start, Event::Scheduled { path, schedule });

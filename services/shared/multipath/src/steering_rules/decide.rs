@@ -81,6 +81,9 @@ pub struct Decision {
     pub copies: u8,
     /// Small flows stay on the fastest active access.
     pub gathers: bool,
+    /// The flow is an alert, or vitals of a patient with an open one.
+    #[serde(skip)]
+    pub raised: bool,
     /// Each access once.
     pub why: Vec<Why>,
 }
@@ -179,6 +182,7 @@ pub fn decide(
         order,
         copies,
         gathers: shape.gathers,
+        raised: flow.raised || flow.urgency == Urgency::Alert,
         why,
     }
 }
@@ -315,6 +319,12 @@ impl Decision {
     /// No access may carry the flow.
     pub fn is_blocked(&self) -> bool {
         self.order.is_empty()
+    }
+
+    /// Whether copies of an alert are to take this access.
+    pub(super) fn copies_over(&self, access: &str) -> bool {
+        let takes = |it: &Choice| it.access == access && it.rank == Rank::Active;
+        self.raised && self.copies > 1 && self.order.iter().any(takes)
     }
 
     /// The same for a flow that has nothing to send at the moment. It claims its accesses, but

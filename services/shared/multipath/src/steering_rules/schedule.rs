@@ -5,6 +5,10 @@
 //! An access that some flow may take and another may not stands by. It carries data only while no
 //! other lives, so that an alert gets through. Flows that may not take it are held by the gateway
 //! then.
+//!
+//! Copies of alerts take the accesses of their own decision, also where another flow lets them
+//! stand by. So do copies of vitals while an alert is open. All copies would use one access
+//! otherwise.
 
 use super::decide::{Decision, Rank};
 
@@ -17,6 +21,8 @@ pub struct PathSchedule {
     /// None: the path is forbidden, and carries nothing but what keeps it alive.
     pub rank: Option<Rank>,
     pub weight: Option<u32>,
+    /// Copies of alerts may take it, whatever its rank. Only the end that decided knows this.
+    pub carries_copies: bool,
 }
 
 impl PathSchedule {
@@ -25,12 +31,19 @@ impl PathSchedule {
         place: 0,
         rank: Some(Rank::Active),
         weight: None,
+        carries_copies: false,
     };
     pub const FORBIDDEN: Self = Self {
         place: u8::MAX,
         rank: None,
         weight: None,
+        carries_copies: false,
     };
+
+    /// Copies of alerts take the path while it leaves other data to those before it.
+    pub fn is_held_for_copies(&self) -> bool {
+        self.carries_copies && matches!(self.rank, Some(Rank::Spill | Rank::Standby))
+    }
 
     /// The rank as tables show it.
     pub fn rank_name(&self) -> &'static str {
@@ -85,6 +98,7 @@ impl Schedule {
             place: u8::MAX,
             rank: Some(Rank::Standby),
             weight: None,
+            carries_copies: false,
         }
     }
 }
@@ -137,6 +151,7 @@ pub fn schedule(decisions: &[Decision]) -> Schedule {
                     place: place(index),
                     rank: Some(*rank),
                     weight: weight.filter(|_| *rank == Rank::Active),
+                    carries_copies: decisions.iter().any(|it| it.copies_over(name)),
                 };
                 ((*name).to_owned(), schedule)
             })

@@ -137,6 +137,7 @@ impl Steered {
                 () = ways_changed(&mut self.ways) => self.look_at_ways(),
                 // Never an error: `paths` has the sender.
                 _ = schedule_of_peer.changed() => {}
+                () = copy_waits(&self.steering) => {}
                 () = first_sent(&self.steering), if pause > TURN_MAX => pause = Duration::ZERO,
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
@@ -394,6 +395,11 @@ fn pause_after(before: Duration, received: u64, calm: bool) -> Duration {
         BUSY_DATAGRAMS.. => TURN_BUSY_MAX,
         _ => TURN_MAX,
     }
+}
+
+/// Ready when a copy waits until its path is open.
+async fn copy_waits(steering: &Steering) {
+    std::future::poll_fn(|cx| steering.poll_copy_waits(cx)).await;
 }
 
 /// Ready when a path with nothing in flight has sent a packet, whose answer is now awaited.

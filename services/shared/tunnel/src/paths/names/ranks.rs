@@ -2,7 +2,8 @@
 //!
 //! A line `schedule <gathers> <copies> <paths>` begins it, and so many lines `rank <access> <place>
 //! <rank> <weight>` follow. It holds once the last of them has arrived. The header `braid-schedule:
-//! v=1` says that a proxy reads these lines.
+//! v=1` says that a proxy reads these lines. They leave out which paths carry copies of alerts: the
+//! gateway sends those, and the proxy's answers need no second path.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -132,6 +133,7 @@ pub(super) fn parse<'a>(first: &str, rest: &'a str) -> Option<RankLine<'a>> {
                     place,
                     rank,
                     weight,
+                    carries_copies: false,
                 },
             )
         }
@@ -153,6 +155,7 @@ mod tests {
                     place,
                     rank,
                     weight,
+                    carries_copies: false,
                 },
             )
         };
