@@ -126,7 +126,7 @@ async fn alerts_leave_while_the_journal_cannot_be_read_and_the_others_once_it_ca
     disk.refuses.store(true, Ordering::SeqCst);
     let context = Context::new("gateway");
     let (health, files) = (context.health(), tempfile::tempdir().unwrap());
-    let courier = courier(&journal, &running, &health, &files);
+    let courier = courier(&journal, &running, health, &files);
     let task = tokio::spawn(courier.run(context.shutdown().clone()));
 
     let says = |part: &str| {

@@ -76,10 +76,12 @@ pub(crate) struct Request {
     pub(crate) token: Token,
 }
 
+type PendingAnswer = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
 /// An attempt to resume that is under way.
 struct Attempt {
     session: Arc<Session>,
-    answer: Pin<Box<dyn Future<Output = Answer> + Send>>,
+    answer: PendingAnswer,
 }
 
 enum Answer {
@@ -128,7 +130,7 @@ struct Copying {
     /// The proxy of the carrying stream takes copies.
     is_agreed: bool,
     /// The epoch and the answer of the request that is under way.
-    asking: Option<(u64, Pin<Box<dyn Future<Output = Answer> + Send>>)>,
+    asking: Option<(u64, PendingAnswer)>,
     retry_at: Option<Instant>,
 }
 
