@@ -99,16 +99,20 @@ struct Ends<'a> {
 }
 
 impl Ends<'_> {
+    /// The outcome of a task in the server's namespace.
+    fn at_server<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, KernelError> {
+        let server = &self.bed.server;
+        server
+            .block_on(server.spawn(task))
+            .map_err(|error| KernelError::Endpoint(error.to_string()))
+    }
+
     fn tcp(&self, transport: Transport) -> Result<(), KernelError> {
-        let listening = self
-            .bed
-            .server
-            .spawn(async move { baseline::listen(transport, CONGESTION, SERVER) });
-        let listener: TcpListener = self
-            .bed
-            .server
-            .block_on(listening)
-            .map_err(|error| KernelError::Endpoint(error.to_string()))??;
+        let listening = async move { baseline::listen(transport, CONGESTION, SERVER) };
+        let listener: TcpListener = self.at_server(listening)??;
         let served = self.course.clone();
         self.bed.server.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -140,15 +144,7 @@ impl Ends<'_> {
         let sockets = relay.sockets()?;
         let paths = scenario.interfaces.len();
         let at_server = sockets.server();
-        let listening = self
-            .bed
-            .server
-            .spawn(async move { UnixListener::bind(at_server) });
-        let listener = self
-            .bed
-            .server
-            .block_on(listening)
-            .map_err(|error| KernelError::Endpoint(error.to_string()))??;
+        let listener = self.at_server(async move { UnixListener::bind(at_server) })??;
         let served = self.course.clone();
         self.bed.server.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -181,15 +177,8 @@ impl Ends<'_> {
     fn tunnel(&self, identities: &Identities, scenario: &Scenario) -> Result<(), KernelError> {
         let tls = identities.server.server_config(true, &[tunnel::ALPN]);
         let config = ServerConfig::new(TUNNEL_SERVER, tls);
-        let binding = self
-            .bed
-            .server
-            .spawn(async move { TunnelServer::bind(config) });
         let server = self
-            .bed
-            .server
-            .block_on(binding)
-            .map_err(|error| KernelError::Endpoint(error.to_string()))?
+            .at_server(async move { TunnelServer::bind(config) })?
             .map_err(|error| KernelError::Endpoint(error.to_string()))?;
         let served = self.course.clone();
         self.bed.server.spawn(async move {

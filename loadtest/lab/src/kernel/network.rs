@@ -105,28 +105,19 @@ impl Network {
                 "dev",
                 &name,
             ])?;
-            client.ip(&[
-                "route",
-                "add",
-                &service_ip,
-                "dev",
-                &name,
-                "src",
-                &ip,
-                "metric",
-                &table,
-            ])?;
-            client.ip(&[
-                "route",
-                "add",
-                &service_ip,
-                "dev",
-                &name,
-                "src",
-                &ip,
-                "table",
-                &table,
-            ])?;
+            for place in ["metric", "table"] {
+                client.ip(&[
+                    "route",
+                    "add",
+                    &service_ip,
+                    "dev",
+                    &name,
+                    "src",
+                    &ip,
+                    place,
+                    &table,
+                ])?;
+            }
             client.ip(&["rule", "add", "from", &ip, "lookup", &table])?;
         }
         Ok((Self { client, server }, ends))

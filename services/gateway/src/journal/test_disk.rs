@@ -47,6 +47,45 @@ impl DiskFile for TestFile {
     }
 }
 
+/// A fault in front of the test kit's disk. All other operations pass.
+pub trait Faulty: Clone + Send + Sync + 'static {
+    type File: DiskFile;
+
+    fn disk(&self) -> &TestDisk;
+    /// As `Disk::create`.
+    fn new_file(&self, name: &str) -> io::Result<Self::File>;
+    /// As `Disk::read_at`.
+    fn read(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        self.disk().read_at(name, offset, length)
+    }
+}
+
+impl<T: Faulty> Disk for T {
+    type File = T::File;
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.disk().list()
+    }
+    fn read_at(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        self.read(name, offset, length)
+    }
+    fn create(&self, name: &str) -> io::Result<T::File> {
+        self.new_file(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk().rename(from, to)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk().remove(name)
+    }
+    fn sync_file(&self, name: &str) -> io::Result<()> {
+        self.disk().sync_file(name)
+    }
+    fn sync_directory(&self) -> io::Result<()> {
+        self.disk().sync_directory()
+    }
+}
+
 /// Opens a journal of 1 MiB.
 pub fn small<D: Disk>(disk: D, class: &'static str, overflow: Overflow) -> Journal<D> {
     let options = Options {

@@ -14,7 +14,7 @@ use crate::{
     intake::Patience,
     journal::{
         DiskFile, Journal, Overflow,
-        test_disk::{TestDisk, TestFile, entries, small},
+        test_disk::{Faulty, TestDisk, TestFile, entries, small},
     },
 };
 
@@ -51,30 +51,15 @@ impl Stopping {
     }
 }
 
-impl Disk for Stopping {
+impl Faulty for Stopping {
     type File = StoppingFile;
 
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.disk.list()
+    fn disk(&self) -> &TestDisk {
+        &self.disk
     }
-    fn read_at(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
-        self.disk.read_at(name, offset, length)
-    }
-    fn create(&self, name: &str) -> io::Result<StoppingFile> {
+    fn new_file(&self, name: &str) -> io::Result<StoppingFile> {
         let file = self.disk.create(name)?;
         Ok(StoppingFile(file, Arc::clone(&self.stop)))
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.disk.remove(name)
-    }
-    fn sync_file(&self, name: &str) -> io::Result<()> {
-        self.disk.sync_file(name)
-    }
-    fn sync_directory(&self) -> io::Result<()> {
-        self.disk.sync_directory()
     }
 }
 

@@ -14,7 +14,7 @@ use testkit::disk::{Crash, FakeDisk};
 use crate::journal::{
     Disk, Entry, Limits, Overflow, Staged,
     log::Log,
-    test_disk::{TestDisk, TestFile},
+    test_disk::{Faulty, TestDisk, TestFile},
 };
 
 const PAGE: u64 = 4096;
@@ -32,13 +32,16 @@ struct Decaying {
     bad: Arc<Mutex<Vec<(String, u64)>>>,
 }
 
-impl Disk for Decaying {
+impl Faulty for Decaying {
     type File = TestFile;
 
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.disk.list()
+    fn disk(&self) -> &TestDisk {
+        &self.disk
     }
-    fn read_at(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+    fn new_file(&self, name: &str) -> io::Result<TestFile> {
+        self.disk.create(name)
+    }
+    fn read(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let bytes = self.disk.read_at(name, offset, length)?;
         let end = offset + bytes.len() as u64;
         let bad = self.bad.lock();
@@ -47,21 +50,6 @@ impl Disk for Decaying {
             return Err(io::Error::from_raw_os_error(EIO));
         }
         Ok(bytes)
-    }
-    fn create(&self, name: &str) -> io::Result<TestFile> {
-        self.disk.create(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.disk.remove(name)
-    }
-    fn sync_file(&self, name: &str) -> io::Result<()> {
-        self.disk.sync_file(name)
-    }
-    fn sync_directory(&self) -> io::Result<()> {
-        self.disk.sync_directory()
     }
 }
 

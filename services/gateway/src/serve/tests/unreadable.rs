@@ -22,7 +22,7 @@ use crate::{
     clock::{CoreClock, Moment},
     journal::{
         Disk, Journal, Overflow,
-        test_disk::{TestDisk, TestFile, small},
+        test_disk::{Faulty, TestDisk, TestFile, small},
     },
     to_ingest::{Courier, DeadLetters, Options},
 };
@@ -38,33 +38,21 @@ struct Refusing {
     refused: Arc<AtomicUsize>,
 }
 
-impl Disk for Refusing {
+impl Faulty for Refusing {
     type File = TestFile;
 
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.disk.list()
+    fn disk(&self) -> &TestDisk {
+        &self.disk
     }
-    fn read_at(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+    fn new_file(&self, name: &str) -> io::Result<TestFile> {
+        self.disk.create(name)
+    }
+    fn read(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         if self.refuses.load(Ordering::SeqCst) {
             self.refused.fetch_add(1, Ordering::SeqCst);
             return Err(io::Error::from_raw_os_error(EMFILE));
         }
         self.disk.read_at(name, offset, length)
-    }
-    fn create(&self, name: &str) -> io::Result<TestFile> {
-        self.disk.create(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.disk.remove(name)
-    }
-    fn sync_file(&self, name: &str) -> io::Result<()> {
-        self.disk.sync_file(name)
-    }
-    fn sync_directory(&self) -> io::Result<()> {
-        self.disk.sync_directory()
     }
 }
 
