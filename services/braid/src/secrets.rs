@@ -6,10 +6,10 @@
 //! service's passwords, and plain files have those of other programs. Every run issues certificates
 //! anew; services reload them without a restart.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{OpenOptionsExt, chown};
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -323,21 +323,7 @@ fn hand_out(
 
 /// Atomic: a reader never sees a partial file.
 fn write_private(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let new = path.with_extension("new");
-    let written = || -> io::Result<()> {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, path)?;
-        path.parent()
-            .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
-    };
-    written().map_err(|error| failed(path, &error))
+    private_files::replace(path, bytes).map_err(|error| failed(path, &error))
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failure {

@@ -69,10 +69,7 @@ impl Kept {
             document: in_force.document.to_json(),
             tenant: self.gateway.tenant.clone(),
         };
-        let text = serde_json::to_vec(&record)?;
-        let fresh = self.path.with_extension("new");
-        std::fs::write(&fresh, text)?;
-        std::fs::rename(&fresh, &self.path)
+        private_files::replace(&self.path, &serde_json::to_vec(&record)?)
     }
 
     /// Takes what path-telemetry handed out. An empty body takes the document back.

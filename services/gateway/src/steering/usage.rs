@@ -5,8 +5,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fs::File,
-    io::{self, Write},
+    io,
     net::IpAddr,
     path::PathBuf,
     time::Duration,
@@ -109,12 +108,7 @@ impl Usage {
     }
 
     pub(super) fn write(&self) -> io::Result<()> {
-        let fresh = self.file.with_extension("new");
-        let mut file = File::create(&fresh)?;
-        file.write_all(&serde_json::to_vec(&self.months)?)?;
-        // Or the rename could survive a loss of power, and the contents not.
-        file.sync_all()?;
-        std::fs::rename(&fresh, &self.file)
+        private_files::replace(&self.file, &serde_json::to_vec(&self.months)?)
     }
 
     /// Whether the bytes should be written down, so long after the last time.

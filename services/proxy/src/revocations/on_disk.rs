@@ -2,9 +2,8 @@
 //! as a whole, and a damaged file counts as missing.
 
 use std::{
-    fs,
-    io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    fs, io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -101,14 +100,7 @@ fn write(folder: &Path, file: &File) -> io::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
-    let (path, beside) = (folder.join(NAME), folder.join("revoked.json.new"));
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut to = options.open(&beside)?;
-    to.write_all(&serde_json::to_vec(file)?)?;
-    to.sync_all()?;
-    fs::rename(&beside, &path)?;
-    fs::File::open(folder)?.sync_all()
+    private_files::replace(&folder.join(NAME), &serde_json::to_vec(file)?)
 }
 
 #[cfg(test)]

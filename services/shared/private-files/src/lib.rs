@@ -7,8 +7,8 @@
 //! private.
 
 use std::{
-    fs::{self, DirBuilder, Metadata, OpenOptions, Permissions},
-    io,
+    fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions},
+    io::{self, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
 };
@@ -35,6 +35,25 @@ pub fn file(path: &Path) -> io::Result<()> {
         .open(path)
         .map(drop)
         .and_then(|()| mend_file(path))
+}
+
+/// Replaces a file by a private one. Atomic, so a reader never sees a part, and durable when it
+/// returns. Blocks on the disk.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let mut options = options();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&beside)?;
+    file.write_all(bytes)?;
+    // Or the rename could survive a loss of power, and the content not.
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Makes a file private if it exists and belongs to this user.

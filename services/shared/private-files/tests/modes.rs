@@ -28,6 +28,15 @@ fn files_and_folders_are_private_for_any_umask_and_old_ones_are_corrected() {
         .open(data.join("other"))
         .unwrap();
     assert_eq!(mode(&data.join("other")), 0o600);
+    let whole = data.join("whole");
+    fs::write(&whole, "before").unwrap();
+    fs::set_permissions(&whole, Permissions::from_mode(0o644)).unwrap();
+    private_files::replace(&whole, b"after").unwrap();
+    assert_eq!(
+        (mode(&whole), fs::read(&whole).unwrap()),
+        (0o600, b"after".to_vec())
+    );
+    assert!(!data.join("whole.new").exists());
 
     let old = data.join("old");
     fs::write(&old, "a sample").unwrap();
