@@ -10,7 +10,7 @@ CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(CACHE)/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto reference deny unit web web-check page chaos bench lab lab-report lab-quick lab-kernel dashboards images e2e-compose e2e-cluster capacity compose chart chart-files load clean docs
+.PHONY: help run build test lint fmt proto reference deny unit web web-check page chaos bench lab lab-targets lab-quick lab-kernel dashboards images e2e-compose e2e-cluster capacity compose chart chart-files load clean docs
 
 help: ## prints this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -118,12 +118,8 @@ capacity: ## finds how many gateways a core carries (ARGS="--gateways 300 --seco
 	@infra/dev/need.sh cc kafka timescaledb
 	cargo run --release -p braid -- bench --only fleet $(ARGS)
 
-lab: ## compares figures in virtual time with the papers' and our targets
-	@infra/dev/need.sh cc
-	cargo run --release -p braid -- lab targets $(ARGS)
-
 # The report takes hours, and a new run continues where the last one stopped.
-lab-report: ## writes the whole report of the five papers as HTML (ARGS="--traces DIR")
+lab: ## writes the whole report of the five papers as HTML (ARGS="--traces DIR")
 	@infra/dev/need.sh cc
 	@[ "$$(id -u)" != 0 ] || infra/dev/need.sh ip sctp
 	cargo run --release -p lab --example lab -- all $(ARGS)
@@ -133,6 +129,10 @@ lab-quick: ## writes the same report with few runs of each experiment
 	@infra/dev/need.sh cc
 	@[ "$$(id -u)" != 0 ] || infra/dev/need.sh ip sctp
 	cargo run --release -p lab --example lab -- all --quick $(ARGS)
+
+lab-targets: ## compares figures in virtual time with the papers' and our targets
+	@infra/dev/need.sh cc
+	cargo run --release -p braid -- lab targets $(ARGS)
 
 # The lab uses namespaces and TUN, and compares TCP and MPTCP with Braid.
 lab-kernel: ## runs the lab in kernel time, and needs root (ARGS="--only kernel.product")
