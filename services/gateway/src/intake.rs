@@ -3,9 +3,10 @@
 //!
 //! Alerts are on disk before the sample that raised them. After a crash in between the sensor sends
 //! the sample again. The core, with the same rules, merges a repeated alert by its event time. The
-//! other order could lose an alert.
+//! other order could lose an alert. A slow disk holds up no alert: it leaves meanwhile (`early`).
 
 mod begin;
+mod early;
 mod request;
 mod states;
 mod unknown;
@@ -22,11 +23,12 @@ use contracts::vitals::{EdgeAlert, Sample};
 use parking_lot::Mutex;
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use tokio::{
-    sync::{Notify, watch},
-    time::{Instant, sleep_until},
+    sync::{Notify, mpsc, watch},
+    time::{Instant, sleep_until, timeout},
 };
 use vitals::{ClockBounds, Invalid};
 
+pub use early::EARLY_WAITING_MAX;
 use request::Arrival;
 pub use request::{
     Begun, Late, NOT_REGISTERED, Patience, RecordError, Recorded, Refused, SAMPLES_PER_REQUEST_MAX,
@@ -39,7 +41,7 @@ use crate::{
     edge_rules::EdgeRules,
     following::Following,
     held::{HELD_ALERTS_MAX, Held, HeldId},
-    journal::{AppendError, Condition, Disk, Journal, StageError, Staged},
+    journal::{AppendError, Condition, Disk, Journal, STALLED_AFTER, StageError, Staged},
     rule_states::StateLog,
     rules_in_force::RulesInForce,
 };
@@ -74,6 +76,8 @@ pub struct Intake<D: Disk> {
     keeping: tokio::sync::Mutex<()>,
     /// Told of each alert, so that its readings do not wait for their freshness.
     urgent: Arc<Notify>,
+    /// Alerts that leave before they are on disk.
+    early: mpsc::Sender<Vec<EdgeAlert>>,
 }
 
 impl<D: Disk> Intake<D> {
@@ -94,6 +98,7 @@ impl<D: Disk> Intake<D> {
             held_count: watch::Sender::new(0),
             keeping: tokio::sync::Mutex::new(()),
             urgent: Arc::default(),
+            early: mpsc::channel(1).0,
         }
     }
 
@@ -171,7 +176,9 @@ impl<D: Disk> Intake<D> {
                 Patience::Refuse => self.vitals.try_append(valid, arrival.from).await,
             }
         };
-        let (outcomes, ()) = tokio::join!(appended, self.keep_states(touched));
+        // A disk that stalls costs a restart its states, like one that refuses.
+        let states = timeout(STALLED_AFTER, self.keep_states(touched));
+        let (outcomes, _) = tokio::join!(appended, states);
         let outcomes = outcomes.map_err(|error| match error {
             AppendError::Busy => RecordError::Busy,
             error => RecordError::Journal(error),
@@ -293,7 +300,7 @@ impl<D: Disk> Intake<D> {
             intake: self,
             alerts,
         };
-        let appended = self.alerts.append_alerts(unkept.alerts.clone()).await;
+        let appended = self.append_alerts(&unkept.alerts).await;
         let outcomes = appended.map_err(|error| RecordError::Alerts(error.to_string()))?;
         let mut reason = None;
         let mut outcomes = outcomes.into_iter();
@@ -350,10 +357,8 @@ impl<D: Disk> Intake<D> {
         let mut again_at: Option<Instant> = None;
         loop {
             let count = *held.borrow_and_update();
-            let failing = match &*condition.borrow_and_update() {
-                Condition::Writable => None,
-                Condition::Failing(reason) => Some(reason.clone()),
-            };
+            condition.mark_unchanged();
+            let failing = self.alerts.trouble();
             metrics::gauge!("braid_gateway_alerts_held").set(count as f64);
             warning.set((count > 0).then(|| Warning {
                 says: format!(

@@ -21,7 +21,7 @@ pub use disk::{Directory, Disk, DiskFile};
 pub use format::Entry;
 pub use log::{Limits, Overflow, StageError, Staged};
 pub use reader::{Chunk, Reader};
-pub use writer::{AppendError, Condition, Journal, Options};
+pub use writer::{AppendError, Condition, Journal, Options, Outcome, STALLED_AFTER};
 
 #[cfg(test)]
 pub mod test_disk;

@@ -5,9 +5,10 @@ mod journals;
 
 use std::{sync::Arc, time::Duration};
 
+use contracts::vitals::EdgeAlert;
 use service_kit::{CheckHandle, Context};
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, mpsc, watch},
     task::JoinHandle,
 };
 
@@ -22,7 +23,7 @@ use crate::{
     edge_rules::at_start::{self, AtStart},
     from_ingest::{self, Follower},
     from_sensors,
-    intake::Intake,
+    intake::{EARLY_WAITING_MAX, Intake},
     journal::{Directory, Journal},
     parts::Parts,
     to_ingest::{Courier, DeadLetters, FromMemory, Options},
@@ -84,10 +85,12 @@ pub(crate) async fn with_sensors(
         dead_letters: Arc::new(DeadLetters::new(config.data_dir.join("rejected.jsonl"))),
         context,
     };
-    let couriers = couriers.start(&journals, follower, &urgent);
+    let (early, alerts_early) = mpsc::channel(EARLY_WAITING_MAX);
+    let couriers = couriers.start(&journals, follower, &urgent, alerts_early);
 
     let intake = Intake::new(surroundings.gateway, vitals, alerts, rules);
-    let intake = intake.hurrying(urgent).with_core(Arc::clone(&core));
+    let intake = intake.hurrying(urgent).sending_early(early);
+    let intake = intake.with_core(Arc::clone(&core));
     let intake = intake.while_following(following);
     let intake = intake.with_alarms(surroundings.alarms.clone());
     let intake = Arc::new(intake.with_states(states));
@@ -145,6 +148,7 @@ impl Couriers<'_> {
         journals: &Journals,
         follower: Follower,
         urgent: &Arc<Notify>,
+        early: mpsc::Receiver<Vec<EdgeAlert>>,
     ) -> [JoinHandle<()>; 2] {
         let check = |name| self.context.health().check(name);
         let alerts = self.courier(Options::ALERTS, &journals.alerts, check("alerts-uplink"));
@@ -158,9 +162,11 @@ impl Couriers<'_> {
                 check("vitals-uplink"),
             )
         };
-        [alerts, vitals].map(|courier| {
+        // Vitals wait for the disk.
+        let none = mpsc::channel(1).1;
+        [(alerts, early), (vitals, none)].map(|(courier, early)| {
             let shutdown = self.context.shutdown().clone();
-            self.context.tasks().spawn(courier.run(shutdown))
+            self.context.tasks().spawn(courier.run(early, shutdown))
         })
     }
 

@@ -10,6 +10,7 @@ mod dead_letters;
 mod from_memory;
 mod jitter;
 mod link;
+mod overtaking;
 mod race;
 mod readiness;
 mod sender;

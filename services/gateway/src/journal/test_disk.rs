@@ -1,8 +1,9 @@
 //! The test kit's disk with the journal's interface, and small journals on any disk.
 #![allow(clippy::unwrap_used)]
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
+use parking_lot::{Condvar, Mutex};
 use testkit::disk::{FakeDisk, FakeFile};
 
 use super::{Disk, DiskFile, Entry, Journal, Limits, Options, Overflow};
@@ -83,6 +84,59 @@ impl<T: Faulty> Disk for T {
     }
     fn sync_directory(&self) -> io::Result<()> {
         self.disk().sync_directory()
+    }
+}
+
+/// A disk whose syncs wait while it is stopped.
+#[derive(Clone)]
+pub struct Stopping {
+    disk: TestDisk,
+    stop: Arc<Stop>,
+}
+
+#[derive(Default)]
+struct Stop {
+    is_stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+pub struct StoppingFile(TestFile, Arc<Stop>);
+
+impl Stopping {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            disk: TestDisk(FakeDisk::new(seed)),
+            stop: Arc::default(),
+        }
+    }
+
+    pub fn stop(&self, is_stopped: bool) {
+        *self.stop.is_stopped.lock() = is_stopped;
+        self.stop.changed.notify_all();
+    }
+}
+
+impl Faulty for Stopping {
+    type File = StoppingFile;
+
+    fn disk(&self) -> &TestDisk {
+        &self.disk
+    }
+    fn new_file(&self, name: &str) -> io::Result<StoppingFile> {
+        let file = self.disk.create(name)?;
+        Ok(StoppingFile(file, Arc::clone(&self.stop)))
+    }
+}
+
+impl DiskFile for StoppingFile {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.append(bytes)
+    }
+    fn sync(&mut self) -> io::Result<()> {
+        let mut is_stopped = self.1.is_stopped.lock();
+        self.1.changed.wait_while(&mut is_stopped, |it| *it);
+        drop(is_stopped);
+        self.0.sync()
     }
 }
 

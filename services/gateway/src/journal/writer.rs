@@ -14,7 +14,11 @@ use std::{
 };
 
 use contracts::vitals::{EdgeAlert, Sample};
-use tokio::sync::{mpsc, oneshot, watch};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::timeout,
+};
 
 use super::{
     disk::Disk,
@@ -29,6 +33,8 @@ const QUEUE_REQUESTS_MAX: usize = 1024;
 /// Bytes at which a batch is committed before further requests are taken.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 const ACKNOWLEDGE_INTERVAL: Duration = Duration::from_secs(1);
+/// A disk that takes longer for a batch has stalled. A worn flash disk pauses for a second or two.
+pub const STALLED_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
@@ -38,6 +44,9 @@ pub enum AppendError {
     /// No sample of the request was stored; safe to retry.
     #[error("the journal cannot write: {0}")]
     Storage(Arc<io::Error>),
+    /// The samples of the request may be stored later.
+    #[error("the disk has not answered a write for {} s", STALLED_AFTER.as_secs())]
+    Stalled,
     #[error("the journal is closed")]
     Closed,
 }
@@ -77,8 +86,12 @@ pub struct Journal<D> {
     reader: Reader<D>,
     durable: watch::Receiver<u64>,
     condition: watch::Receiver<Condition>,
+    batch_since: BatchSince,
     ended: watch::Receiver<bool>,
 }
+
+/// Since when the thread has been at its batch.
+type BatchSince = Arc<Mutex<Option<Instant>>>;
 
 impl<D: Clone> Clone for Journal<D> {
     fn clone(&self) -> Self {
@@ -87,6 +100,7 @@ impl<D: Clone> Clone for Journal<D> {
             reader: self.reader.clone(),
             durable: self.durable.clone(),
             condition: self.condition.clone(),
+            batch_since: Arc::clone(&self.batch_since),
             ended: self.ended.clone(),
         }
     }
@@ -104,11 +118,13 @@ impl<D: Disk> Journal<D> {
         let (durable, durable_seen) = watch::channel(reader.durable());
         let (condition, condition_seen) = watch::channel(Condition::Writable);
         let (ended, ended_seen) = watch::channel(false);
+        let batch_since = BatchSince::default();
         let writer = Writer {
             log,
             options,
             durable,
             condition,
+            batch_since: Arc::clone(&batch_since),
             ended,
             acknowledged: None,
         };
@@ -121,6 +137,7 @@ impl<D: Disk> Journal<D> {
             reader,
             durable: durable_seen,
             condition: condition_seen,
+            batch_since,
             ended: ended_seen,
         };
         Ok((journal, summary))
@@ -146,6 +163,9 @@ impl<D: Disk> Journal<D> {
         samples: Vec<Sample>,
         from: Option<IpAddr>,
     ) -> Result<Vec<Outcome>, AppendError> {
+        if self.is_stalled() {
+            return Err(AppendError::Stalled);
+        }
         let (reply, outcome) = oneshot::channel();
         self.requests
             .try_send(Request::Append(Entries::Samples(samples, from), reply))
@@ -153,26 +173,61 @@ impl<D: Disk> Journal<D> {
                 mpsc::error::TrySendError::Full(_) => AppendError::Busy,
                 mpsc::error::TrySendError::Closed(_) => AppendError::Closed,
             })?;
-        outcome.await.map_err(|_| AppendError::Closed)?
+        let answered = timeout(STALLED_AFTER, outcome).await;
+        let answered = answered.map_err(|_| AppendError::Stalled)?;
+        answered.map_err(|_| AppendError::Closed)?
     }
 
     pub async fn append_alerts(&self, alerts: Vec<EdgeAlert>) -> Result<Vec<Outcome>, AppendError> {
         self.send(Entries::Alerts(alerts)).await
     }
 
+    /// While the disk stalls, nothing is added to the requests that wait for it.
     async fn send(&self, entries: Entries) -> Result<Vec<Outcome>, AppendError> {
-        let (reply, outcome) = oneshot::channel();
-        self.requests
-            .send(Request::Append(entries, reply))
-            .await
-            .map_err(|_| AppendError::Closed)?;
-        outcome.await.map_err(|_| AppendError::Closed)?
+        if self.is_stalled() {
+            return Err(AppendError::Stalled);
+        }
+        let answered = async {
+            let (reply, outcome) = oneshot::channel();
+            let request = Request::Append(entries, reply);
+            let sent = self.requests.send(request).await;
+            sent.map_err(|_| AppendError::Closed)?;
+            outcome.await.map_err(|_| AppendError::Closed)?
+        };
+        let answered = timeout(STALLED_AFTER, answered).await;
+        answered.unwrap_or(Err(AppendError::Stalled))
     }
 
-    /// The core has everything before `position`.
-    pub async fn acknowledge(&self, position: u64) {
-        // A closed journal drops it, and the entries are sent again after the restart.
-        let _ = self.requests.send(Request::Acknowledge(position)).await;
+    /// How long the disk has not answered, if it has stalled.
+    fn stalled_for(&self) -> Option<Duration> {
+        let since = *self.batch_since.lock();
+        since
+            .map(|since| since.elapsed())
+            .filter(|elapsed| *elapsed >= STALLED_AFTER)
+    }
+
+    /// Why the journal takes no writes now, as far as that is known.
+    pub fn trouble(&self) -> Option<String> {
+        if let Some(time) = self.stalled_for() {
+            let seconds = time.as_secs();
+            return Some(format!("the disk has not answered a write for {seconds} s"));
+        }
+        match &*self.condition.borrow() {
+            Condition::Writable => None,
+            Condition::Failing(reason) => Some(reason.clone()),
+        }
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.stalled_for().is_some()
+    }
+
+    /// The core has everything before `position`. False: the journal cannot note it now, and is to
+    /// be told again. A closed journal notes nothing, and the entries are sent again after the
+    /// restart.
+    pub fn acknowledge(&self, position: u64) -> bool {
+        let noted = self.requests.try_send(Request::Acknowledge(position));
+        !matches!(noted, Err(mpsc::error::TrySendError::Full(_)))
     }
 
     /// The entry at `position` is damaged. Returns once reading continues after the damage and the
@@ -198,11 +253,16 @@ impl<D: Disk> Journal<D> {
     }
 
     /// Answers queued requests, writes the last acknowledgement, ends the thread and waits for its
-    /// end.
+    /// end, for at most `STALLED_AFTER`.
     pub async fn close(&self) {
-        let _ = self.requests.send(Request::Close).await;
-        let mut ended = self.ended.clone();
-        let _ = ended.wait_for(|ended| *ended).await;
+        let closed = async {
+            let _ = self.requests.send(Request::Close).await;
+            let mut ended = self.ended.clone();
+            let _ = ended.wait_for(|ended| *ended).await;
+        };
+        if timeout(STALLED_AFTER, closed).await.is_err() {
+            tracing::error!("the disk does not answer; its last writes are not confirmed");
+        }
     }
 }
 
@@ -211,6 +271,7 @@ struct Writer<D: Disk> {
     options: Options,
     durable: watch::Sender<u64>,
     condition: watch::Sender<Condition>,
+    batch_since: BatchSince,
     ended: watch::Sender<bool>,
     /// Time of the oldest acknowledgement that is not on disk yet.
     acknowledged: Option<Instant>,
@@ -233,6 +294,7 @@ impl<D: Disk> Writer<D> {
             let Some(mut request) = queue.blocking_recv() else {
                 break;
             };
+            *self.batch_since.lock() = Some(Instant::now());
             if !self.options.gather.is_zero() && matches!(request, Request::Append(..)) {
                 thread::sleep(self.options.gather);
             }
@@ -270,6 +332,7 @@ impl<D: Disk> Writer<D> {
                 // A courier that has gone asks again.
                 let _ = done.send(());
             }
+            *self.batch_since.lock() = None;
         }
         // Requests after the close get an error by their dropped reply channels.
         self.commit(Vec::new());

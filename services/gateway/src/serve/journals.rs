@@ -1,12 +1,17 @@
 //! The two journals of a gateway, opened with a health check each.
 
-use service_kit::Context;
-use tokio::task::JoinHandle;
+use std::time::Duration;
+
+use service_kit::{CheckHandle, Context};
+use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
     Config, RunError,
-    journal::{self, Condition, Directory, Journal, Limits},
+    journal::{self, Directory, Disk, Journal, Limits},
 };
+
+/// Time between two looks whether the disk answers.
+const LOOKED_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) struct Journals {
     pub(crate) vitals: Journal<Directory>,
@@ -75,19 +80,27 @@ async fn open_journal(
             "the journal is damaged; lost samples are reported as gaps"
         );
     }
-    let mut condition = journal.condition();
-    let watch = tokio::spawn(async move {
-        loop {
-            match &*condition.borrow_and_update() {
-                Condition::Writable => check.ok(),
-                Condition::Failing(reason) => check.failing(reason.clone()),
-            }
-            if condition.changed().await.is_err() {
-                return;
-            }
-        }
-    });
+    let watch = tokio::spawn(watch(journal.clone(), check));
     Ok((journal, watch))
+}
+
+/// Reports the condition of the journal until it is closed.
+pub(super) async fn watch<D: Disk>(journal: Journal<D>, check: CheckHandle) {
+    let mut condition = journal.condition();
+    loop {
+        condition.mark_unchanged();
+        match journal.trouble() {
+            None => check.ok(),
+            Some(reason) => check.failing(reason),
+        }
+        // A write that does not return changes nothing by itself.
+        tokio::select! {
+            changed = condition.changed() => if changed.is_err() {
+                return;
+            },
+            () = sleep(LOOKED_EVERY) => {}
+        }
+    }
 }
 
 /// Waiting readings must not be readable by other users of this machine.

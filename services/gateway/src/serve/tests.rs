@@ -6,6 +6,7 @@ mod clock;
 mod core;
 mod direct;
 mod disk_full;
+mod disk_stalls;
 mod fake_ingest;
 mod line;
 mod rules;

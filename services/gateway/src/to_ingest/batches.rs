@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use contracts::vitals::{EdgeAlert, UploadRequest};
+use contracts::vitals::UploadRequest;
 
-use super::sender::{BATCH_ENTRIES_MAX, Generation};
+use super::sender::Generation;
 use crate::journal::{Chunk, Disk, Entry, Reader};
 
 /// Batches whose bounds are remembered: more than three links have in flight.
@@ -24,26 +24,6 @@ pub(super) async fn read<D: Disk>(
     tokio::task::spawn_blocking(move || reader.read(from, entries_max, BATCH_BYTES_MAX))
         .await
         .map_err(std::io::Error::other)?
-}
-
-/// The alerts from `from` on that memory holds, without a position, and the position after them.
-/// They have no sequence either, since ingest would take the alerts before them for repetitions.
-/// The core merges them with the journal's.
-pub(super) fn beyond<D: Disk>(reader: &Reader<D>, from: u64) -> (UploadRequest, u64) {
-    let chunk = reader.remembered(from, BATCH_ENTRIES_MAX);
-    let next = chunk.next;
-    let alerts = chunk.entries.into_iter().filter_map(|entry| match entry {
-        (_, Entry::Alert(alert)) => Some(EdgeAlert {
-            sequence: 0,
-            ..alert
-        }),
-        _ => None,
-    });
-    let request = UploadRequest {
-        alerts: alerts.collect(),
-        ..UploadRequest::default()
-    };
-    (request, next)
 }
 
 /// The upload of these entries.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use contracts::vitals::{Sample, UploadResponse};
+use contracts::vitals::{EdgeAlert, Sample, UploadResponse};
 use prost::Message;
 use service_kit::{CheckHandle, Shutdown};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
@@ -18,6 +18,7 @@ use super::{
     dead_letters::DeadLetters,
     jitter::Jitter,
     link::{Link, LinkEvent},
+    overtaking,
     race::Race,
     readiness::{Readiness, Unreadable},
     sender::{BATCH_ENTRIES_MAX, Command, Event, Generation, Limits, Sender},
@@ -139,7 +140,10 @@ impl<D: Disk> UnderWay<'_, D> {
                     self.readiness.unread = sent.as_ref().err().map(Unreadable::to_string);
                     let Ok(end) = sent else {
                         self.on_event(Event::Unread);
-                        self.pass_by(from);
+                        if self.courier.options.urgency == Urgency::Urgent {
+                            let reader = self.courier.journal.reader();
+                            overtaking::pass_by(&mut self.links, reader, from);
+                        }
                         break;
                     };
                     self.cuts.note(generation, from, end);
@@ -163,23 +167,13 @@ impl<D: Disk> UnderWay<'_, D> {
                 }
             }
         }
-        if let Some(position) = self.trims.take(Instant::now()) {
-            self.courier.journal.acknowledge(position).await;
+        if let Some(position) = self.trims.take(Instant::now())
+            && !self.courier.journal.acknowledge(position)
+        {
+            self.trims.note(Instant::now(), position);
         }
         self.readiness.is_up = self.sender.is_up();
         self.readiness.show(&self.courier.check);
-    }
-
-    /// Alerts behind entries that cannot be read do not wait for them. Each link takes each of them
-    /// once, because it may be on a dead path.
-    fn pass_by(&mut self, unread: u64) {
-        if self.courier.options.urgency != Urgency::Urgent {
-            return;
-        }
-        let reader = self.courier.journal.reader();
-        let links = self.links.iter_mut();
-        let count: u64 = links.map(|link| link.pass_by(reader, unread)).sum();
-        metrics::counter!("braid_gateway_alerts_passed_by_total").increment(count);
     }
 
     fn link(&self, generation: Generation) -> Option<&Link> {
@@ -214,14 +208,16 @@ impl<D: Disk> UnderWay<'_, D> {
             link.end();
         }
         if let Some(position) = self.trims.rest() {
-            self.courier.journal.acknowledge(position).await;
+            // The entries are sent again after the restart if the journal cannot note it.
+            self.courier.journal.acknowledge(position);
         }
     }
 }
 
 impl<D: Disk> Courier<D> {
-    /// Sends until shutdown is requested, and then for up to FLUSH_LIMIT.
-    pub async fn run(self, shutdown: Shutdown) {
+    /// Sends until shutdown is requested, and then for up to FLUSH_LIMIT. `early`: alerts that the
+    /// disk has not taken yet.
+    pub async fn run(self, mut early: mpsc::Receiver<Vec<EdgeAlert>>, shutdown: Shutdown) {
         let (events, mut link_events) = mpsc::channel(EVENTS_MAX);
         let mut under_way = self.begin(events);
         let mut durable = self.journal.durable();
@@ -246,6 +242,7 @@ impl<D: Disk> Courier<D> {
                     flush_until = Some(Instant::now() + FLUSH_LIMIT);
                     under_way.on_event(Event::Hurry);
                 }
+                Some(alerts) = early.recv() => overtaking::send_early(&under_way.links, alerts),
                 () = self.urgent.notified() => under_way.on_event(Event::Hurry),
                 Some(event) = link_events.recv() => under_way.on_link_event(event).await,
                 Ok(()) = durable.changed() => {

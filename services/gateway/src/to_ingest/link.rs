@@ -15,11 +15,10 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::transport::Channel;
 use tunnel::CopyNumber;
 
-use super::{batches::beyond, sender::Generation};
+use super::sender::Generation;
 use crate::{
     clock::{Clock, CoreClock},
     from_ingest::Follower,
-    journal::{Disk, Reader},
 };
 
 pub(super) struct Link {
@@ -68,17 +67,6 @@ impl Link {
             passed_by: 0,
             task,
         }
-    }
-
-    /// Takes the alerts behind an entry that cannot be read, each once. Returns their number.
-    pub(super) fn pass_by<D: Disk>(&mut self, reader: &Reader<D>, unread: u64) -> u64 {
-        let (request, next) = beyond(reader, self.passed_by.max(unread));
-        let count = request.alerts.len() as u64;
-        if count == 0 || self.requests.try_send(request).is_err() {
-            return 0;
-        }
-        self.passed_by = next;
-        count
     }
 
     pub(super) fn end(&self) {

@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
-use parking_lot::Condvar;
-use testkit::disk::FakeDisk;
 use tokio::time::timeout;
 use vitals::{Condition, RuleSet};
 
@@ -13,67 +11,14 @@ use crate::{
     clock::Moment,
     intake::Patience,
     journal::{
-        DiskFile, Journal, Overflow,
-        test_disk::{Faulty, TestDisk, TestFile, entries, small},
+        Journal, Overflow,
+        test_disk::{Stopping, entries, small},
     },
 };
 
 const START_US: i64 = 1_800_000_000_000_000;
 /// Reached only by a failing test.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
-
-/// A disk whose syncs wait while it is stopped.
-#[derive(Clone)]
-struct Stopping {
-    disk: TestDisk,
-    stop: Arc<Stop>,
-}
-
-#[derive(Default)]
-struct Stop {
-    is_stopped: Mutex<bool>,
-    changed: Condvar,
-}
-
-struct StoppingFile(TestFile, Arc<Stop>);
-
-impl Stopping {
-    fn new(seed: u64) -> Self {
-        Self {
-            disk: TestDisk(FakeDisk::new(seed)),
-            stop: Arc::default(),
-        }
-    }
-
-    fn stop(&self, is_stopped: bool) {
-        *self.stop.is_stopped.lock() = is_stopped;
-        self.stop.changed.notify_all();
-    }
-}
-
-impl Faulty for Stopping {
-    type File = StoppingFile;
-
-    fn disk(&self) -> &TestDisk {
-        &self.disk
-    }
-    fn new_file(&self, name: &str) -> io::Result<StoppingFile> {
-        let file = self.disk.create(name)?;
-        Ok(StoppingFile(file, Arc::clone(&self.stop)))
-    }
-}
-
-impl DiskFile for StoppingFile {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.append(bytes)
-    }
-    fn sync(&mut self) -> io::Result<()> {
-        let mut is_stopped = self.1.is_stopped.lock();
-        self.1.changed.wait_while(&mut is_stopped, |it| *it);
-        drop(is_stopped);
-        self.0.sync()
-    }
-}
 
 struct Bench {
     intake: Arc<Intake<Stopping>>,

@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use contracts::vitals::{Metric, Sample, sample::Reading};
 use service_kit::Context;
 use testkit::disk::FakeDisk;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc};
 use vitals::RuleSet;
 
 use super::direct::Direct;
@@ -293,7 +293,7 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
             };
             context
                 .tasks()
-                .spawn(courier.run(context.shutdown().clone()));
+                .spawn(courier.run(mpsc::channel(1).1, context.shutdown().clone()));
         }
         for (devices, ago_us, is_backfill) in [(&kept, AGO, true), (&live, 0, false)] {
             for device in devices {

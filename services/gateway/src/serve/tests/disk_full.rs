@@ -71,7 +71,7 @@ impl Bench {
     }
 }
 
-fn reading(device: &str, second: i64, value: f64) -> Sample {
+pub fn reading(device: &str, second: i64, value: f64) -> Sample {
     Sample {
         device: device.into(),
         metric: Metric::HeartRate.into(),

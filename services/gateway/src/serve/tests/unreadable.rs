@@ -11,7 +11,7 @@ use std::{
 use contracts::vitals::EdgeAlert;
 use service_kit::{Context, Health};
 use testkit::disk::{Crash, FakeDisk};
-use tokio::sync::{Notify, broadcast, watch};
+use tokio::sync::{Notify, broadcast, mpsc, watch};
 
 use super::{
     direct::Direct,
@@ -28,7 +28,7 @@ use crate::{
 };
 
 const EMFILE: i32 = 24;
-const CHECK: &str = "alerts-uplink";
+pub const CHECK: &str = "alerts-uplink";
 
 /// A disk that may refuse reads, while it takes writes.
 #[derive(Clone)]
@@ -81,12 +81,12 @@ async fn restarted() -> (Journal<Refusing>, Refusing) {
     (small(disk.clone(), "alerts", Overflow::Refuse), disk)
 }
 
-fn courier(
-    journal: &Journal<Refusing>,
+pub fn courier<D: Disk>(
+    journal: &Journal<D>,
     running: &Running,
     health: &Health,
     dead_letters: &tempfile::TempDir,
-) -> Courier<Refusing> {
+) -> Courier<D> {
     Courier {
         options: Options::ALERTS,
         journal: journal.clone(),
@@ -115,7 +115,7 @@ async fn alerts_leave_while_the_journal_cannot_be_read_and_the_others_once_it_ca
     let context = Context::new("gateway");
     let (health, files) = (context.health(), tempfile::tempdir().unwrap());
     let courier = courier(&journal, &running, health, &files);
-    let task = tokio::spawn(courier.run(context.shutdown().clone()));
+    let task = tokio::spawn(courier.run(mpsc::channel(1).1, context.shutdown().clone()));
 
     let says = |part: &str| {
         let failing = health.failing();
