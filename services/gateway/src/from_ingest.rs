@@ -3,10 +3,12 @@
 //! as well. They are not kept: see [`crate::alarms`].
 //!
 //! One link follows at a time; when it is lost the next one follows. Rules are on disk before they
-//! are in force, so a gateway that starts without a network uses them.
+//! are in force, so a gateway that starts without a network uses them. A disk that does not answer
+//! keeps them from being in force for `STALLED_AFTER`.
+
+mod rules_file;
 
 use std::{
-    io,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,7 +17,6 @@ use contracts::vitals::{
     FollowRulesRequest, FollowRulesResponse, ingest_service_client::IngestServiceClient,
 };
 use parking_lot::Mutex;
-use prost::Message;
 use service_kit::{Backoff, Warning, WarningHandle};
 use tokio::sync::{Semaphore, mpsc};
 use tonic::{Code, Status, transport::Channel};
@@ -24,19 +25,18 @@ use crate::{
     alarms::Alarms,
     following::Following,
     intake::Intake,
-    journal::{Disk, DiskFile},
+    journal::Disk,
     rules_in_force::{Refused, RulesInForce},
 };
+
+pub use rules_file::RulesFile;
+use rules_file::Storing;
 
 /// Answers that wait for the disk; at the bound the core's next answer waits.
 const ANSWERS_MAX: usize = 1;
 /// Pause before a core that does not know the call, or cannot answer, is asked again; it may have
 /// been upgraded.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
-/// Bytes of the file; a larger file counts as damaged. A core sends at most 3 MiB.
-const FILE_BYTES_MAX: usize = 8 << 20;
-const FILE: &str = "rules";
-const FILE_NEW: &str = "rules.new";
 
 /// Receives the core's answers from links. Clones are the same.
 #[derive(Clone)]
@@ -154,50 +154,6 @@ impl Drop for Off<'_> {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    #[error("the stored rules cannot be read: {0}")]
-    Storage(#[from] io::Error),
-    #[error("the stored rules are damaged")]
-    Damaged,
-}
-
-/// The rules in force on disk: a checksum, and the answer that they come from.
-#[derive(Clone)]
-pub struct RulesFile<D>(pub D);
-
-impl<D: Disk> RulesFile<D> {
-    /// Returns empty rules if none were kept. Blocks on the disk.
-    pub fn load(&self) -> Result<RulesInForce, LoadError> {
-        if !self.0.list()?.iter().any(|name| name == FILE) {
-            return Ok(RulesInForce::default());
-        }
-        let bytes = self.0.read_at(FILE, 0, FILE_BYTES_MAX)?;
-        let (checksum, answer) = bytes.split_first_chunk().ok_or(LoadError::Damaged)?;
-        if crc32fast::hash(answer) != u32::from_le_bytes(*checksum) {
-            return Err(LoadError::Damaged);
-        }
-        let answer = FollowRulesResponse::decode(answer).map_err(|_| LoadError::Damaged)?;
-        let (in_force, refused) = RulesInForce::default().take(answer);
-        // Another version of this program stored them.
-        for refused in refused {
-            tracing::warn!("{refused}");
-        }
-        Ok(in_force)
-    }
-
-    /// Atomic, and durable when it returns. Blocks on the disk.
-    pub fn store(&self, in_force: &RulesInForce) -> io::Result<()> {
-        let answer = in_force.to_answer().encode_to_vec();
-        let mut file = self.0.create(FILE_NEW)?;
-        file.append(&crc32fast::hash(&answer).to_le_bytes())?;
-        file.append(&answer)?;
-        file.sync()?;
-        self.0.rename(FILE_NEW, FILE)?;
-        self.0.sync_directory()
-    }
-}
-
 /// Takes the core's answers until no link follows any more.
 pub async fn keep<D: Disk, B: Disk>(
     mut answers: mpsc::Receiver<FollowRulesResponse>,
@@ -208,6 +164,7 @@ pub async fn keep<D: Disk, B: Disk>(
     warning: WarningHandle,
 ) {
     let mut is_kept = true;
+    let mut storing = Storing::default();
     while let Some(mut answer) = answers.recv().await {
         if let Some(alerts) = answer.high_alerts.take() {
             alarms.on_core(alerts, Instant::now());
@@ -227,9 +184,7 @@ pub async fn keep<D: Disk, B: Disk>(
             kept.on_taken(Some(digest));
             continue;
         }
-        let (to, of) = (file.clone(), next.clone());
-        let stored = tokio::task::spawn_blocking(move || to.store(&of)).await;
-        let stored = stored.map_err(io::Error::other).flatten();
+        let stored = storing.store(&file, &next).await;
         is_kept = stored.is_ok();
         if let Err(error) = stored {
             // The rules are in force all the same: the next start may use older rules, but this run

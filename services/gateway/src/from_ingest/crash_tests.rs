@@ -6,12 +6,12 @@ use testkit::disk::{Crash, FakeDisk};
 use vitals::RuleSet;
 
 use crate::{
-    from_ingest::{LoadError, RulesFile},
+    from_ingest::{RulesFile, rules_file::LoadError},
     journal::{Disk, DiskFile, test_disk::TestDisk},
     rules_in_force::RulesInForce,
 };
 
-fn in_force(version: u32) -> RulesInForce {
+pub fn in_force(version: u32) -> RulesInForce {
     let answer = FollowRulesResponse {
         documents: vec![RulesDocument {
             subject: "default".into(),
