@@ -363,15 +363,17 @@ impl Steering {
                 .send_if_modified(|before| std::mem::replace(before, freshness) != freshness);
             let now = Instant::now();
             let paths = self.tunnel.paths();
+            let carried = self.tunnel.paths_with_former();
             let accesses = self.tunnel.interfaces();
             // Counters go on, so bytes before the first known day count on that day.
             if let Some(day) = usage.day((self.clock)().wall_us) {
-                usage.add(&paths, &accesses, day, &in_force.document);
+                usage.add(&carried, &accesses, day, &in_force.document);
             }
             losses.observe(&paths);
             let names: Vec<String> = accesses.into_iter().map(|it| it.0).collect();
-            let (states, measurements) = measure(names, &paths, &losses, &usage);
-            series.publish(&paths, &measurements, &in_force.document);
+            let reachable = self.tunnel.reachable();
+            let (states, measurements) = measure(names, (&paths, &reachable), &losses, &usage);
+            series.publish(&carried, &measurements, &in_force.document);
             usage.publish();
             {
                 let mut table = self.flows.0.lock();
@@ -411,9 +413,10 @@ impl Losses {
     }
 }
 
+/// `reachable` are accesses without a path that the session would move to.
 fn measure(
     names: Vec<String>,
-    paths: &[PathSnapshot],
+    (paths, reachable): (&[PathSnapshot], &[String]),
     losses: &Losses,
     usage: &Usage,
 ) -> (Vec<AccessState>, Measurements) {
@@ -432,7 +435,7 @@ fn measure(
             month_bytes: usage.month_bytes(&name),
         };
         states.push(AccessState {
-            usable: best.is_some(),
+            usable: best.is_some() || reachable.contains(&name),
             name: name.clone(),
         });
         measurements.insert(name, measurement);
@@ -529,6 +532,25 @@ mod tests {
                 .enter(Flow::new("applications", Urgency::Bulk))
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn an_access_that_the_session_would_move_to_is_usable() {
+        let folder = tempfile::tempdir().unwrap();
+        let usage = Usage::read(folder.path().join("usage.json"));
+        let names = || vec!["wifi".to_owned(), "lte".to_owned()];
+        let over_lte = PathSnapshot {
+            name: "lte".to_owned(),
+            state: PathState::Backup,
+            ..PathSnapshot::default()
+        };
+        let usable = |reachable: &[String]| {
+            let found = (std::slice::from_ref(&over_lte), reachable);
+            let (states, _) = measure(names(), found, &Losses::default(), &usage);
+            [states[0].usable, states[1].usable]
+        };
+        assert_eq!(usable(&[]), [false, true]);
+        assert_eq!(usable(&["wifi".to_owned()]), [true, true]);
     }
 
     #[test]

@@ -16,9 +16,9 @@ use tunnel::{PathSnapshot, steering_rules::Document};
 
 use crate::clock;
 
-/// IP and UDP headers of a packet. The transport counts UDP payloads, and the operator packets.
-const HEADER_BYTES: u64 = 28;
-const HEADER_BYTES_IPV6: u64 = 48;
+/// The header of IP. The transport counts payloads, and the operator packets.
+const HEADER_BYTES: u64 = 20;
+const HEADER_BYTES_IPV6: u64 = 40;
 /// Accesses that are counted. At the bound the least recently used one is dropped, if it carried
 /// nothing in the last `DAYS_MAX`. Otherwise the new one is not counted.
 const ACCESSES_MAX: usize = 64;
@@ -205,8 +205,8 @@ impl Usage {
     }
 }
 
-/// The access that carries the packets. A dead path uses another one until it closes, and TCP has
-/// the name of its transport.
+/// The access that carries the packets. A dead path uses another one until it closes. TCP has the
+/// name of its transport where the kernel does not show its counters.
 fn carrier<'a>(path: &'a PathSnapshot, accesses: &'a [(String, IpAddr)]) -> &'a str {
     let at = |it: &&(String, IpAddr)| Some(it.1) == path.local_ip;
     // Two networks may have given the same private address.
@@ -219,10 +219,11 @@ fn header_bytes(path: &PathSnapshot) -> u64 {
     let far = path
         .remote_address
         .map(|address| address.ip().to_canonical());
-    match far.or(path.local_ip) {
+    let of_ip = match far.or(path.local_ip) {
         Some(IpAddr::V6(_)) => HEADER_BYTES_IPV6,
         Some(IpAddr::V4(_)) | None => HEADER_BYTES,
-    }
+    };
+    of_ip + u64::from(path.packet_header_bytes)
 }
 
 /// The day since 1970 of the last reset day (1 to 31), in UTC. A month without that day begins on
@@ -445,6 +446,7 @@ mod tests {
         let over = |remote: &str, sent_packets| PathSnapshot {
             remote_address: Some(remote.parse().unwrap()),
             sent_packets,
+            packet_header_bytes: 8,
             ..path(1, 1_000)
         };
         usage.add(

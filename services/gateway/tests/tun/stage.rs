@@ -74,7 +74,7 @@ pub struct Stage {
     gateway: End,
     proxy: End,
     proxy_config: ::proxy::Config,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 /// A running gateway or proxy.
@@ -179,7 +179,7 @@ impl Stage {
             gateway: End(context, running),
             proxy: proxy_end,
             proxy_config,
-            _dir: dir,
+            dir,
         })
     }
 
@@ -219,8 +219,14 @@ impl Stage {
 
     /// Ends the gateway, then the proxy.
     pub fn stop(self) {
+        self.stop_and_keep();
+    }
+
+    /// The same; the gateway's data are in `gateway` of the folder.
+    pub fn stop_and_keep(self) -> TempDir {
         self.gateway.stop();
         self.proxy.stop();
+        self.dir
     }
 }
 

@@ -6,6 +6,12 @@
 //! an operator adds endpoints (`ip mptcp endpoint add`), or there is one subflow. Endpoints of this
 //! process are removed with their network, and at the end.
 //!
+//! An endpoint with the flag "backup" carries data only while no other subflow lives. The kernel
+//! says so to the peer (MP_PRIO of RFC 8684), so both directions obey. A change reaches one subflow
+//! over the endpoint's address of each open connection, the first one included (Linux 6.0). So an
+//! address must be registered before a connection begins over it: later, the kernel makes a second
+//! subflow there, which changes do not reach.
+//!
 //! The protocol is generic netlink, family `mptcp_pm`, one request at a time: the kernel answers
 //! before the sending call returns.
 
@@ -17,9 +23,7 @@ use std::{
 
 use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
 
-use crate::netlink_wire::{
-    ATTRIBUTE_HEADER_BYTES, Answer, HEADER_BYTES, NESTED, answers, attribute,
-};
+use crate::netlink_wire::{Answer, HEADER_BYTES, NESTED, answers, attribute, attributes};
 
 /// First of our ids, one for each place of a network; the kernel's own ids begin with 1.
 const ID_FIRST: u8 = 200;
@@ -34,6 +38,7 @@ const CONTROL_FAMILY_NAME: u16 = 2;
 
 const ADD_ADDRESS: u8 = 1;
 const REMOVE_ADDRESS: u8 = 2;
+const SET_FLAGS: u8 = 7;
 const ADDRESS: u16 = 1 | NESTED;
 const ADDRESS_FAMILY: u16 = 1;
 const ADDRESS_ID: u16 = 2;
@@ -43,6 +48,7 @@ const ADDRESS_FLAGS: u16 = 6;
 const ADDRESS_DEVICE: u16 = 7;
 
 const FLAG_SUBFLOW: u32 = 1 << 1;
+const FLAG_BACKUP: u32 = 1 << 2;
 
 const FAMILY_V4: u16 = 2;
 const FAMILY_V6: u16 = 10;
@@ -64,40 +70,47 @@ fn request(kind: u16, command: u8, sequence: u32, attributes: &[u8]) -> Vec<u8> 
     bytes
 }
 
-/// The attributes of an endpoint to add; for a removal only the id counts.
-fn endpoint(id: u8, local_ip: IpAddr, device: Option<u32>) -> Vec<u8> {
-    let mut inner = match local_ip {
-        IpAddr::V4(ip) => [
-            attribute(ADDRESS_FAMILY, &FAMILY_V4.to_ne_bytes()),
-            attribute(ADDRESS_V4, &ip.octets()),
-        ],
-        IpAddr::V6(ip) => [
-            attribute(ADDRESS_FAMILY, &FAMILY_V6.to_ne_bytes()),
-            attribute(ADDRESS_V6, &ip.octets()),
-        ],
+/// An endpoint in a request. The kernel finds the one to remove by its id, and the one to change by
+/// its address.
+#[derive(Debug, Clone, Copy)]
+struct Endpoint {
+    /// `None`: another process has added it.
+    id: Option<u8>,
+    local_ip: IpAddr,
+    backup: bool,
+}
+
+impl Endpoint {
+    fn attributes(&self, device: Option<u32>) -> Vec<u8> {
+        let mut inner = match self.local_ip {
+            IpAddr::V4(ip) => [
+                attribute(ADDRESS_FAMILY, &FAMILY_V4.to_ne_bytes()),
+                attribute(ADDRESS_V4, &ip.octets()),
+            ],
+            IpAddr::V6(ip) => [
+                attribute(ADDRESS_FAMILY, &FAMILY_V6.to_ne_bytes()),
+                attribute(ADDRESS_V6, &ip.octets()),
+            ],
+        }
+        .concat();
+        if let Some(id) = self.id {
+            inner.extend(attribute(ADDRESS_ID, &[id]));
+        }
+        let backup = if self.backup { FLAG_BACKUP } else { 0 };
+        let flags = FLAG_SUBFLOW | backup;
+        inner.extend(attribute(ADDRESS_FLAGS, &flags.to_ne_bytes()));
+        if let Some(device) = device {
+            inner.extend(attribute(ADDRESS_DEVICE, &device.to_ne_bytes()));
+        }
+        attribute(ADDRESS, &inner)
     }
-    .concat();
-    inner.extend(attribute(ADDRESS_ID, &[id]));
-    inner.extend(attribute(ADDRESS_FLAGS, &FLAG_SUBFLOW.to_ne_bytes()));
-    if let Some(device) = device {
-        inner.extend(attribute(ADDRESS_DEVICE, &device.to_ne_bytes()));
-    }
-    attribute(ADDRESS, &inner)
 }
 
 /// The family's number in the answer to its question.
 fn family_of(payload: &[u8]) -> Option<u16> {
-    let mut attributes = payload.get(GENERIC_HEADER_BYTES..)?;
-    while let Some(header) = attributes.first_chunk::<ATTRIBUTE_HEADER_BYTES>() {
-        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
-        let kind = u16::from_ne_bytes([header[2], header[3]]);
-        let value = attributes.get(ATTRIBUTE_HEADER_BYTES..length)?;
-        if kind == CONTROL_FAMILY_ID {
-            return Some(u16::from_ne_bytes(*value.first_chunk()?));
-        }
-        attributes = attributes.get(length.next_multiple_of(4)..)?;
-    }
-    None
+    let mut found = attributes(payload.get(GENERIC_HEADER_BYTES..)?);
+    let (_, value) = found.find(|(kind, _)| *kind == CONTROL_FAMILY_ID)?;
+    Some(u16::from_ne_bytes(*value.first_chunk()?))
 }
 
 /// The endpoints of this process.
@@ -105,7 +118,7 @@ pub struct Endpoints {
     socket: Socket,
     sequence: u32,
     family: u16,
-    added: BTreeMap<String, (u8, IpAddr)>,
+    by_name: BTreeMap<String, Endpoint>,
 }
 
 impl Endpoints {
@@ -119,7 +132,7 @@ impl Endpoints {
             socket,
             sequence: 0,
             family: CONTROL,
-            added: BTreeMap::new(),
+            by_name: BTreeMap::new(),
         };
         let name = attribute(CONTROL_FAMILY_NAME, b"mptcp_pm\0");
         let found = this.ask(CONTROL_GET_FAMILY, &name)?;
@@ -130,39 +143,78 @@ impl Endpoints {
     }
 
     /// Adds the address of the network of that name, on this device if the network is bound to one.
-    pub fn add(&mut self, name: &str, local_ip: IpAddr, device: Option<u32>) -> io::Result<()> {
+    /// With `backup` it carries only while no other lives.
+    pub fn add(
+        &mut self,
+        name: &str,
+        local_ip: IpAddr,
+        device: Option<u32>,
+        backup: bool,
+    ) -> io::Result<()> {
         self.remove(name)?;
         // An unspecified address is no network, and every connection has a loopback subflow
         // already.
         if local_ip.is_unspecified() || local_ip.is_loopback() {
             return Ok(());
         }
-        let taken: Vec<u8> = self.added.values().map(|(id, _)| *id).collect();
+        let taken: Vec<u8> = self.by_name.values().filter_map(|it| it.id).collect();
         let Some(id) = (ID_FIRST..=u8::MAX).find(|id| !taken.contains(id)) else {
             return Err(ErrorKind::OutOfMemory.into());
         };
-        let wanted = endpoint(id, local_ip, device);
+        let mut endpoint = Endpoint {
+            id: Some(id),
+            local_ip,
+            backup,
+        };
+        let wanted = endpoint.attributes(device);
         // A killed process may have left an endpoint with that id. Mostly there is none, so the
         // answer does not matter.
         let _ = self.ask(REMOVE_ADDRESS, &wanted);
         match self.ask(ADD_ADDRESS, &wanted) {
-            Ok(_) => {
-                self.added.insert(name.to_owned(), (id, local_ip));
-                Ok(())
-            }
+            Ok(_) => {}
             // Another process has added the endpoint.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-            Err(error) => Err(error),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => endpoint.id = None,
+            Err(error) => return Err(error),
+        }
+        self.by_name.insert(name.to_owned(), endpoint);
+        match endpoint.id {
+            Some(_) => Ok(()),
+            None => self.ask(SET_FLAGS, &endpoint.attributes(None)).map(|_| ()),
         }
     }
 
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.by_name.keys().map(String::as_str)
+    }
+
+    /// Lets the network carry only while no other lives, or as the others; also in open
+    /// connections.
+    pub fn set_backup(&mut self, name: &str, backup: bool) -> io::Result<()> {
+        let Some(endpoint) = self.by_name.get_mut(name) else {
+            return Ok(());
+        };
+        if std::mem::replace(&mut endpoint.backup, backup) == backup {
+            return Ok(());
+        }
+        let wanted = endpoint.attributes(None);
+        self.ask(SET_FLAGS, &wanted).map(|_| ())
+    }
+
     pub fn remove(&mut self, name: &str) -> io::Result<()> {
-        match self.added.remove(name) {
-            Some((id, local_ip)) => {
-                let gone = endpoint(id, local_ip, None);
-                self.ask(REMOVE_ADDRESS, &gone).map(|_| ())
+        let Some(gone) = self.by_name.remove(name) else {
+            return Ok(());
+        };
+        let free = Endpoint {
+            backup: false,
+            ..gone
+        };
+        match gone.id {
+            Some(_) => self.ask(REMOVE_ADDRESS, &free.attributes(None)).map(|_| ()),
+            None => {
+                // Its owner may have removed it.
+                let _ = self.ask(SET_FLAGS, &free.attributes(None));
+                Ok(())
             }
-            None => Ok(()),
         }
     }
 
@@ -188,7 +240,7 @@ impl Endpoints {
 
 impl Drop for Endpoints {
     fn drop(&mut self) {
-        let names: Vec<String> = self.added.keys().cloned().collect();
+        let names: Vec<String> = self.by_name.keys().cloned().collect();
         for name in names {
             if let Err(error) = self.remove(&name) {
                 tracing::debug!(name, %error, "an MPTCP endpoint stays behind");
@@ -201,6 +253,36 @@ impl Drop for Endpoints {
 mod tests {
     use super::*;
     use crate::netlink_wire::ERROR;
+
+    #[test]
+    fn a_change_of_the_flag_names_the_address() {
+        let endpoint = Endpoint {
+            id: Some(200),
+            local_ip: IpAddr::from([192, 0, 2, 7]),
+            backup: true,
+        };
+        let inner = |id: &[u8], flags: u8| {
+            let bytes = [
+                &[6, 0, 1, 0, 2, 0, 0, 0, 8, 0, 3, 0, 192, 0, 2, 7][..],
+                id,
+                &[8, 0, 6, 0, flags, 0, 0, 0],
+            ];
+            attribute(1 | NESTED, &bytes.concat())
+        };
+        let id = [5, 0, 2, 0, 200, 0, 0, 0];
+        // "Subflow" is 2, and "backup" 4.
+        if cfg!(target_endian = "little") {
+            assert_eq!(endpoint.attributes(None), inner(&id, 6));
+            let of_another = Endpoint {
+                id: None,
+                backup: false,
+                ..endpoint
+            };
+            assert_eq!(of_another.attributes(None), inner(&[], 2));
+        }
+        let sent = request(28, SET_FLAGS, 1, &endpoint.attributes(None));
+        assert_eq!(sent[HEADER_BYTES], 7);
+    }
 
     #[test]
     fn answers_are_read_as_far_as_they_go() {

@@ -6,6 +6,10 @@ pub(crate) const ATTRIBUTE_HEADER_BYTES: usize = 4;
 pub(crate) const NESTED: u16 = 0x8000;
 /// Type of an answer with an error code.
 pub(crate) const ERROR: u16 = 2;
+/// Type of the last answer of several.
+const DONE: u16 = 3;
+/// Bits of an attribute's type that are flags.
+const ATTRIBUTE_FLAGS: u16 = 0xc000;
 
 /// An attribute, padded to a multiple of four bytes.
 pub(crate) fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
@@ -37,7 +41,7 @@ pub(crate) fn answers(mut datagram: &[u8], wanted: u32) -> Vec<Answer<'_>> {
         let payload = &datagram[HEADER_BYTES..length];
         if u32::from_ne_bytes(sequence) == wanted {
             match payload.first_chunk() {
-                Some(code) if kind == ERROR => {
+                Some(code) if kind == ERROR || kind == DONE => {
                     answers.push(Answer::Ended(i32::from_ne_bytes(*code)))
                 }
                 _ => answers.push(Answer::Data(payload)),
@@ -50,9 +54,34 @@ pub(crate) fn answers(mut datagram: &[u8], wanted: u32) -> Vec<Answer<'_>> {
     answers
 }
 
+/// The attributes by type, as far as they are readable.
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let header = bytes.first_chunk::<ATTRIBUTE_HEADER_BYTES>()?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & !ATTRIBUTE_FLAGS;
+        let value = bytes.get(ATTRIBUTE_HEADER_BYTES..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attributes_are_read_as_far_as_they_go() {
+        let mut bytes = attribute(7 | NESTED, &[1, 2, 3]);
+        bytes.extend(attribute(2, b"four"));
+        let read: Vec<(u16, &[u8])> = attributes(&bytes).collect();
+        assert_eq!(read, [(7, &[1_u8, 2, 3][..]), (2, b"four")]);
+        for length in 0..bytes.len() {
+            assert!(attributes(&bytes[..length]).count() < 2);
+        }
+        // A length below the header's would never end.
+        assert_eq!(attributes(&[0; 8]).count(), 0);
+    }
 
     #[test]
     fn attributes_are_filled_up() {

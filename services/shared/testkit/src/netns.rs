@@ -189,19 +189,34 @@ impl World {
         if rate == UNSHAPED {
             return;
         }
+        self.shape("rt", &format!("m-{device}"), rate, "30ms");
+    }
+
+    /// Shapes what the gateway sends over a device; [`World::plug`] shapes what it receives. The
+    /// queue is long: what is dropped here has never left, although its sender has counted it.
+    pub fn shape_upwards(&self, device: &str, rate: &str) {
+        self.shape("gw", device, rate, "500ms");
+    }
+
+    fn shape(&self, side: &str, device: &str, rate: &str, queue: &str) {
         let shaped = Command::new("tc")
-            .args([
-                "-n",
-                &rt,
-                "qdisc",
-                "add",
-                "dev",
-                &format!("m-{device}"),
-                "root",
-            ])
-            .args(["tbf", "rate", rate, "burst", "16k", "latency", "30ms"])
+            .args(["-n", &self.name(side), "qdisc", "add", "dev", device])
+            .args(["root", "tbf", "rate", rate, "burst", "16k"])
+            .args(["latency", queue])
             .status();
         assert!(shaped.is_ok_and(|status| status.success()), "tc");
+    }
+
+    /// The gateway's kernel makes connections of plain TCP only.
+    pub fn without_mptcp(&self) {
+        let switched = Command::new("ip")
+            .args(["netns", "exec", &self.name("gw"), "sh", "-c"])
+            .arg("echo 0 > /proc/sys/net/mptcp/enabled")
+            .status();
+        assert!(
+            switched.is_ok_and(|status| status.success()),
+            "net.mptcp.enabled"
+        );
     }
 
     /// Takes the device up, with the route that a DHCP client would add.
@@ -243,6 +258,17 @@ impl World {
         }
     }
 
+    /// Connections of TCP from the gateway to the proxy; each subflow of MPTCP counts.
+    pub fn tcp_connections(&self) -> usize {
+        let output = Command::new("ip")
+            .args(["netns", "exec", &self.name("gw"), "ss", "-Htn", "state"])
+            .args(["established", &format!("dport = {}", proxy().port())])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "ss");
+        String::from_utf8_lossy(&output.stdout).lines().count()
+    }
+
     /// The router drops all UDP.
     pub fn block_udp(&self) {
         self.ip("rt", "rule add ipproto udp blackhole pref 1");
@@ -268,6 +294,13 @@ impl World {
             "rt",
             &format!("rule add to 10.{net}.0.2 blackhole pref {}", 20 + net),
         );
+    }
+
+    /// Takes [`World::cut`] back.
+    pub fn mend(&self, net: u8) {
+        for pref in [10 + net, 20 + net] {
+            self.ip("rt", &format!("rule del pref {pref}"));
+        }
     }
 
     /// Bytes that a device of the gateway has received.

@@ -6,6 +6,7 @@ mod fallback;
 mod follow;
 mod keeper;
 mod opening;
+pub(crate) mod placement;
 pub(crate) mod proxy_address;
 pub(crate) mod session;
 pub(crate) mod setup;
@@ -34,9 +35,10 @@ use crate::{
         transport::Transport,
     },
     paths::{
-        PathSnapshot,
+        Paths,
         name::{NAME_BYTES_MAX, is_name},
         slots::{AttachError, Slots},
+        snapshot::PathSnapshot,
     },
     resume,
     sockets::{datagrams::DatagramCounts, fan_out::FanOut, interface::Interface},
@@ -297,6 +299,44 @@ impl Tunnel {
             .borrow()
             .as_ref()
             .map_or_else(Vec::new, |session| session.paths.snapshot())
+    }
+
+    /// The same with the paths of former sessions, whose counters may still rise.
+    pub fn paths_with_former(&self) -> Vec<PathSnapshot> {
+        // In this order none is missed: a session is former before its successor is current.
+        let current = self.shared.session.borrow().clone();
+        let former = self.shared.former.lock().clone();
+        let current = current.map(|session| session.paths.clone());
+        let others = former.iter().filter(|paths| {
+            let is_current = |current: &Arc<Paths>| Arc::ptr_eq(current, paths);
+            !current.as_ref().is_some_and(is_current)
+        });
+        let all = current.iter().chain(others);
+        all.flat_map(|paths| paths.snapshot()).collect()
+    }
+
+    /// Access networks without a path to which a session over TCP would move if the schedule said
+    /// so. Empty over QUIC, which has a path over each.
+    pub fn reachable(&self) -> Vec<String> {
+        let session = self.shared.session.borrow().clone();
+        let Some(session) = session.filter(|session| session.is_fallback()) else {
+            return Vec::new();
+        };
+        // Where the kernel shows no sockets, no path has the name of its access.
+        let shown = session.paths.held_by_tcp();
+        let setup = &self.shared.setup;
+        let mut names = setup.leading();
+        let placement = setup.placement.lock();
+        names.retain(|name| !shown.contains(name) && placement.is_reachable(name));
+        names.iter().map(|name| name.to_string()).collect()
+    }
+
+    /// Reads the counters of a session over TCP before the kernel closes sockets of it.
+    pub(crate) fn look_last(&self) {
+        let session = self.shared.session.borrow().clone();
+        if let Some(session) = session {
+            session.paths.look_last();
+        }
     }
 
     /// Datagrams and system calls of all access networks since the start.

@@ -58,7 +58,7 @@ pub use http::{
     transport::{ALPN, Transport},
 };
 pub use multipath::{Keepalive, PathState, steering_rules};
-pub use paths::{PathSnapshot, name::is_name, slots::AttachError};
+pub use paths::{name::is_name, slots::AttachError, snapshot::PathSnapshot};
 pub use resume::{CopySwitch, ResumeLimits};
 pub use server::{
     BindError, ServerConfig, TunnelServer,

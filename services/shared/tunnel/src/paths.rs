@@ -2,11 +2,14 @@
 //! and the names of the access networks. Both ends keep it, and all reports on paths read it.
 
 pub(crate) mod agreement_headers;
+pub(crate) mod from_kernel;
 pub(crate) mod name;
 pub(crate) mod names;
 pub(crate) mod routes;
 pub(crate) mod slots;
+pub(crate) mod snapshot;
 pub(crate) mod steer;
+mod subflows;
 
 use std::{
     collections::BTreeMap,
@@ -21,11 +24,10 @@ use std::{
 use multipath::{PathState, steering_rules::Schedule};
 use noq::{PathId, PathStats, WeakPathHandle};
 use parking_lot::Mutex;
-use service_kit::path_table::PathRow;
 use tokio::sync::watch;
 
 use crate::{
-    paths::{name::is_name, slots::Slots},
+    paths::{from_kernel::FromKernel, name::is_name, slots::Slots, snapshot::PathSnapshot},
     sockets::counted::Counts,
 };
 
@@ -40,64 +42,17 @@ const SKEW_LASTS: Duration = Duration::from_secs(1);
 /// dropped.
 const CLOSED_KEPT_MAX: usize = 8;
 
+/// The header of UDP.
+const UDP_HEADER_BYTES: u8 = 8;
+
 /// Names kept beside the open paths; at the bound the oldest name is dropped.
 const NAMES_MAX: usize = 64;
-
-/// One path at one moment. Counters begin with the path.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct PathSnapshot {
-    /// Distinguishes the successive connections of one process.
-    pub session: u64,
-    /// Unique within the session; a path that is opened again gets a new id.
-    pub path_id: u64,
-    /// Name of the access network; empty until the peer has sent it.
-    pub name: String,
-    pub state: PathState,
-    pub rtt: Duration,
-    pub rtt_min: Duration,
-    pub sent_bytes: u64,
-    pub received_bytes: u64,
-    pub sent_packets: u64,
-    pub received_datagrams: u64,
-    pub lost_packets: u64,
-    pub congestion_window_bytes: u64,
-    pub local_ip: Option<IpAddr>,
-    pub remote_address: Option<SocketAddr>,
-}
-
-impl PathSnapshot {
-    /// The row of `/paths` as far as the transport knows it.
-    pub fn row(&self, gateway: &str) -> PathRow {
-        PathRow {
-            gateway: gateway.to_owned(),
-            path: match self.name.is_empty() {
-                true => format!("path-{}", self.path_id),
-                false => self.name.clone(),
-            },
-            session: self.session,
-            path_id: self.path_id,
-            state: format!("{:?}", self.state).to_lowercase(),
-            rtt_ms: self.rtt.as_secs_f64() * 1e3,
-            rtt_min_ms: self.rtt_min.as_secs_f64() * 1e3,
-            sent_bytes: self.sent_bytes,
-            received_bytes: self.received_bytes,
-            sent_packets: self.sent_packets,
-            lost_packets: self.lost_packets,
-            congestion_window_bytes: self.congestion_window_bytes,
-            local_address: self.local_ip.map_or_else(String::new, |it| it.to_string()),
-            remote_address: self
-                .remote_address
-                .map_or_else(String::new, |it| it.to_string()),
-            ..PathRow::default()
-        }
-    }
-}
 
 #[derive(Debug)]
 enum Source {
     Quic(WeakPathHandle),
-    /// A whole TCP connection; only the kernel knows which of its bytes used which network.
-    Tcp(Arc<Counts>),
+    /// A whole TCP connection. At the client the kernel says which of its bytes used which network.
+    Tcp(Arc<Counts>, Option<Box<FromKernel>>),
 }
 
 #[derive(Debug)]
@@ -220,8 +175,9 @@ impl Paths {
         );
     }
 
-    /// The only path of a TCP connection.
-    pub(crate) fn add_tcp(&self, counts: Arc<Counts>) {
+    /// The only path of a TCP connection, whose rows by access come from the kernel where it shows
+    /// them.
+    pub(crate) fn add_tcp(&self, counts: Arc<Counts>, from_kernel: Option<FromKernel>) {
         self.insert(
             PathId::ZERO,
             Record {
@@ -231,7 +187,7 @@ impl Paths {
                 last: None,
                 local_ip: counts.local_ip,
                 remote_address: counts.remote,
-                source: Source::Tcp(counts),
+                source: Source::Tcp(counts, from_kernel.map(Box::new)),
             },
         );
     }
@@ -347,7 +303,7 @@ impl Paths {
             }
             let path = match &record.source {
                 Source::Quic(handle) => handle.upgrade(),
-                Source::Tcp(counts) => {
+                Source::Tcp(counts, _) => {
                     let rtt = counts.stats().rtt;
                     record.rtt_min = Some(record.rtt_min.map_or(rtt, |min| min.min(rtt)));
                     continue;
@@ -425,45 +381,80 @@ impl Paths {
         }
         let sources = state.records.values().map(|record| &record.source);
         let heard_at = sources.fold(state.heard_at, |heard_at, source| match source {
-            Source::Tcp(counts) => heard_at.max(counts.heard_at()),
+            Source::Tcp(counts, _) => heard_at.max(counts.heard_at()),
             Source::Quic(_) => heard_at,
         });
         now.saturating_duration_since(heard_at)
     }
 
-    pub(crate) fn snapshot(&self) -> Vec<PathSnapshot> {
+    /// Reads the counters of a TCP connection before one of its sockets closes.
+    pub(crate) fn look_last(&self) {
+        self.look(true);
+    }
+
+    fn look(&self, last: bool) {
+        let state = &mut *self.state.lock();
+        // A closed one has no sockets any more.
+        let open = |record: &&mut Record| last || record.state != PathState::Closed;
+        for record in state.records.values_mut().filter(open) {
+            if let Source::Tcp(_, Some(from_kernel)) = &mut record.source {
+                from_kernel.refresh(Instant::now(), last);
+            }
+        }
+    }
+
+    /// The accesses over which a TCP connection has a socket; empty if the kernel does not show
+    /// them.
+    pub(crate) fn held_by_tcp(&self) -> Vec<Arc<str>> {
+        self.look(false);
         let state = self.state.lock();
-        state
-            .records
-            .iter()
-            .map(|(id, record)| {
-                let stats = match (&record.last, &record.source) {
-                    (Some(stats), _) => **stats,
-                    (None, Source::Quic(handle)) => handle
-                        .upgrade()
-                        .map_or_else(PathStats::default, |path| path.stats()),
-                    (None, Source::Tcp(counts)) => counts.stats(),
-                };
-                PathSnapshot {
-                    session: self.session,
-                    path_id: u64::from(number(*id)),
-                    name: self
-                        .name(*id)
-                        .map_or_else(String::new, |name| name.to_string()),
-                    state: record.state,
-                    rtt: stats.rtt,
-                    rtt_min: record.rtt_min.unwrap_or(stats.rtt),
-                    sent_bytes: stats.udp_tx.bytes,
-                    received_bytes: stats.udp_rx.bytes,
-                    sent_packets: stats.sent_packets,
-                    received_datagrams: stats.udp_rx.datagrams,
-                    lost_packets: stats.lost_packets,
-                    congestion_window_bytes: stats.cwnd,
-                    local_ip: record.local_ip,
-                    remote_address: record.remote_address,
-                }
+        let records = state.records.values();
+        let held = records.filter_map(|record| match &record.source {
+            Source::Tcp(_, Some(from_kernel)) => Some(from_kernel.held()),
+            Source::Tcp(_, None) | Source::Quic(_) => None,
+        });
+        held.flatten().collect()
+    }
+
+    pub(crate) fn snapshot(&self) -> Vec<PathSnapshot> {
+        self.look(false);
+        let state = self.state.lock();
+        let records = state.records.iter();
+        records
+            .flat_map(|(id, record)| match &record.source {
+                Source::Tcp(_, Some(from_kernel)) => from_kernel.rows(self.session, record.state),
+                Source::Tcp(_, None) | Source::Quic(_) => vec![self.row(*id, record)],
             })
             .collect()
+    }
+
+    fn row(&self, id: PathId, record: &Record) -> PathSnapshot {
+        let stats = match (&record.last, &record.source) {
+            (Some(stats), _) => **stats,
+            (None, Source::Quic(handle)) => handle
+                .upgrade()
+                .map_or_else(PathStats::default, |path| path.stats()),
+            (None, Source::Tcp(counts, _)) => counts.stats(),
+        };
+        PathSnapshot {
+            session: self.session,
+            path_id: u64::from(number(id)),
+            name: self
+                .name(id)
+                .map_or_else(String::new, |name| name.to_string()),
+            state: record.state,
+            rtt: stats.rtt,
+            rtt_min: record.rtt_min.unwrap_or(stats.rtt),
+            sent_bytes: stats.udp_tx.bytes,
+            received_bytes: stats.udp_rx.bytes,
+            sent_packets: stats.sent_packets,
+            received_datagrams: stats.udp_rx.datagrams,
+            lost_packets: stats.lost_packets,
+            congestion_window_bytes: stats.cwnd,
+            packet_header_bytes: UDP_HEADER_BYTES,
+            local_ip: record.local_ip,
+            remote_address: record.remote_address,
+        }
     }
 }
 

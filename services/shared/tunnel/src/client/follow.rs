@@ -3,22 +3,27 @@
 use std::{
     collections::BTreeMap,
     io,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use host_network::{Endpoints, NetlinkError, NetlinkMonitor};
+use multipath::steering_rules::Schedule;
+use tokio::sync::watch;
 
 use crate::{
     client::{
         Tunnel,
         access::{Access, AccessRule, Action, Binding},
+        placement,
         proxy_address::Addresses,
     },
+    http::transport::Transport,
     sockets::interface::{Interface, bind_socket},
 };
 
-/// Age of a network at which MPTCP gets it. The kernel tries a subflow once, and gives up if a
-/// router cannot send back yet.
+/// Age of a network at which an open session over MPTCP gets it. The kernel tries a subflow once,
+/// and gives up if a router cannot send back yet.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 impl Tunnel {
@@ -31,6 +36,7 @@ impl Tunnel {
             monitor: NetlinkMonitor::open()?,
             access: Access::new(rules),
             settling: BTreeMap::new(),
+            schedule: self.shared.setup.schedule.subscribe(),
             endpoints: self
                 .may_fall_back()
                 .then(Endpoints::open)
@@ -53,8 +59,10 @@ struct Follower {
     tunnel: Tunnel,
     monitor: NetlinkMonitor,
     access: Access,
-    /// Networks that MPTCP has not got yet, and the time at which it gets them.
+    /// Networks that have just come, and the time at which an open session gets them.
     settling: BTreeMap<String, (Instant, Binding)>,
+    /// Which of them stand by.
+    schedule: watch::Receiver<Arc<Schedule>>,
     /// `None` if the kernel has no MPTCP, or this process has no right to it.
     endpoints: Option<Endpoints>,
 }
@@ -67,6 +75,7 @@ impl Follower {
         loop {
             self.act();
             self.add_settled(Instant::now());
+            self.obey_schedule();
             let settled_at = self.settling.values().map(|(at, _)| *at);
             let retry_at = settled_at.chain(self.access.next_deadline()).min();
             let retry = async {
@@ -85,6 +94,8 @@ impl Follower {
                     let now_at = *proxy.borrow_and_update();
                     self.learn_proxy(now_at);
                 }
+                // Never an error: the tunnel has the sender.
+                _ = self.schedule.changed() => {}
                 () = retry => {}
             }
         }
@@ -100,6 +111,12 @@ impl Follower {
             let proxy = self.tunnel.proxy().current();
             match action {
                 Action::Attach { name, binding } => {
+                    // Before a session can begin there; an open one would try at once. Its former
+                    // address is no endpoint any more.
+                    match self.is_over_tcp() {
+                        true => self.unregister(&name),
+                        false => self.register(&name, &binding),
+                    }
                     let works = match self.attach(&name, &binding, proxy) {
                         Ok(()) => {
                             let settled_at = Instant::now() + SETTLED_AFTER;
@@ -131,33 +148,75 @@ impl Follower {
     }
 
     fn detach(&mut self, name: &str) {
+        self.unregister(name);
         self.tunnel.detach(name);
         self.settling.remove(name);
-        self.set_mptcp_endpoint(name, None);
+    }
+
+    /// The kernel closes the subflows of the network.
+    fn unregister(&mut self, name: &str) {
+        self.tunnel.look_last();
+        self.tell_kernel(name, |endpoints| endpoints.remove(name));
+    }
+
+    fn is_over_tcp(&self) -> bool {
+        let transport = self.tunnel.transport();
+        transport.is_some_and(|transport| transport != Transport::Quic)
     }
 
     fn add_settled(&mut self, now: Instant) {
         let due = self.settling.extract_if(.., |_, (at, _)| *at <= now);
         let due: Vec<(String, (Instant, Binding))> = due.collect();
         for (name, (_, binding)) in due {
-            self.set_mptcp_endpoint(&name, Some(&binding));
+            let session = self.tunnel.shared.session.borrow().clone();
+            let open = session.filter(|session| session.is_fallback());
+            // A session that began meanwhile may have met a router too early.
+            let misses = open.is_some_and(|it| !it.held().contains(&name.as_str().into()));
+            let has_it = |endpoints: &Endpoints| endpoints.names().any(|it| it == name);
+            if misses || !self.endpoints.as_ref().is_some_and(has_it) {
+                self.register(&name, &binding);
+            }
         }
     }
 
-    /// An endpoint that cannot be set costs a subflow and nothing else.
-    fn set_mptcp_endpoint(&mut self, name: &str, binding: Option<&Binding>) {
+    /// Gives the network to the kernel's MPTCP, with its rank.
+    fn register(&mut self, name: &str, binding: &Binding) {
+        let device = binding.device.as_deref();
+        let index = device.and_then(|device| self.access.device_index(device));
+        let schedule = self.schedule.borrow().clone();
+        self.tell_kernel(name, |endpoints| {
+            let this = Arc::from(name);
+            let mut names: Vec<Arc<str>> = endpoints.names().map(Arc::from).collect();
+            names.push(Arc::clone(&this));
+            let carries = placement::carriers(&schedule, &names).contains(&this);
+            endpoints.add(name, binding.local_ip, index, !carries)
+        });
+    }
+
+    /// Lets accesses stand by or carry, also in open connections.
+    fn obey_schedule(&mut self) {
+        let schedule = self.schedule.borrow_and_update().clone();
+        let Some(endpoints) = &self.endpoints else {
+            return;
+        };
+        let names: Vec<Arc<str>> = endpoints.names().map(Arc::from).collect();
+        let carriers = placement::carriers(&schedule, &names);
+        // First those that carry from now on, so that some do at each moment.
+        let (carrying, standing): (Vec<_>, Vec<_>) =
+            names.iter().partition(|name| carriers.contains(name));
+        for (names, backup) in [(carrying, false), (standing, true)] {
+            for name in names {
+                self.tell_kernel(name, |endpoints| endpoints.set_backup(name, backup));
+            }
+        }
+    }
+
+    /// An endpoint that cannot be set costs a subflow or its rank, and nothing else.
+    fn tell_kernel(&mut self, name: &str, tell: impl FnOnce(&mut Endpoints) -> io::Result<()>) {
         let Some(endpoints) = &mut self.endpoints else {
             return;
         };
-        let result = match binding {
-            Some(binding) => {
-                let device = binding.device.as_deref();
-                let index = device.and_then(|device| self.access.device_index(device));
-                endpoints.add(name, binding.local_ip, index)
-            }
-            None => endpoints.remove(name),
-        };
-        match result {
+        match tell(endpoints) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 tracing::info!(

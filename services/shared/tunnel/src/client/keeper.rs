@@ -13,7 +13,7 @@
 //!
 //! Where UDP is blocked the session uses TCP (`fallback` decides when), and QUIC is probed beside
 //! it. QUIC replaces TCP when it answers. A block that answers by ICMP is noticed at once, also
-//! under a session.
+//! under a session. A TCP session moves to an access that the steering rules prefer (`placement`).
 
 use std::{
     net::IpAddr,
@@ -29,6 +29,7 @@ use tokio::sync::watch;
 use crate::{
     client::{
         fallback::Fallback,
+        placement::{Attempt, View},
         proxy_address::Addresses,
         session::{DialError, Session, over_quic::Dialler, over_tcp::TcpDialler},
         setup::TunnelEvent,
@@ -64,6 +65,10 @@ const REFUSED_FOR: Duration = Duration::from_millis(150);
 
 /// A session that ended sooner counts as refused: the next attempt waits as after a failure.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
+
+/// Time for the kernel to make a subflow of MPTCP over an access that should carry: it gets the
+/// access two seconds after it appears.
+const SUBFLOW_PATIENCE: Duration = Duration::from_secs(4);
 
 /// Interval of looks for silence.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
@@ -181,12 +186,22 @@ impl Keeper {
         let mut ticks = tokio::time::interval(WATCH_INTERVAL);
         let (shared, dialler) = (&self.shared, &self.dialler);
         let mut probing: Option<Dialling<'_>> = None;
+        let tcp_dialler = &self.tcp_dialler;
+        let mut placing: Option<(Attempt, Dialling<'_>)> = None;
+        let mut schedule = shared.setup.schedule.subscribe();
+        shared.setup.placement.lock().on_session();
         let by_quic = !session.is_fallback() && self.fallback.is_enabled();
         let mut refusing = pin!(refused_for_long(shared));
         loop {
             let probed = async {
                 match &mut probing {
                     Some(probing) => probing.await,
+                    None => std::future::pending().await,
+                }
+            };
+            let placed = async {
+                match &mut placing {
+                    Some((_, placing)) => placing.await,
                     None => std::future::pending().await,
                 }
             };
@@ -210,11 +225,28 @@ impl Keeper {
                         }
                     }
                 }
+                placed = placed => {
+                    let attempt = placing.take().map(|(attempt, _)| attempt);
+                    if let Some(fresh) = attempt.and_then(|attempt| settle(shared, attempt, placed)) {
+                        // Its tunnels are better off where the rules want them.
+                        session.give_up();
+                        return Some(fresh);
+                    }
+                }
                 () = arrival(shared, &mut self.networks, &mut self.arrivals), if session.is_fallback() => {
                     self.fallback.on_network(Instant::now());
+                    shared.setup.placement.lock().on_network();
                 }
+                Ok(()) = schedule.changed(), if session.is_fallback() => ticks.reset_immediately(),
                 _ = ticks.tick() => {
                     let now = Instant::now();
+                    if session.is_fallback() && placing.is_none()
+                        && let Some(attempt) = wanted(shared, session, now)
+                    {
+                        let only = Some(attempt.names().to_vec());
+                        let number = shared.setup.next_number();
+                        placing = Some((attempt, Box::pin(tcp_dialler.dial(&shared.setup, number, only))));
+                    }
                     if session.paths.silence(now) > SILENCE_MAX {
                         return None;
                     }
@@ -231,6 +263,9 @@ impl Keeper {
     }
 
     fn replace(&self, current: &mut Option<Arc<Session>>, fresh: Option<Arc<Session>>) {
+        if let Some(old) = current.as_ref() {
+            self.shared.keep_former(old.paths.clone());
+        }
         // A subscriber that is notified finds the change done.
         self.shared.session.send_replace(fresh.clone());
         if let Some(old) = current.take() {
@@ -278,9 +313,8 @@ impl Keeper {
                 self.fallback.on_refused(now);
             }
             if by_tcp.is_none() && self.fallback.is_due(now) && shared.setup.slots.any_up() {
-                let dialling = self
-                    .tcp_dialler
-                    .dial(&shared.setup, shared.setup.next_number());
+                let number = shared.setup.next_number();
+                let dialling = self.tcp_dialler.dial(&shared.setup, number, None);
                 by_tcp = Some(Box::pin(dialling));
             }
             let tcp = async {
@@ -347,6 +381,7 @@ impl Keeper {
                     begin_at = Instant::now();
                     arrived_at = begin_at;
                     self.fallback.on_network(begin_at);
+                    shared.setup.placement.lock().on_network();
                     if shared.setup.race.winner().is_none() {
                         attempts.clear();
                     }
@@ -355,6 +390,49 @@ impl Keeper {
                 Ok(()) = refusals.changed() => {}
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
+        }
+    }
+}
+
+/// The connection that the steering rules want beside a session over TCP.
+fn wanted(shared: &Shared, session: &Session, now: Instant) -> Option<Attempt> {
+    let schedule = shared.setup.schedule.borrow().clone();
+    let view = View {
+        schedule: &schedule,
+        up: &shared.setup.leading(),
+        held: &session.held(),
+        patience: match session.transport() {
+            Transport::Mptcp => SUBFLOW_PATIENCE,
+            Transport::Quic | Transport::Tcp => Duration::ZERO,
+        },
+    };
+    shared.setup.placement.lock().poll(now, &view)
+}
+
+/// Returns the successor of the session, if the attempt was for one and has succeeded.
+fn settle(
+    shared: &Shared,
+    attempt: Attempt,
+    dialled: Result<Arc<Session>, DialError>,
+) -> Option<Arc<Session>> {
+    match (attempt, dialled) {
+        (Attempt::Move(_), Ok(fresh)) => {
+            tracing::info!(
+                access = fresh.access.as_deref(),
+                "the session moves as the steering rules say"
+            );
+            Some(fresh)
+        }
+        (Attempt::Ask(_), Ok(fresh)) => {
+            fresh.close("only asked");
+            None
+        }
+        (attempt, Err(error)) => {
+            tracing::debug!(names = ?attempt.names(), %error, "an access does not answer by TCP");
+            let mut placement = shared.setup.placement.lock();
+            let now = Instant::now();
+            (attempt.names().iter()).for_each(|name| placement.on_failed(now, name));
+            None
         }
     }
 }

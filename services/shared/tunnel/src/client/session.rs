@@ -81,6 +81,8 @@ pub(crate) struct Session {
     pub(crate) number: u64,
     since: Instant,
     pub(crate) remote: SocketAddr,
+    /// Over TCP: the access network that it connected over.
+    pub(crate) access: Option<Arc<str>>,
     carrier: Carrier,
     requests: Requests,
     open: OpenStreams,
@@ -314,6 +316,15 @@ impl Session {
     /// Whether it replaces QUIC.
     pub(crate) fn is_fallback(&self) -> bool {
         self.transport() != Transport::Quic
+    }
+
+    /// Over TCP: the access networks over which it has a connection.
+    pub(crate) fn held(&self) -> Vec<Arc<str>> {
+        let held = self.paths.held_by_tcp();
+        match held.is_empty() {
+            true => self.access.iter().cloned().collect(),
+            false => held,
+        }
     }
 
     pub(crate) fn age(&self) -> Duration {

@@ -10,10 +10,11 @@ use std::{
 };
 
 use multipath::{Keepalive, steering_rules::Schedule};
+use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 
 use crate::{
-    client::proxy_address::ProxyAddress,
+    client::{placement::Placement, proxy_address::ProxyAddress},
     paths::{
         routes::{Race, Routes},
         slots::Slots,
@@ -108,6 +109,8 @@ pub(crate) struct SessionSetup {
     pub(crate) proxy: Arc<ProxyAddress>,
     pub(crate) keepalive: watch::Sender<Keepalive>,
     pub(crate) schedule: watch::Sender<Arc<Schedule>>,
+    /// Only sessions over TCP obey it.
+    pub(crate) placement: Mutex<Placement>,
     pub(crate) events: broadcast::Sender<TunnelEvent>,
     sessions: AtomicU64,
 }
@@ -129,6 +132,7 @@ impl SessionSetup {
             slots,
             proxy,
             schedule: watch::Sender::default(),
+            placement: Mutex::default(),
             events: broadcast::Sender::new(EVENTS_MAX),
             sessions: AtomicU64::new(session_numbers::first_number()),
         }
@@ -136,6 +140,15 @@ impl SessionSetup {
 
     pub(crate) fn watch_keepalive(&self) -> watch::Receiver<Keepalive> {
         self.keepalive.subscribe()
+    }
+
+    /// Names of the working access networks that lead to the proxy by their family.
+    pub(crate) fn leading(&self) -> Vec<Arc<str>> {
+        let proxy = self.proxy.current();
+        let ways = self.slots.ways().into_iter();
+        ways.filter(|(_, local_ip, _)| proxy.of_family(local_ip.is_ipv6()).is_some())
+            .map(|(name, ..)| name)
+            .collect()
     }
 
     pub(crate) fn next_number(&self) -> u64 {

@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 use crate::sockets::{
     datagrams::{DatagramCounts, Datagrams},
-    interface::Interface,
+    interface::{Interface, device_index},
 };
 
 /// Slots; the steering accepts as many interfaces.
@@ -321,6 +321,29 @@ impl Slots {
 
     pub(crate) fn any_up(&self) -> bool {
         self.slots.lock().iter().any(|slot| slot.up)
+    }
+
+    /// The network that a socket with this address uses, which is bound to the device of this
+    /// index. Two networks may have given the same private address.
+    pub(crate) fn name_at(&self, local_ip: IpAddr, device: u32) -> Option<Arc<str>> {
+        let slots = self.slots.lock();
+        let of = |fits: &dyn Fn(&Attached) -> bool| {
+            let mut fitting = slots
+                .iter()
+                .filter(|slot| slot.attached.as_ref().is_some_and(fits));
+            fitting.next().map(|slot| slot.name.clone())
+        };
+        let is_there = |attached: &Attached| attached.local_ip == local_ip;
+        let is_bound = |attached: &Attached| {
+            let bound_to = attached.device.as_deref().and_then(device_index);
+            is_there(attached) && bound_to == Some(device)
+        };
+        let is_any = |attached: &Attached| {
+            let any = attached.local_ip;
+            any.is_unspecified() && any.is_ipv6() == local_ip.is_ipv6()
+        };
+        let bound = (device != 0).then(|| of(&is_bound)).flatten();
+        bound.or_else(|| of(&is_there)).or_else(|| of(&is_any))
     }
 
     /// The real address behind a label; other addresses are unchanged.

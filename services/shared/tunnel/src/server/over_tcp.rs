@@ -162,7 +162,7 @@ impl Accepting {
         let mut http = h2_over_tcp::server(tls).await?;
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let paths = Paths::new(number, None, Instant::now());
-        paths.add_tcp(counts.clone());
+        paths.add_tcp(counts.clone(), None);
         let carrier = TcpCarrier::new(transport);
         let handle = SessionHandle {
             number,

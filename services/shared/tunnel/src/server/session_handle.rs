@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     http::{carrier::Carrier, stream::OpenStreams, transport::Transport},
-    paths::{PathSnapshot, Paths},
+    paths::{Paths, snapshot::PathSnapshot},
 };
 
 /// Interval at which a draining session looks for open tunnels.

@@ -63,3 +63,8 @@ pub(crate) fn enlarge_buffers(socket: &socket2::Socket) {
     let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
     let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
 }
+
+/// Index of a device, as sockets that are bound to it show it.
+pub(crate) fn device_index(name: &str) -> Option<u32> {
+    nix::net::if_::if_nametoindex(name).ok()
+}

@@ -86,6 +86,7 @@ impl Dialler {
             number,
             since: Instant::now(),
             remote: proxy,
+            access: None,
             carrier: Carrier::Quic(connection.clone()),
             requests: Requests::H3 {
                 requests: Mutex::new(requests),
