@@ -562,6 +562,16 @@ impl Host {
         if heard > self.heard.0 {
             self.heard.1 = now;
         }
+        for path in steering.closing() {
+            let event = match conn.path_stats(path) {
+                Some(stats) => multipath::Event::Held {
+                    path,
+                    rtt: stats.rtt,
+                },
+                None => multipath::Event::Discarded { path },
+            };
+            steering.on_event(at, event);
+        }
         // A path that closed takes its share out of the sum.
         self.heard.0 = heard;
     }

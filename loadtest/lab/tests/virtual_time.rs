@@ -278,6 +278,25 @@ fn a_new_path_of_a_long_round_trip_is_not_taken_for_dead() {
     assert!(report.efficiency_connect > 80.0, "{report:?}");
 }
 
+/// A closed path drains for three probe time-outs, here 32 s. The session was given up after 30 s,
+/// with all its streams, although the other link was sound.
+#[test]
+fn a_link_that_is_far_too_slow_does_not_end_the_session() {
+    let identity = Identity::new().unwrap();
+    for direction in [Direction::Upload, Direction::Download] {
+        let interfaces = vec![
+            Interface::symmetric("steady", 1.0, 60.0, 0.0),
+            Interface::symmetric("slow", 1.0, 7_000.0, 0.0),
+        ];
+        let (ours, bytes) = (Controller::Ours, 12_000_000);
+        let name = "a link is far too slow";
+        let scenario = Scenario::transfer(name, 1, direction, bytes, ours, 200.0, interfaces);
+        let report = run(&scenario, &identity, Mechanisms::default()).unwrap();
+        assert!(report.paths_closed > 0, "{report:?}");
+        assert!(report.completed, "{report:?}");
+    }
+}
+
 #[test]
 fn a_returning_link_is_used_at_once() {
     let runner = Runner::new(Identity::new().unwrap(), false);

@@ -22,7 +22,8 @@
 //!    library convert by [`Event::from_path_event`]. After each turn of the connection's loop call
 //!    [`Steering::poll`] until it returns `None`, and again at [`Steering::next_deadline`].
 //! 3. Before `poll` report the received datagrams of each open path ([`Event::Received`],
-//!    cumulative), and at a server the destination of its packets ([`Event::PeerAddress`]).
+//!    cumulative), and at a server the destination of its packets ([`Event::PeerAddress`]). Report
+//!    also whether the library still holds each path of [`Steering::closing`].
 //! 4. Apply the commands; answer [`Command::Open`] with [`Event::Opened`] or [`Event::OpenFailed`].
 
 use std::{

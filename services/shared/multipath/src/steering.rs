@@ -241,6 +241,7 @@ impl Steering {
                 self.closing.begin(path);
                 self.abandoned(now, path);
             }
+            Event::Held { path, rtt } => self.closing.held(path, rtt),
             Event::Discarded { path } => self.closing.discarded(path),
             Event::RemoteStatus { path, status } => {
                 self.on_remote_status(now, path, status);

@@ -83,6 +83,9 @@ pub enum Event {
     Established { path: PathId },
     /// The library, this end or the peer closed the path.
     Abandoned { path: PathId },
+    /// The library holds a path of [`closing`](crate::Steering::closing) still, with this smoothed
+    /// round trip.
+    Held { path: PathId, rtt: Duration },
     /// The library released a closed path and declared its data in flight lost.
     Discarded { path: PathId },
     /// The peer changed its status of the path.

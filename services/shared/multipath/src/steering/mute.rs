@@ -209,7 +209,7 @@ mod tests {
     fn a_path_that_is_never_acknowledged_and_cannot_be_replaced_ends_the_connection() {
         let done = run(MS * 100_000, Duration::MAX, false);
         let path = PathId::ZERO;
-        assert_eq!(done, [(MS * 32_950, Command::GiveUp { path })]);
+        assert_eq!(done, [(MS * 34_050, Command::GiveUp { path })]);
         let again = Duration::from_secs(20);
         assert_eq!(run(MS * 100_000, again, false), Vec::new());
     }

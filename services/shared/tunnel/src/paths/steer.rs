@@ -221,6 +221,7 @@ impl Steered {
                 self.steering.on_event(now, event);
             }
         }
+        self.look_at_closing(now);
         // An upload that is seen between its writing and its sending is no backlog.
         let bytes = self.handles.pending_bytes() as u64;
         if bytes >= BACKLOG_BYTES_MIN {
@@ -247,6 +248,20 @@ impl Steered {
         self.set_routes();
         let before = std::mem::replace(&mut self.received_datagrams, sum);
         (sum.saturating_sub(before), calm)
+    }
+
+    /// An event of a release may be lost, when events come too fast.
+    fn look_at_closing(&mut self, now: Instant) {
+        for path in self.steering.closing() {
+            let event = match self.connection.path(path) {
+                Some(held) => Event::Held {
+                    path,
+                    rtt: held.stats().rtt,
+                },
+                None => Event::Discarded { path },
+            };
+            self.steering.on_event(now, event);
+        }
     }
 
     fn obey_schedule(&mut self, now: Instant) {
