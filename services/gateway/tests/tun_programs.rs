@@ -207,8 +207,8 @@ fn curl_and_iperf3_pass_by_each_way() {
         until(|| stage_accepts(&stage));
         for (way, by) in ways {
             for (direction, flag) in [("up", ""), ("down", "--reverse")] {
-                // A time, since buffers on the way hold many bytes: the server stops counting at the
-                // client's end.
+                // A time instead of bytes, which buffers on the way would hold. The server stops
+                // counting at the client's end.
                 let line = format!("{by}{client} {flag} --time 1");
                 let rate = bits_per_s(&run_in(&gw, &line).stdout, "sum_received") / 1e6;
                 println!("iperf3 by {way}, {direction}: {rate:.1} Mbit/s");
