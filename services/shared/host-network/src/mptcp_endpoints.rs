@@ -21,9 +21,9 @@ use std::{
     net::IpAddr,
 };
 
-use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
+use rtnetlink::sys::{Socket, protocols::NETLINK_GENERIC};
 
-use crate::netlink_wire::{Answer, HEADER_BYTES, NESTED, answers, attribute, attributes};
+use crate::netlink_wire::{self, Answer, NESTED, answers, attribute, attributes};
 
 /// First of our ids, one for each place of a network; the kernel's own ids begin with 1.
 const ID_FIRST: u8 = 200;
@@ -58,16 +58,9 @@ const GENERIC_HEADER_BYTES: usize = 4;
 const FLAGS: u16 = 1 | 4;
 
 fn request(kind: u16, command: u8, sequence: u32, attributes: &[u8]) -> Vec<u8> {
-    let length = (HEADER_BYTES + GENERIC_HEADER_BYTES + attributes.len()) as u32;
-    let mut bytes = length.to_ne_bytes().to_vec();
-    bytes.extend([kind.to_ne_bytes(), FLAGS.to_ne_bytes()].concat());
-    bytes.extend(sequence.to_ne_bytes());
-    // The sender: the kernel fills it in.
-    bytes.extend(0_u32.to_ne_bytes());
     // Version 1, and two reserved bytes.
-    bytes.extend([command, 1, 0, 0]);
-    bytes.extend(attributes);
-    bytes
+    let generic = [command, 1, 0, 0];
+    netlink_wire::message(kind, FLAGS, sequence, &[&generic, attributes])
 }
 
 /// An endpoint in a request. The kernel finds the one to remove by its id, and the one to change by
@@ -124,12 +117,8 @@ pub struct Endpoints {
 impl Endpoints {
     /// Belongs to the network namespace of the calling thread.
     pub fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_GENERIC)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        socket.set_non_blocking(true)?;
         let mut this = Self {
-            socket,
+            socket: netlink_wire::connect(NETLINK_GENERIC)?,
             sequence: 0,
             family: CONTROL,
             by_name: BTreeMap::new(),
@@ -252,7 +241,7 @@ impl Drop for Endpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink_wire::ERROR;
+    use crate::netlink_wire::{ERROR, HEADER_BYTES};
 
     #[test]
     fn a_change_of_the_flag_names_the_address() {

@@ -1,5 +1,9 @@
 //! Encoding and decoding of netlink messages that no library in use covers.
 
+use std::io;
+
+use rtnetlink::sys::{Socket, SocketAddr};
+
 pub(crate) const HEADER_BYTES: usize = 16;
 pub(crate) const ATTRIBUTE_HEADER_BYTES: usize = 4;
 /// Flag of an attribute that contains others.
@@ -10,6 +14,28 @@ pub(crate) const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// Bits of an attribute's type that are flags.
 const ATTRIBUTE_FLAGS: u16 = 0xc000;
+
+/// A socket to the kernel, in the network namespace of the calling thread.
+pub(crate) fn connect(protocol: isize) -> io::Result<Socket> {
+    let mut socket = Socket::new(protocol)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.set_non_blocking(true)?;
+    Ok(socket)
+}
+
+/// A message with its header. `parts` follow one another.
+pub(crate) fn message(kind: u16, flags: u16, sequence: u32, parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    let length = (HEADER_BYTES + body.len()) as u32;
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend([kind.to_ne_bytes(), flags.to_ne_bytes()].concat());
+    bytes.extend(sequence.to_ne_bytes());
+    // The sender's port: the kernel knows it.
+    bytes.extend(0_u32.to_ne_bytes());
+    bytes.extend(body);
+    bytes
+}
 
 /// An attribute, padded to a multiple of four bytes.
 pub(crate) fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {

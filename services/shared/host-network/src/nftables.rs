@@ -4,9 +4,9 @@
 
 use std::io::{self, ErrorKind};
 
-use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
+use rtnetlink::sys::{Socket, protocols::NETLINK_NETFILTER};
 
-use crate::netlink_wire::{Answer, HEADER_BYTES, NESTED, answers, attribute};
+use crate::netlink_wire::{self, Answer, NESTED, answers, attribute};
 
 /// Bound on the answers read for one transaction: one for each of its messages.
 const ANSWERS_MAX: usize = 64;
@@ -104,11 +104,7 @@ impl Drop for OwnTable {
 
 /// A netlink socket for transactions, in the network namespace of the calling thread.
 pub(crate) fn open() -> io::Result<Socket> {
-    let mut socket = Socket::new(NETLINK_NETFILTER)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    socket.set_non_blocking(true)?;
-    Ok(socket)
+    netlink_wire::connect(NETLINK_NETFILTER)
 }
 
 /// Replaces the table of this name (with its final zero). The table outlives the process.
@@ -199,16 +195,9 @@ fn message(
     resource: u16,
     attributes: &[u8],
 ) -> Vec<u8> {
-    let length = (HEADER_BYTES + 4 + attributes.len()) as u32;
-    let mut bytes = length.to_ne_bytes().to_vec();
-    bytes.extend([kind.to_ne_bytes(), flags.to_ne_bytes()].concat());
-    bytes.extend(sequence.to_ne_bytes());
-    // The sender's port: the kernel knows it.
-    bytes.extend(0_u32.to_ne_bytes());
-    bytes.extend([family, 0]);
-    bytes.extend(resource.to_be_bytes());
-    bytes.extend(attributes);
-    bytes
+    let resource = resource.to_be_bytes();
+    let parts = [&[family, 0][..], &resource, attributes];
+    netlink_wire::message(kind, flags, sequence, &parts)
 }
 
 fn expression(name: &[u8], settings: &[u8]) -> Vec<u8> {

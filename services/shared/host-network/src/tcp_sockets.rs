@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddress, protocols::NETLINK_SOCK_DIAG};
+use rtnetlink::sys::{Socket, protocols::NETLINK_SOCK_DIAG};
 
-use crate::netlink_wire::{Answer, HEADER_BYTES, answers, attributes};
+use crate::netlink_wire::{self, Answer, answers, attributes};
 
 /// Datagrams read for one answer; each has a few dozen sockets.
 const DATAGRAMS_MAX: usize = 64;
@@ -132,12 +132,7 @@ fn request(sequence: u32, remote: SocketAddr) -> Vec<u8> {
     body.extend(0_u16.to_be_bytes());
     body.extend(remote.port().to_be_bytes());
     body.extend([0; 16 + 16 + 4 + 8]);
-    let mut bytes = ((HEADER_BYTES + body.len()) as u32).to_ne_bytes().to_vec();
-    bytes.extend([BY_FAMILY.to_ne_bytes(), FLAGS.to_ne_bytes()].concat());
-    bytes.extend(sequence.to_ne_bytes());
-    bytes.extend(0_u32.to_ne_bytes());
-    bytes.extend(body);
-    bytes
+    netlink_wire::message(BY_FAMILY, FLAGS, sequence, &[&body])
 }
 
 /// A way to ask the kernel.
@@ -149,12 +144,8 @@ pub struct TcpSockets {
 impl TcpSockets {
     /// Belongs to the network namespace of the calling thread.
     pub fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
-        socket.bind_auto()?;
-        socket.connect(&NetlinkAddress::new(0, 0))?;
-        socket.set_non_blocking(true)?;
         Ok(Self {
-            socket,
+            socket: netlink_wire::connect(NETLINK_SOCK_DIAG)?,
             sequence: 0,
         })
     }
