@@ -163,30 +163,24 @@ impl<D: Disk> Journal<D> {
         samples: Vec<Sample>,
         from: Option<IpAddr>,
     ) -> Result<Vec<Outcome>, AppendError> {
-        if self.is_stalled() {
-            return Err(AppendError::Stalled);
-        }
-        let (reply, outcome) = oneshot::channel();
-        self.requests
-            .try_send(Request::Append(Entries::Samples(samples, from), reply))
-            .map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => AppendError::Busy,
-                mpsc::error::TrySendError::Closed(_) => AppendError::Closed,
-            })?;
-        let answered = timeout(STALLED_AFTER, outcome).await;
-        let answered = answered.map_err(|_| AppendError::Stalled)?;
-        answered.map_err(|_| AppendError::Closed)?
+        let answered = async {
+            let (reply, outcome) = oneshot::channel();
+            self.requests
+                .try_send(Request::Append(Entries::Samples(samples, from), reply))
+                .map_err(|error| match error {
+                    mpsc::error::TrySendError::Full(_) => AppendError::Busy,
+                    mpsc::error::TrySendError::Closed(_) => AppendError::Closed,
+                })?;
+            outcome.await.map_err(|_| AppendError::Closed)?
+        };
+        self.unless_stalled(answered).await
     }
 
     pub async fn append_alerts(&self, alerts: Vec<EdgeAlert>) -> Result<Vec<Outcome>, AppendError> {
         self.send(Entries::Alerts(alerts)).await
     }
 
-    /// While the disk stalls, nothing is added to the requests that wait for it.
     async fn send(&self, entries: Entries) -> Result<Vec<Outcome>, AppendError> {
-        if self.is_stalled() {
-            return Err(AppendError::Stalled);
-        }
         let answered = async {
             let (reply, outcome) = oneshot::channel();
             let request = Request::Append(entries, reply);
@@ -194,6 +188,17 @@ impl<D: Disk> Journal<D> {
             sent.map_err(|_| AppendError::Closed)?;
             outcome.await.map_err(|_| AppendError::Closed)?
         };
+        self.unless_stalled(answered).await
+    }
+
+    /// While the disk stalls, nothing is added to the requests that wait for it.
+    async fn unless_stalled(
+        &self,
+        answered: impl Future<Output = Result<Vec<Outcome>, AppendError>>,
+    ) -> Result<Vec<Outcome>, AppendError> {
+        if self.stalled_for().is_some() {
+            return Err(AppendError::Stalled);
+        }
         let answered = timeout(STALLED_AFTER, answered).await;
         answered.unwrap_or(Err(AppendError::Stalled))
     }
@@ -216,10 +221,6 @@ impl<D: Disk> Journal<D> {
             Condition::Writable => None,
             Condition::Failing(reason) => Some(reason.clone()),
         }
-    }
-
-    fn is_stalled(&self) -> bool {
-        self.stalled_for().is_some()
     }
 
     /// The core has everything before `position`. False: the journal cannot note it now, and is to

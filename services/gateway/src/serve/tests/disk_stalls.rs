@@ -33,6 +33,8 @@ use crate::{
 };
 
 const START_US: i64 = 1_800_000_000_000_000;
+/// Shorter than a stall.
+const SOON: Duration = Duration::from_secs(3);
 
 struct Bench {
     disk: Stopping,
@@ -180,12 +182,12 @@ async fn a_disk_that_never_answers_is_reported_and_its_alerts_go_from_memory() {
         Bench::says_stalled(health)
     })
     .await;
-    within_a_second("the core is told", || told("ill")).await;
+    soon("the core is told", || told("ill")).await;
     // A request that comes later does not wait for the disk.
     let began = Instant::now();
     let refused = bench.fall_ill("worse").await.unwrap();
     assert!(refused.is_err() && began.elapsed() < STALLED_AFTER / 2);
-    within_a_second("the core is told of the other", || told("worse")).await;
+    soon("the core is told of the other", || told("worse")).await;
     assert!(bench.alerts.acknowledge(0), "nor does a courier");
 
     bench.disk.stop(false);
@@ -198,8 +200,8 @@ async fn a_disk_that_never_answers_is_reported_and_its_alerts_go_from_memory() {
     bench.running.task.abort();
 }
 
-async fn within_a_second(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(3);
+async fn soon(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + SOON;
     while !holds() {
         assert!(Instant::now() < deadline, "{what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
