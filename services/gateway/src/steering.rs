@@ -362,17 +362,17 @@ impl Steering {
             self.freshness
                 .send_if_modified(|before| std::mem::replace(before, freshness) != freshness);
             let now = Instant::now();
-            let paths = self.tunnel.paths();
-            let carried = self.tunnel.paths_with_former();
+            let (carried, of_current) = self.tunnel.paths_with_former();
+            let paths = &carried[..of_current];
             let accesses = self.tunnel.interfaces();
             // Counters go on, so bytes before the first known day count on that day.
             if let Some(day) = usage.day((self.clock)().wall_us) {
                 usage.add(&carried, &accesses, day, &in_force.document);
             }
-            losses.observe(&paths);
+            losses.observe(paths);
             let names: Vec<String> = accesses.into_iter().map(|it| it.0).collect();
             let reachable = self.tunnel.reachable();
-            let (states, measurements) = measure(names, (&paths, &reachable), &losses, &usage);
+            let (states, measurements) = measure(names, (paths, &reachable), &losses, &usage);
             series.publish(&carried, &measurements, &in_force.document);
             usage.publish();
             {

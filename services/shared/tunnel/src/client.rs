@@ -301,8 +301,9 @@ impl Tunnel {
             .map_or_else(Vec::new, |session| session.paths.snapshot())
     }
 
-    /// The same with the paths of former sessions, whose counters may still rise.
-    pub fn paths_with_former(&self) -> Vec<PathSnapshot> {
+    /// The same, their number, and behind them the paths of former sessions, whose counters may
+    /// still rise.
+    pub fn paths_with_former(&self) -> (Vec<PathSnapshot>, usize) {
         // In this order none is missed: a session is former before its successor is current.
         let current = self.shared.session.borrow().clone();
         let former = self.shared.former.lock().clone();
@@ -311,15 +312,16 @@ impl Tunnel {
             let is_current = |current: &Arc<Paths>| Arc::ptr_eq(current, paths);
             !current.as_ref().is_some_and(is_current)
         });
-        let all = current.iter().chain(others);
-        all.flat_map(|paths| paths.snapshot()).collect()
+        let mut all: Vec<_> = current.iter().flat_map(|it| it.snapshot()).collect();
+        let of_current = all.len();
+        all.extend(others.flat_map(|paths| paths.snapshot()));
+        (all, of_current)
     }
 
     /// Access networks without a path to which a session over TCP would move if the schedule said
     /// so. Empty over QUIC, which has a path over each.
     pub fn reachable(&self) -> Vec<String> {
-        let session = self.shared.session.borrow().clone();
-        let Some(session) = session.filter(|session| session.is_fallback()) else {
+        let Some(session) = self.session_over_tcp() else {
             return Vec::new();
         };
         // Where the kernel shows no sockets, no path has the name of its access.
@@ -329,6 +331,11 @@ impl Tunnel {
         let placement = setup.placement.lock();
         names.retain(|name| !shown.contains(name) && placement.is_reachable(name));
         names.iter().map(|name| name.to_string()).collect()
+    }
+
+    pub(crate) fn session_over_tcp(&self) -> Option<Arc<Session>> {
+        let session = self.shared.session.borrow().clone();
+        session.filter(|session| session.is_fallback())
     }
 
     /// Reads the counters of a session over TCP before the kernel closes sockets of it.

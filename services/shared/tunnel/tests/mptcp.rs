@@ -5,20 +5,17 @@
 
 #[path = "support/bench.rs"]
 mod bench;
+#[path = "support/beside_server.rs"]
+mod beside_server;
 
-use std::sync::{Arc, mpsc};
-
-use bench::{Identities, authority, serve};
-use testkit::netns::{World, proxy};
+use bench::{Identities, authority};
+use beside_server::{DEVICES, beside_server, config, follow};
+use testkit::netns::World;
 use testkit::{noise, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tunnel::{
-    AccessRule, ConnectRequest, Family, SessionHandle, Transport, Tunnel, TunnelConfig,
-    TunnelServer, Urgency,
-};
+use tunnel::{ConnectRequest, SessionHandle, Transport, Tunnel, Urgency};
 
 const RATE: &str = "20mbit";
-const DEVICES: [(&str, u8); 2] = [("wlan0", 1), ("wwan0", 2)];
 
 /// Bytes that each network must carry for a transfer to count as spread.
 const SHARE_BYTES: u64 = 500_000;
@@ -44,31 +41,9 @@ async fn send_noise(request: ConnectRequest, _: SessionHandle) {
     }
 }
 
-async fn serve_until(
-    server: Result<TunnelServer, tunnel::BindError>,
-    listening: mpsc::Sender<()>,
-    done: tokio::sync::oneshot::Receiver<()>,
-) {
-    let server = Arc::new(server.unwrap());
-    serve(server.clone(), send_noise);
-    listening.send(()).unwrap();
-    // A test that panicked needs no server.
-    let _ = done.await;
-    server.close().await;
-}
-
 fn tunnel(identities: &Identities) -> Tunnel {
-    let tls = identities.client.client_config(&[tunnel::ALPN]);
-    let mut config = TunnelConfig::new(proxy(), "localhost", tls);
-    config.fallback = true;
-    let tunnel = Tunnel::start(config, Vec::new()).unwrap();
-    let following = tunnel.clone();
-    let rules = DEVICES.map(|(device, _)| AccessRule::Devices {
-        pattern: device.to_owned(),
-        name: None,
-        family: Family::Any,
-    });
-    tokio::spawn(async move { following.follow(rules.to_vec()).await.unwrap() });
+    let tunnel = Tunnel::start(config(identities), Vec::new()).unwrap();
+    follow(&tunnel);
     tunnel
 }
 
@@ -108,7 +83,6 @@ fn a_transfer_continues_over_the_remaining_network() {
     let Some(world) = World::new() else {
         return;
     };
-    let identities = Identities::new();
     let [(first, net), (second, second_net)] = DEVICES;
     world.plug(first, net, RATE);
     if let Err(error) = world.mptcp_endpoints() {
@@ -116,17 +90,7 @@ fn a_transfer_continues_over_the_remaining_network() {
         return;
     }
     world.block_udp();
-    let mut config = identities.server_config(proxy());
-    config.fallback = true;
-    let (listening, is_listening) = mpsc::channel();
-    let (done, until_done) = tokio::sync::oneshot::channel();
-    let server = world.spawn("px", move || async move {
-        serve_until(TunnelServer::bind(config), listening, until_done).await;
-    });
-    is_listening.recv().unwrap();
-    let world = Arc::new(world);
-    let inside = world.clone();
-    let client = world.spawn("gw", move || async move {
+    beside_server(world, send_noise, move |inside, identities| async move {
         let tunnel = tunnel(&identities);
         within(tunnel.up()).await;
         assert_eq!(tunnel.transport(), Some(Transport::Mptcp));
@@ -169,8 +133,5 @@ fn a_transfer_continues_over_the_remaining_network() {
             }
         })
         .await;
-        let _ = done.send(());
     });
-    client.join().unwrap();
-    server.join().unwrap();
 }

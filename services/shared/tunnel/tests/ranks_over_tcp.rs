@@ -11,6 +11,8 @@
 
 #[path = "support/bench.rs"]
 mod bench;
+#[path = "support/beside_server.rs"]
+mod beside_server;
 
 use std::{
     sync::{
@@ -20,8 +22,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bench::{Identities, authority, serve};
-use testkit::netns::{World, proxy};
+use bench::{Identities, authority};
+use beside_server::{DEVICES, beside_server, config, follow};
+use testkit::netns::World;
 use testkit::within;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -29,14 +32,12 @@ use tokio::{
     time::sleep,
 };
 use tunnel::{
-    AccessRule, ConnectRequest, Family, PathSnapshot, PathState, SessionHandle, Transport, Tunnel,
-    TunnelConfig, TunnelServer, Urgency,
+    ConnectRequest, PathSnapshot, PathState, SessionHandle, Transport, Tunnel, Urgency,
     steering_rules::{PathSchedule, Rank, Schedule},
 };
 
 const RATE: &str = "20mbit";
 const RATE_BYTES_PER_S: f64 = 2.5e6;
-const DEVICES: [(&str, u8); 2] = [("wlan0", 1), ("wwan0", 2)];
 
 /// Time in which bulk leaves an access.
 const LEAVES: Duration = Duration::from_secs(1);
@@ -166,7 +167,7 @@ fn counted(path: &PathSnapshot) -> f64 {
 
 /// Each access has carried what its device has, since it had carried `at_first`.
 fn assert_counted(world: &World, tunnel: &Tunnel, at_first: [u64; 2]) {
-    let (paths, carried) = (tunnel.paths_with_former(), carried(world));
+    let ((paths, _), carried) = (tunnel.paths_with_former(), carried(world));
     for (at, (device, _)) in DEVICES.iter().enumerate() {
         let its_own = paths.iter().filter(|path| path.name == *device);
         let sum: f64 = its_own.map(counted).sum();
@@ -178,20 +179,7 @@ fn assert_counted(world: &World, tunnel: &Tunnel, at_first: [u64; 2]) {
 }
 
 fn start(identities: &Identities) -> Tunnel {
-    let tls = identities.client.client_config(&[tunnel::ALPN]);
-    let mut config = TunnelConfig::new(proxy(), "localhost", tls);
-    config.fallback = true;
-    Tunnel::start(config, Vec::new()).unwrap()
-}
-
-fn follow(tunnel: &Tunnel) {
-    let following = tunnel.clone();
-    let rules = DEVICES.map(|(device, _)| AccessRule::Devices {
-        pattern: device.to_owned(),
-        name: None,
-        family: Family::Any,
-    });
-    tokio::spawn(async move { following.follow(rules.to_vec()).await.unwrap() });
+    Tunnel::start(config(identities), Vec::new()).unwrap()
 }
 
 /// Runs a gateway's side against a server, with both networks.
@@ -200,34 +188,11 @@ where
     F: Future<Output = ()>,
     W: FnOnce(Arc<World>, Identities) -> F + Send + 'static,
 {
-    let identities = Identities::new();
     for (device, net) in DEVICES {
         world.plug(device, net, RATE);
         world.shape_upwards(device, RATE);
     }
-    let mut config = identities.server_config(proxy());
-    config.fallback = true;
-    let (listening, is_listening) = std::sync::mpsc::channel();
-    let (done, until_done) = tokio::sync::oneshot::channel::<()>();
-    let server = world.spawn("px", move || async move {
-        let server = Arc::new(TunnelServer::bind(config).unwrap());
-        serve(server.clone(), endless);
-        listening.send(()).unwrap();
-        // A test that panicked needs no server.
-        let _ = until_done.await;
-        server.close().await;
-    });
-    is_listening.recv().unwrap();
-    let world = Arc::new(world);
-    let inside = world.clone();
-    let client = world.spawn(
-        "gw",
-        move || async move { gateway(inside, identities).await },
-    );
-    let ended = client.join();
-    let _ = done.send(());
-    server.join().unwrap();
-    ended.unwrap();
+    beside_server(world, endless, gateway);
 }
 
 /// Waits until the session has a subflow over each network.

@@ -5,20 +5,22 @@
 
 #[path = "support/bench.rs"]
 mod bench;
+#[path = "support/beside_server.rs"]
+mod beside_server;
 
 use std::{
-    sync::{Arc, mpsc},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use bench::{Identities, authority, echo, serve};
-use testkit::netns::{World, proxy};
+use bench::{Identities, authority, echo};
+use beside_server::{DEVICES, beside_server, config};
+use testkit::netns::World;
 use testkit::{noise, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tunnel::{Interface, Transport, Tunnel, TunnelConfig, TunnelServer, TunnelStream, Urgency};
+use tunnel::{Interface, Transport, Tunnel, TunnelStream, Urgency};
 
 const RATE: &str = "50mbit";
-const DEVICES: [(&str, u8); 2] = [("wlan0", 1), ("wwan0", 2)];
 
 /// Longest time from the first refused datagram, or from the start, to a session over TCP.
 const FALLBACK_MAX: Duration = Duration::from_secs(1);
@@ -27,14 +29,11 @@ const FALLBACK_MAX: Duration = Duration::from_secs(1);
 const BYTES: usize = 2_000_000;
 
 fn start(identities: &Identities) -> Tunnel {
-    let tls = identities.client.client_config(&[tunnel::ALPN]);
-    let mut config = TunnelConfig::new(proxy(), "localhost", tls);
-    config.fallback = true;
     let interfaces = DEVICES.map(|(device, net)| {
         let ip = std::net::IpAddr::from([10, net, 0, 2]);
         Interface::bind(device, ip, Some(device)).unwrap()
     });
-    Tunnel::start(config, interfaces.into()).unwrap()
+    Tunnel::start(config(identities), interfaces.into()).unwrap()
 }
 
 async fn carried_by(tunnel: &Tunnel, wanted: impl Fn(Transport) -> bool) {
@@ -67,7 +66,7 @@ async fn exchange(stream: &mut TunnelStream, seed: u64) {
     assert!(back == sent, "bytes differ");
 }
 
-/// Runs `test` in the gateway's namespace, beside a server in the proxy's.
+/// Runs `test` in the gateway's namespace, with both networks.
 fn with_server<F>(test: impl FnOnce(Arc<World>, Identities) -> F + Send + 'static)
 where
     F: Future<Output = ()>,
@@ -78,26 +77,7 @@ where
     for (device, net) in DEVICES {
         world.plug(device, net, RATE);
     }
-    let identities = Identities::new();
-    let mut config = identities.server_config(proxy());
-    config.fallback = true;
-    let (listening, is_listening) = mpsc::channel();
-    let (done, until_done) = tokio::sync::oneshot::channel::<()>();
-    let server = world.spawn("px", move || async move {
-        let server = Arc::new(TunnelServer::bind(config).unwrap());
-        serve(server.clone(), echo);
-        listening.send(()).unwrap();
-        // A test that panicked needs no server.
-        let _ = until_done.await;
-        server.close().await;
-    });
-    is_listening.recv().unwrap();
-    let world = Arc::new(world);
-    let inside = world.clone();
-    let client = world.spawn("gw", move || test(inside, identities));
-    client.join().unwrap();
-    let _ = done.send(());
-    server.join().unwrap();
+    beside_server(world, echo, test);
 }
 
 #[test]

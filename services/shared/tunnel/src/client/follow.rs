@@ -18,7 +18,6 @@ use crate::{
         placement,
         proxy_address::Addresses,
     },
-    http::transport::Transport,
     sockets::interface::{Interface, bind_socket},
 };
 
@@ -113,7 +112,7 @@ impl Follower {
                 Action::Attach { name, binding } => {
                     // Before a session can begin there; an open one would try at once. Its former
                     // address is no endpoint any more.
-                    match self.is_over_tcp() {
+                    match self.tunnel.session_over_tcp().is_some() {
                         true => self.unregister(&name),
                         false => self.register(&name, &binding),
                     }
@@ -159,17 +158,11 @@ impl Follower {
         self.tell_kernel(name, |endpoints| endpoints.remove(name));
     }
 
-    fn is_over_tcp(&self) -> bool {
-        let transport = self.tunnel.transport();
-        transport.is_some_and(|transport| transport != Transport::Quic)
-    }
-
     fn add_settled(&mut self, now: Instant) {
         let due = self.settling.extract_if(.., |_, (at, _)| *at <= now);
         let due: Vec<(String, (Instant, Binding))> = due.collect();
         for (name, (_, binding)) in due {
-            let session = self.tunnel.shared.session.borrow().clone();
-            let open = session.filter(|session| session.is_fallback());
+            let open = self.tunnel.session_over_tcp();
             // A session that began meanwhile may have met a router too early.
             let misses = open.is_some_and(|it| !it.held().contains(&name.as_str().into()));
             let has_it = |endpoints: &Endpoints| endpoints.names().any(|it| it == name);
