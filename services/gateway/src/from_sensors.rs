@@ -37,7 +37,7 @@ const MESSAGE_BYTES_MAX: usize = 4 << 20;
 pub fn router<D: Disk>(intake: Arc<Intake<D>>, token: Option<Secret>, context: &Context) -> Router {
     let service = GatewayServiceServer::new(grpc::Recorder::new(
         Arc::clone(&intake),
-        context.shutdown().clone(),
+        context.clone(),
     ))
     .max_decoding_message_size(MESSAGE_BYTES_MAX);
     Routes::new(service)

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, net::IpAddr, sync::Arc};
 use contracts::vitals::{
     RecordRequest, RecordResponse, Rejection, gateway_service_server::GatewayService,
 };
-use service_kit::Shutdown;
+use service_kit::Context;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -27,12 +27,12 @@ const LATE_REQUESTS_MAX: usize = 256;
 
 pub struct Recorder<D: Disk> {
     intake: Arc<Intake<D>>,
-    shutdown: Shutdown,
+    context: Context,
 }
 
 impl<D: Disk> Recorder<D> {
-    pub fn new(intake: Arc<Intake<D>>, shutdown: Shutdown) -> Self {
-        Self { intake, shutdown }
+    pub fn new(intake: Arc<Intake<D>>, context: Context) -> Self {
+        Self { intake, context }
     }
 }
 
@@ -53,8 +53,8 @@ impl<D: Disk> GatewayService for Recorder<D> {
         let requests = request.into_inner();
         let (answers, stream) = mpsc::channel(ANSWERS_MAX);
         let intake = Arc::clone(&self.intake);
-        let shutdown = self.shutdown.clone();
-        tokio::spawn(async move {
+        let shutdown = self.context.shutdown().clone();
+        self.context.tasks().spawn(async move {
             tokio::select! {
                 () = answer_all(&intake, requests, &answers, from, parent.as_deref()) => {}
                 () = shutdown.requested() => {

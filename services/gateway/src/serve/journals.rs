@@ -32,11 +32,14 @@ impl Journals {
         })
     }
 
+    /// Another gateway may open the directories afterwards.
     pub(crate) async fn close(self) {
         self.alerts.close().await;
         self.vitals.close().await;
         for watch in self.watches {
             watch.abort();
+            // A watch holds its journal until it has ended.
+            let _ = watch.await;
         }
     }
 }
@@ -114,4 +117,33 @@ pub(super) fn keep_private(config: &Config) -> Result<(), RunError> {
             path: config.data_dir.display().to_string(),
             source,
         })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    /// On one thread an aborted task ends only when the test waits for it.
+    #[tokio::test]
+    async fn closed_journals_can_be_opened_at_once() {
+        let above = tempfile::tempdir().unwrap();
+        let mut config = CommandLine::parse_from(["gateway"]).config;
+        config.data_dir = above.path().to_path_buf();
+        keep_private(&config).unwrap();
+        let context = Context::new("gateway");
+        let journals = Journals::open(&config, &context).await.unwrap();
+        journals.close().await;
+        for class in ["vitals", "alerts"] {
+            Directory::open(&above.path().join("journal").join(class)).unwrap();
+        }
+    }
 }
