@@ -35,11 +35,9 @@ const BODY_BYTES_MAX: usize = 4 << 20;
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 pub fn router<D: Disk>(intake: Arc<Intake<D>>, token: Option<Secret>, context: &Context) -> Router {
-    let service = GatewayServiceServer::new(grpc::Recorder::new(
-        Arc::clone(&intake),
-        context.clone(),
-    ))
-    .max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let service =
+        GatewayServiceServer::new(grpc::Recorder::new(Arc::clone(&intake), context.clone()))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX);
     Routes::new(service)
         .prepare()
         .into_axum_router()

@@ -22,6 +22,8 @@
 //!   The window then follows [`CubicWindow`]. A falling rate ([`RateDrop`]) requests a probe.
 //! - Windows of a few packets ([`SmallWindow`]) are enlarged from time to time, since they measure
 //!   no more than they hold.
+//! - Jitter ([`Stretched`]): where round trips jump, a larger window is tried. If the rate grows
+//!   with it, the round trip under load is the base.
 //! - Start-up ([`Startup`]): doubles every round from the initial window, until the rate stops
 //!   growing or a queue shows. It sends no less than two initial windows a round trip.
 
@@ -33,6 +35,7 @@ mod rate_drop;
 mod rtt_probe;
 mod small_window;
 mod startup;
+mod stretched;
 mod window;
 
 use std::any::Any;
@@ -55,6 +58,7 @@ use rate_drop::RateDrop;
 use rtt_probe::RttProbe;
 use small_window::SmallWindow;
 use startup::Startup;
+use stretched::{LimitedRound, Stretched};
 
 /// Round trips after an RTT probe until the queue is as before.
 const REFILL_ROUND_TRIPS: u32 = 3;
@@ -179,6 +183,7 @@ pub struct PathController {
     cruising_since: Option<Instant>,
     probed_at: Instant,
     small_window: SmallWindow,
+    stretched: Stretched,
     /// The last round saw no queue: the path can carry more than is sent.
     unqueued: bool,
     burstiness: Burstiness,
@@ -234,6 +239,7 @@ impl PathController {
             cruising_since: None,
             probed_at: now,
             small_window: SmallWindow::new(),
+            stretched: Stretched::new(),
             unqueued: false,
             burstiness: Burstiness::new(),
             is_steady: true,
@@ -275,7 +281,9 @@ impl PathController {
     fn on_round(&mut self, now: Instant, app_limited: bool) {
         self.round += 1;
         self.round_losses.on_round(QUEUE_LOSES_FADING);
-        self.round_ends_at = self.sampler.delivered();
+        let delivered = self.sampler.delivered();
+        self.look_for_stretch(now, app_limited, delivered - self.round_ends_at);
+        self.round_ends_at = delivered;
         if self.phase == Phase::Startup
             && !app_limited
             && self.startup.is_over_after_round(self.rate.get())
@@ -402,6 +410,7 @@ impl PathController {
         if epoch != self.rebase_epoch {
             self.rebase_epoch = epoch;
             self.base_rtt.on_route_change();
+            self.stretched.forget();
             self.start_rtt_probe();
         }
         let (group_probes, deep) = self.member.scheduler.group_probes(self.member.slot);
@@ -417,8 +426,11 @@ impl PathController {
         self.round_rtt_min = Some(self.round_rtt_min.map_or(rtt, |min| min.min(rtt)));
         self.burstiness.on_sample(rtt);
         self.rtt_latest = rtt;
-        self.base_rtt.on_round_trip(rtt);
-        self.rtt_min.update(now, rtt);
+        self.stretched.on_round_trip(rtt);
+        if !self.stretched.is_known() {
+            self.base_rtt.on_round_trip(rtt);
+            self.rtt_min.update(now, rtt);
+        }
         if self.phase == Phase::Startup
             && let Some(min) = self.rtt_min.get()
         {

@@ -110,6 +110,13 @@ impl BaseRtt {
         }
     }
 
+    /// Another mechanism found the path longer.
+    pub(super) fn on_longer_path(&mut self, rtt: Duration) {
+        self.rtt = Some(rtt);
+        self.queue_seen = None;
+        self.unchanged_probes = 0;
+    }
+
     pub(super) fn on_probe_start(&mut self, rtt: Duration) {
         self.before_probe = self.rtt;
         self.rtt_at_start = rtt;

@@ -20,6 +20,29 @@ impl PathController {
         }
     }
 
+    /// A round has ended. Where round trips jump, a larger window is tried.
+    pub(super) fn look_for_stretch(&mut self, now: Instant, app_limited: bool, delivered: u64) {
+        let says_something = !app_limited && self.phase == Phase::Cruise && self.cubic.is_none();
+        let (Some(base), Some(seen), true) =
+            (self.rtt_min.get(), self.round_rtt_min, says_something)
+        else {
+            self.stretched.on_other_round(now);
+            return;
+        };
+        let round = LimitedRound {
+            delivered,
+            window: self.published.window,
+            mtu: self.mtu,
+            base,
+            mean: self.rtt_smoothed,
+            seen,
+        };
+        if let Some(found) = self.stretched.on_limited_round(now, round) {
+            self.rtt_min.replace(now, found);
+            self.base_rtt.on_longer_path(found);
+        }
+    }
+
     /// A round trip of a probe with an empty queue has ended.
     pub(super) fn on_probe_sample(&mut self, now: Instant, mut round: RttProbe) {
         let rtt = self.rtt_latest;

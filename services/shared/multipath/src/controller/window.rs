@@ -99,7 +99,7 @@ impl PathController {
                         let tried = (bdp * TRIAL_WINDOW) as u64 + TRIAL_PACKETS * self.mtu;
                         modelled.max(tried)
                     }
-                    None => modelled,
+                    None => modelled.max(self.stretched.window()),
                 };
                 window.max(self.window_min())
             }

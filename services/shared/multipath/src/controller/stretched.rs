@@ -1,0 +1,265 @@
+//! Round trips that are longer under load, although no queue stands.
+//!
+//! A link with jitter that keeps the order of packets delivers each with the longest jitter of
+//! those before it. The smallest round trip is that of lucky single packets. A window of the rate
+//! and the smallest round trip then delivers less than it measured, and so both fall, down to a few
+//! packets. Where round trips jump from packet to packet, two rounds have a larger window from time
+//! to time. In a queue the round trip would grow with the window; here the rate does. While it
+//! grows, the next two rounds follow, and the round trip under load is the path's own.
+//!
+//! A queue of other senders moves slowly, so its round trips do not jump. A trial in such a queue
+//! would take a larger share of the link.
+
+use std::time::{Duration, Instant};
+
+/// Rounds until the first trial.
+const PAUSE_MIN: u32 = 4;
+/// Longest number of rounds between two trials.
+const PAUSE_MAX: u32 = 64;
+/// Rounds of a trial: packets of the first are acknowledged in the second.
+const TRIAL_ROUNDS: u32 = 2;
+/// The window of a trial, in windows before it.
+const TRIAL_WINDOW: f64 = 1.5;
+/// Growth of the rate that a trial has to show.
+const GROWTH: f64 = 1.3;
+/// A mean round trip below this factor of the smallest one, and this delay of hosts, leaves nothing
+/// to find.
+const LONG: f64 = 1.2;
+const HOSTS: Duration = Duration::from_millis(2);
+/// Round trips jump if the mean difference of two in a row is this part of what the mean one has
+/// beyond the smallest.
+const JUMP: f64 = 0.16;
+/// The same for a window of few packets. Between two of them a queue of others moves further.
+const JUMP_OF_FEW: f64 = 0.3;
+const FEW_PACKETS: u64 = 32;
+/// Round trips that the mean difference covers.
+const JUMP_SAMPLES: u32 = 16;
+
+#[derive(Debug, Clone)]
+pub(super) struct Stretched {
+    pause: u32,
+    waited: u32,
+    trial: Option<Trial>,
+    is_known: bool,
+    rtt: Option<Duration>,
+    /// Mean difference of two round trips in a row.
+    jump: Duration,
+    round_began: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    rounds: u32,
+    rate_before: f64,
+    window: u64,
+}
+
+/// A round in which the window limited the sender.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LimitedRound {
+    pub(super) delivered: u64,
+    pub(super) window: u64,
+    pub(super) mtu: u64,
+    /// The base round trip, the mean one, and the smallest of the round.
+    pub(super) base: Duration,
+    pub(super) mean: Duration,
+    pub(super) seen: Duration,
+}
+
+impl LimitedRound {
+    fn jumps(&self, jump: Duration) -> bool {
+        let part = if self.window < FEW_PACKETS * self.mtu {
+            JUMP_OF_FEW
+        } else {
+            JUMP
+        };
+        let beyond = self.mean.saturating_sub(self.base);
+        self.mean > self.base.mul_f64(LONG) + HOSTS && jump >= beyond.mul_f64(part)
+    }
+}
+
+impl Stretched {
+    pub(super) fn new() -> Self {
+        Self {
+            pause: PAUSE_MIN,
+            waited: 0,
+            trial: None,
+            is_known: false,
+            rtt: None,
+            jump: Duration::ZERO,
+            round_began: None,
+        }
+    }
+
+    /// A trial has found a longer base round trip. Shorter ones of single packets do not count.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// The least window, zero without a trial.
+    pub(super) fn window(&self) -> u64 {
+        self.trial.map_or(0, |trial| trial.window)
+    }
+
+    pub(super) fn on_round_trip(&mut self, rtt: Duration) {
+        if let Some(last) = self.rtt.replace(rtt) {
+            self.jump = (self.jump * (JUMP_SAMPLES - 1) + last.abs_diff(rtt)) / JUMP_SAMPLES;
+        }
+    }
+
+    /// Returns the base round trip that a trial has found.
+    pub(super) fn on_limited_round(
+        &mut self,
+        now: Instant,
+        round: LimitedRound,
+    ) -> Option<Duration> {
+        let began = self.round_began.replace(now)?;
+        let lasted = now.saturating_duration_since(began).as_secs_f64();
+        if lasted <= 0.0 {
+            return None;
+        }
+        let rate = round.delivered as f64 / lasted;
+        let Some(trial) = &mut self.trial else {
+            self.waited += 1;
+            if self.waited >= self.pause && round.jumps(self.jump) {
+                self.try_from(rate, round.window);
+            }
+            return None;
+        };
+        trial.rounds += 1;
+        if trial.rounds < TRIAL_ROUNDS {
+            return None;
+        }
+        if rate < trial.rate_before * GROWTH {
+            self.pause = (self.pause * 2).min(PAUSE_MAX);
+            self.waited = 0;
+            self.trial = None;
+            return None;
+        }
+        self.pause = PAUSE_MIN;
+        self.is_known = true;
+        let window = trial.window;
+        self.try_from(rate, window);
+        Some(round.seen.max(round.base))
+    }
+
+    /// A round has ended that the application limited, or whose rate depends on more than the
+    /// window.
+    pub(super) fn on_other_round(&mut self, now: Instant) {
+        self.round_began = Some(now);
+        self.trial = None;
+    }
+
+    /// The path is another one.
+    pub(super) fn forget(&mut self) {
+        *self = Self::new();
+    }
+
+    fn try_from(&mut self, rate_before: f64, window: u64) {
+        self.trial = Some(Trial {
+            rounds: 0,
+            rate_before,
+            window: (window as f64 * TRIAL_WINDOW) as u64,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MTU: u64 = 1_000;
+    const BASE: u32 = 10;
+
+    /// A path in front of which the window stands, with round trips in milliseconds.
+    struct Path {
+        stretched: Stretched,
+        now: Instant,
+        base: Duration,
+        window: u64,
+    }
+
+    impl Path {
+        fn new() -> Self {
+            Self {
+                stretched: Stretched::new(),
+                now: Instant::now(),
+                base: ms(BASE),
+                window: 50 * MTU,
+            }
+        }
+
+        /// A round of `rtt` whose round trips differ by `jump`, at most with this rate in bytes a
+        /// second. Returns the window that it had, and what was found.
+        fn round(&mut self, rtt: u32, jump: u32, rate_max: f64) -> (u64, Option<Duration>) {
+            for n in 0..2 * JUMP_SAMPLES {
+                self.stretched.on_round_trip(ms(rtt + n % 2 * jump));
+            }
+            let window = self.window.max(self.stretched.window());
+            let lasted = (window as f64 / rate_max).max(f64::from(rtt) / 1e3);
+            self.now += Duration::from_secs_f64(lasted);
+            let round = LimitedRound {
+                delivered: window,
+                window,
+                mtu: MTU,
+                base: self.base,
+                mean: ms(rtt),
+                seen: ms(rtt),
+            };
+            let found = self.stretched.on_limited_round(self.now, round);
+            self.base = found.unwrap_or(self.base);
+            (window, found)
+        }
+    }
+
+    const fn ms(ms: u32) -> Duration {
+        Duration::from_millis(ms as u64)
+    }
+
+    #[test]
+    fn a_rate_that_grows_with_the_window_shows_a_longer_path() {
+        let mut path = Path::new();
+        let found = (0..20).find_map(|_| path.round(60, 20, 1e9).1);
+        assert_eq!(found, Some(ms(60)));
+        assert!(path.stretched.is_known());
+        // The next trial follows at once, until the link's rate ends the growth.
+        let largest = (0..20).map(|_| path.round(60, 20, 5e6).0).max();
+        assert!(largest > Some(250 * MTU), "{largest:?}");
+        path.stretched.forget();
+        assert!(!path.stretched.is_known() && path.stretched.window() == 0);
+    }
+
+    #[test]
+    fn a_queue_that_grows_with_the_window_is_tried_rarely_and_changes_nothing() {
+        let mut path = Path::new();
+        let rounds: Vec<_> = (0..1_000).map(|_| path.round(60, 20, 8e5)).collect();
+        assert!(rounds.iter().all(|round| round.1.is_none()));
+        let on_trial = rounds.iter().filter(|round| round.0 > path.window).count();
+        assert!((2..=60).contains(&on_trial), "{on_trial}");
+    }
+
+    #[test]
+    fn round_trips_that_do_not_jump_are_a_queue() {
+        let tried = |packets: u64, jump: u32| {
+            let mut path = Path::new();
+            path.window = packets * MTU;
+            (0..100).any(|_| path.round(60, jump, 1e9).0 > path.window)
+        };
+        assert!(!tried(50, 7), "0.14 of 50 ms");
+        assert!(tried(50, 9), "0.18");
+        assert!(!tried(10, 14), "0.28 of few packets");
+        assert!(tried(10, 16), "0.32");
+        let mut path = Path::new();
+        assert!((0..100).all(|_| path.round(14, 5, 1e9).0 == path.window));
+    }
+
+    #[test]
+    fn a_round_that_the_application_limits_ends_the_trial() {
+        let mut path = Path::new();
+        while path.stretched.window() == 0 {
+            path.round(60, 20, 1e9);
+        }
+        path.stretched.on_other_round(path.now);
+        assert_eq!(path.stretched.window(), 0);
+    }
+}
