@@ -36,7 +36,6 @@ mod to_people;
 mod to_store;
 mod turns;
 mod watermark;
-mod zone;
 
 use std::{sync::Arc, time::Duration};
 

@@ -20,6 +20,7 @@ mod progress;
 
 use std::collections::HashMap;
 
+use calendar::Zone;
 use contracts::{
     alerts::{Alert, AlertState, Notice, NoticeOutcome, NoticeReason, NoticeResult},
     vitals::Priority,
@@ -32,7 +33,6 @@ use crate::{
     names::NamePolicy,
     silence::SilenceInForce,
     team::{Contact, Plan, Role, Step, Team},
-    zone::Zone,
 };
 
 pub(crate) const WEBHOOK: &str = "webhook";

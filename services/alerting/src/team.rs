@@ -5,11 +5,12 @@ mod coverage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use calendar::Zone;
 use contracts::vitals::Priority;
 use serde::{Deserialize, Serialize};
 use vitals::{Invalid, validate_identifier};
 
-use crate::{names::Names, zone::Zone};
+use crate::names::Names;
 
 /// Contacts of one team; a larger team is refused.
 pub const CONTACTS_MAX: usize = 10_000;

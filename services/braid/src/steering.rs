@@ -351,6 +351,7 @@ name = "lte"
 kind = "cellular"
 cap_gb = 5
 reset_day = 15
+time_zone = "Europe/Zurich"
 [[rule]]
 name = "updates"
 match = { destination = ["*.example.org"] }
@@ -374,7 +375,7 @@ accesses = ["wifi", "cellular"]
             decision.explained(&document),
             "rule \"updates\": mode priority\n  1. wifi: active, 100 %\n  2. lte: spill, 0 %\n  \
              wifi (wifi): chosen, allowed\n  \
-             lte (cellular): chosen, allowed; 0.100 GB of the cap are left until day 15\n  \
+             lte (cellular): chosen, allowed; 0.100 GB of the cap are left until day 15 (Europe/Zurich)\n  \
              sat0 (satellite): rejected, the rule does not list it\n"
         );
     }

@@ -345,11 +345,12 @@ fn no_program_holds_the_path_it_was_compiled_at() {
 
 #[test]
 fn protocol_and_rule_logic_reads_no_clock_and_opens_no_socket() {
-    const SANS_IO: [&str; 5] = [
+    const SANS_IO: [&str; 6] = [
         "multipath",
         "path-probe",
         "vitals",
         "clocks",
+        "calendar",
         "testkit/src/link",
     ];
     const WORLD: [&str; 5] = [

@@ -173,7 +173,8 @@ async fn first_patients(ward: &Ward) -> Vec<Simulated> {
         author: "eve".to_owned(),
         reason: "LTE is capped".to_owned(),
         body: format!(
-            r#"{{"format":1,"access":[{{"name":"lte","price_per_gb":4.0,"cap_gb":5,"reset_day":15}}],
+            r#"{{"format":1,"access":[{{"name":"lte","price_per_gb":4.0,"cap_gb":5,"reset_day":15,
+                "time_zone":"Europe/Zurich"}}],
                 "rule":[{{"name":"{RULE}","match":{{"urgency":["bulk"]}},"mode":"priority",
                 "accesses":["wifi","lte"]}}]}}"#
         ),
@@ -346,6 +347,7 @@ fn access(link: &Link) -> AccessUse {
         },
         cap_bytes: (!wifi).then_some(5_000_000_000),
         reset_day: if wifi { 1 } else { 15 },
+        time_zone: if wifi { "" } else { "Europe/Zurich" }.to_owned(),
         price_per_gb: if wifi { 0.0 } else { 4.0 },
         rank: match wifi {
             true => AccessRank::Active.into(),

@@ -365,10 +365,8 @@ impl Steering {
             let (carried, of_current) = self.tunnel.paths_with_former();
             let paths = &carried[..of_current];
             let accesses = self.tunnel.interfaces();
-            // Counters go on, so bytes before the first known day count on that day.
-            if let Some(day) = usage.day((self.clock)().wall_us) {
-                usage.add(&carried, &accesses, day, &in_force.document);
-            }
+            let wall_us = (self.clock)().wall_us;
+            usage.add(&carried, &accesses, wall_us, &in_force.document);
             losses.observe(paths);
             let names: Vec<String> = accesses.into_iter().map(|it| it.0).collect();
             let reachable = self.tunnel.reachable();

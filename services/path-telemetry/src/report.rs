@@ -26,6 +26,8 @@ const RULE_CHARS_MAX: usize = 64;
 const PRICE_MAX: f64 = 1e6;
 /// Last day of a month on which a cap may begin anew, as in a steering document.
 const RESET_DAY_MAX: u32 = 31;
+/// Longest name of a time zone in a report; a report with a longer one is refused.
+const TIME_ZONE_BYTES_MAX: usize = 64;
 
 /// Why a report is refused.
 #[derive(Debug, thiserror::Error)]
@@ -191,6 +193,12 @@ fn check_steering(report: &PathReport) -> Result<(), Refused> {
             let reason = format!("{} is outside 0 to {RESET_DAY_MAX}", access.reset_day);
             return invalid("reset_day", reason, "15");
         }
+        // A gateway of a newer release may know more zones.
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "_+-/".contains(c);
+        if access.time_zone.len() > TIME_ZONE_BYTES_MAX || !access.time_zone.chars().all(allowed) {
+            let reason = format!("is no name of at most {TIME_ZONE_BYTES_MAX} characters");
+            return invalid("time_zone", reason, "\"Europe/Zurich\"");
+        }
         if !(0.0..=PRICE_MAX).contains(&access.price_per_gb) {
             let reason = format!("{} is outside 0 to {PRICE_MAX}", access.price_per_gb);
             return invalid("price_per_gb", reason, "4.0");
@@ -285,6 +293,16 @@ mod tests {
             reset_day: 32,
             ..AccessUse::default()
         }));
+        let zoned = |time_zone: &str| AccessUse {
+            time_zone: time_zone.to_owned(),
+            ..AccessUse::default()
+        };
+        for known in ["America/Port-au-Prince", "Etc/GMT+1", "Mars/Base_1"] {
+            assert!(!refused_access(zoned(known)), "{known}");
+        }
+        for wrong in ["a b", "<b>", &"x".repeat(TIME_ZONE_BYTES_MAX + 1)] {
+            assert!(refused_access(zoned(wrong)), "{wrong}");
+        }
         assert!(refused_access(AccessUse {
             rules: vec![rule("x".repeat(RULE_CHARS_MAX + 1))],
             ..AccessUse::default()

@@ -150,6 +150,7 @@ pub(super) fn report() -> usize {
             month_bytes: 900_000_000,
             cap_bytes: Some(5_000_000_000),
             reset_day: 15,
+            time_zone: "Europe/Zurich".to_owned(),
             price_per_gb: 4.0,
             rank: 1,
             rules: vec![RuleUse {

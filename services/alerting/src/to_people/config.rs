@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use calendar::Zone;
 use service_kit::{ConfigError, Secret, config::parse_address};
 
 use super::{
@@ -10,7 +11,7 @@ use super::{
     mqtt::{self, Mqtt},
     webhook::Webhook,
 };
-use crate::{routing::Channels, zone::Zone};
+use crate::routing::Channels;
 
 /// Longest grouping window. A longer one would delay bad news too much.
 const GROUP_S_MAX: u64 = 300;

@@ -1,9 +1,8 @@
 //! Content of messages: the JSON of a webhook and of MQTT, and the text of an e-mail.
 
+use calendar::Zone;
 use contracts::alerts::{Alert, Notice};
 use serde_json::{Value, json};
-
-use crate::zone::Zone;
 
 /// One or more notices in one message. The first names the message.
 pub(super) struct Message<'a> {

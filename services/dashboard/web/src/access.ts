@@ -21,8 +21,10 @@ export function gigabytes(bytes: number): string {
 // monthText says what the access carried since its reset day, and what is left of its cap.
 export function monthText(access: AccessUse): string {
   const used = Number(access.monthBytes);
-  const day = access.resetDay > 0 ? ` until day ${access.resetDay}` : "";
-  if (access.capBytes === undefined) return `${gigabytes(used)} ${access.resetDay > 0 ? `since day ${access.resetDay}` : "this month"}, no cap`;
+  // Without a name the day begins in UTC.
+  const resetDay = `day ${access.resetDay}${access.timeZone === "" ? "" : ` (${access.timeZone})`}`;
+  const day = access.resetDay > 0 ? ` until ${resetDay}` : "";
+  if (access.capBytes === undefined) return `${gigabytes(used)} ${access.resetDay > 0 ? `since ${resetDay}` : "this month"}, no cap`;
   const cap = Number(access.capBytes);
   if (used >= cap) return `${gigabytes(used)} of ${gigabytes(cap)}: the cap is reached${day}`;
   return `${gigabytes(used)} of ${gigabytes(cap)}, ${gigabytes(cap - used)} left${day}`;

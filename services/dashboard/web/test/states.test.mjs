@@ -222,7 +222,7 @@ test("of 200 gateways the accesses nearest to their cap come first, and a search
   assert.equal(await rows.count(), 40);
   assert.match(await panel.locator("header").textContent(), /20[1-9] gateways · \d+ near a cap/);
   const first = await rows.first().textContent();
-  assert.match(first, /gw-202 lte steering v1.*of 5\.00 GB: the cap is reached until day 15 · costs 26\.99 so far.*spill/);
+  assert.match(first, /gw-202 lte steering v1.*of 5\.00 GB: the cap is reached until day 15 \(Europe\/Zurich\) · costs 26\.99 so far.*spill/);
   assert.equal(await rows.first().getAttribute("data-cap"), "reached");
   assert.match(await panel.locator(".more").textContent(), /^36\d more .* not shown/);
   await picture("3-data-of-200-gateways");
@@ -238,7 +238,7 @@ test("of 200 gateways the accesses nearest to their cap come first, and a search
 test("a person who acts asks why a flow takes which access, and names are shown as text", async () => {
   await card("patient-1").click();
   const paths = page.locator('.path[data-path="lte"] .use');
-  await paths.getByText("4.90 GB of 5.00 GB, 100 MB left until day 15 · costs 19.60 so far").waitFor();
+  await paths.getByText("4.90 GB of 5.00 GB, 100 MB left until day 15 (Europe/Zurich) · costs 19.60 so far").waitFor();
   assert.ok((await paths.textContent()).includes(`${RULE} (priority), no rule (auto) · spill`), await paths.textContent());
   const panel = page.locator(".explain");
   await panel.locator("summary").click();
@@ -249,7 +249,7 @@ test("a person who acts asks why a flow takes which access, and names are shown 
   await answer.waitFor();
   const text = await answer.textContent();
   assert.ok(text.startsWith(`steering version 1, in force at gw-1\nrule "${RULE}": mode priority\n`), text);
-  assert.match(text, /lte \(cellular\): chosen, allowed; 0\.100 GB of the cap are left until day 15/);
+  assert.match(text, /lte \(cellular\): chosen, allowed; 0\.100 GB of the cap are left until day 15 \(Europe\/Zurich\)/);
   await picture("3-explained");
   assert.equal(await page.locator("img").count(), 0, "no name became an element");
   await panel.getByLabel("Gateway").fill("gw-of-nobody");

@@ -240,11 +240,15 @@ test("a search finds names whatever the case, the accents and the order of its w
 
 test("the month of an access, its cap, its cost and its rules are in words", () => {
   const { monthText, useText, costText, rulesText, gigabytes } = access;
-  const use = (more) => ({ monthBytes: 4_900_000_000n, capBytes: 5_000_000_000n, resetDay: 15, pricePerGb: 4, rank: 2, rules: [], ...more });
+  const use = (more) => ({ monthBytes: 4_900_000_000n, capBytes: 5_000_000_000n, resetDay: 15, timeZone: "", pricePerGb: 4, rank: 2, rules: [], ...more });
   assert.equal(monthText(use({})), "4.90 GB of 5.00 GB, 100 MB left until day 15");
   assert.equal(monthText(use({ monthBytes: 5_100_000_000n })), "5.10 GB of 5.00 GB: the cap is reached until day 15");
   assert.equal(monthText(use({ capBytes: undefined, resetDay: 0 })), "4.90 GB this month, no cap");
   assert.equal(monthText(use({ capBytes: undefined })), "4.90 GB since day 15, no cap");
+  const zoned = (more) => use({ timeZone: "Europe/Zurich", ...more });
+  assert.equal(monthText(zoned({})), "4.90 GB of 5.00 GB, 100 MB left until day 15 (Europe/Zurich)");
+  assert.equal(monthText(zoned({ capBytes: undefined })), "4.90 GB since day 15 (Europe/Zurich), no cap");
+  assert.equal(monthText(zoned({ capBytes: undefined, resetDay: 0 })), "4.90 GB this month, no cap");
   assert.equal(costText(use({})), "costs 19.60 so far");
   assert.equal(useText(use({}), 600), "4.90 GB of 5.00 GB, 100 MB left until day 15 · costs 19.60 so far");
   assert.match(useText(use({}), 10_800), /costs 19\.60 so far · reported 3 h ago$/);

@@ -62,6 +62,9 @@ impl Flows {
                     month_bytes: (table.measurements.get(&name)).map_or(0, |it| it.month_bytes),
                     cap_bytes: terms.and_then(AccessTerms::cap_bytes),
                     reset_day: terms.map_or(0, |terms| terms.reset_day.into()),
+                    time_zone: terms
+                        .and_then(|terms| terms.time_zone.clone())
+                        .unwrap_or_default(),
                     price_per_gb: terms.map_or(0.0, |terms| terms.price_per_gb),
                     rank: rank.into(),
                     rules: keys.map(|key| key.to_use(0)).collect(),
@@ -116,7 +119,7 @@ mod tests {
 
     const DOCUMENT: &str = "format = 1\n\
         [[access]]\nname = \"lte\"\nprice_per_gb = 4.0\ncap_gb = 5\nreset_day = 15\n\
-        [[rule]]\nname = \"bulk\"\nmode = \"priority\"\naccesses = [\"wifi\", \"lte\"]\n\
+        time_zone = \"Europe/Zurich\"\n        [[rule]]\nname = \"bulk\"\nmode = \"priority\"\naccesses = [\"wifi\", \"lte\"]\n\
         match = { urgency = [\"bulk\"] }\n";
 
     fn flows(document: &str) -> Flows {
@@ -151,6 +154,7 @@ mod tests {
         let uses = flows.access_uses();
         let lte = &uses["lte"];
         assert_eq!((lte.month_bytes, lte.reset_day), (1_000_000_000, 15));
+        assert_eq!(lte.time_zone, "Europe/Zurich");
         assert_eq!(
             (lte.cap_bytes, lte.price_per_gb),
             (Some(5_000_000_000), 4.0)

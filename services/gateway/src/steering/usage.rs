@@ -1,7 +1,8 @@
 //! Bytes of each access by day, kept on disk, and their sum since its last reset day.
 //!
-//! Days are kept because the reset day of an access may change: a new document then asks for the
-//! sum since another day.
+//! Days are those of the access's time zone. They are kept because its reset day may change: a new
+//! document then asks for the sum since another day. After a change of the time zone, kept days
+//! keep their numbers, so the sum changes by the hours between both midnights at most.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,7 +13,10 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use tunnel::{PathSnapshot, steering_rules::Document};
+use tunnel::{
+    PathSnapshot,
+    steering_rules::{AccessTerms, Document},
+};
 
 use crate::clock;
 
@@ -32,12 +36,11 @@ const KEEP_BYTES: u64 = 4_000_000;
 const KEEP_EVERY: Duration = Duration::from_secs(60);
 /// Shortest time between two writes.
 const KEEP_PAUSE: Duration = Duration::from_secs(1);
-const DAY_US: i64 = 86_400_000_000;
 
-/// One access. Releases before `days` wrote and read only the other two.
+/// One access, by local days since 1970. Releases before `days` wrote and read only the other two.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Month {
-    /// Day since 1970 on which it began.
+    /// Day on which it began.
     began: i64,
     bytes: u64,
     #[serde(default)]
@@ -58,7 +61,8 @@ impl Month {
         }
     }
 
-    /// Days after today count as well, since a clock that goes back forgets nothing.
+    /// Days after today count as well: a clock that goes back forgets nothing, and neither does a
+    /// time zone further west.
     fn begin(&mut self, began: i64) {
         self.began = began;
         let counted = self.days.range(began..);
@@ -124,23 +128,29 @@ impl Usage {
         self.unkept_bytes = 0;
     }
 
-    /// The day since 1970, by a clock that was set. Until then the last day that is known, or none.
-    pub(super) fn day(&self, wall_us: i64) -> Option<i64> {
+    /// Today in the access's time zone, by a clock that was set. Until then the last day that is
+    /// known, or none.
+    fn today(&self, access: &str, wall_us: i64, document: &Document) -> Option<i64> {
         if clock::is_set(wall_us) {
-            return Some(wall_us.div_euclid(DAY_US));
+            let zone = document.terms_of(access).0.map(AccessTerms::zone);
+            return Some(zone.unwrap_or_default().day(wall_us));
         }
         self.months.values().filter_map(Month::used_last).max()
     }
 
-    /// Adds what the paths have carried since the last look. `accesses` with their addresses, `day`
-    /// since 1970.
+    /// Adds what the paths have carried since the last look. `accesses` with their addresses.
+    /// Before the first known day nothing is added: counters go on, so it counts on that day.
     pub(super) fn add(
         &mut self,
         paths: &[PathSnapshot],
         accesses: &[(String, IpAddr)],
-        day: i64,
+        wall_us: i64,
         document: &Document,
     ) {
+        if self.today(UNNAMED, wall_us, document).is_none() {
+            return;
+        }
+        let at = (wall_us, document);
         let mut seen = HashMap::with_capacity(paths.len());
         let mut waiting = HashMap::new();
         for path in paths {
@@ -153,22 +163,33 @@ impl Usage {
             }
             let before = self.seen.get(&id).copied().unwrap_or(0);
             seen.insert(id, total);
-            self.count(carrier(path, accesses), total.saturating_sub(before), day);
+            self.count(carrier(path, accesses), total.saturating_sub(before), at);
         }
         let before = std::mem::replace(&mut self.waiting, waiting);
         for (id, bytes) in before {
             if !seen.contains_key(&id) && !self.waiting.contains_key(&id) {
-                self.count(UNNAMED, bytes, day);
+                self.count(UNNAMED, bytes, at);
             }
         }
         self.seen = seen;
-        for (name, month) in &mut self.months {
-            let reset_day = document.terms_of(name).0.map_or(1, |terms| terms.reset_day);
-            month.begin(began(day, reset_day));
+        self.begin_months(wall_us, document);
+    }
+
+    fn begin_months(&mut self, wall_us: i64, document: &Document) {
+        let names: Vec<String> = self.months.keys().cloned().collect();
+        for name in names {
+            let reset_day = (document.terms_of(&name).0).map_or(1, |terms| terms.reset_day);
+            let today = self.today(&name, wall_us, document);
+            if let (Some(today), Some(month)) = (today, self.months.get_mut(&name)) {
+                month.begin(began(today, reset_day));
+            }
         }
     }
 
-    fn count(&mut self, access: &str, bytes: u64, day: i64) {
+    fn count(&mut self, access: &str, bytes: u64, (wall_us, document): (i64, &Document)) {
+        let Some(day) = self.today(access, wall_us, document) else {
+            return;
+        };
         if !self.months.contains_key(access) && !self.has_room(day) {
             return;
         }
@@ -226,8 +247,8 @@ fn header_bytes(path: &PathSnapshot) -> u64 {
     of_ip + u64::from(path.packet_header_bytes)
 }
 
-/// The day since 1970 of the last reset day (1 to 31), in UTC. A month without that day begins on
-/// its last one.
+/// The day since 1970 of the last reset day (1 to 31). A month without that day begins on its last
+/// one.
 fn began(day: i64, reset_day: u8) -> i64 {
     let first = day - day_of_month(day) + 1;
     let this_month = reset_in(first, reset_day);
@@ -266,8 +287,14 @@ mod tests {
 
     use super::*;
 
-    /// 2024-02-29.
-    const LEAP_DAY: i64 = 19_782;
+    const DAY_US: i64 = 86_400_000_000;
+    /// 2028-02-29.
+    const LEAP_DAY: i64 = 21_243;
+
+    /// The end of a day in UTC.
+    fn at(day: i64) -> i64 {
+        (day + 1) * DAY_US - 1
+    }
 
     fn path(session: u64, sent_bytes: u64) -> PathSnapshot {
         PathSnapshot {
@@ -311,18 +338,18 @@ mod tests {
         let file = folder.path().join("usage.json");
         let document = Document::default();
         let mut usage = Usage::read(file.clone());
-        usage.add(&[path(1, 100)], &[], LEAP_DAY, &document);
-        usage.add(&[path(1, 150)], &[], LEAP_DAY, &document);
-        usage.add(&[path(1, 150), path(2, 30)], &[], LEAP_DAY, &document);
+        usage.add(&[path(1, 100)], &[], at(LEAP_DAY), &document);
+        usage.add(&[path(1, 150)], &[], at(LEAP_DAY), &document);
+        usage.add(&[path(1, 150), path(2, 30)], &[], at(LEAP_DAY), &document);
         assert_eq!(usage.month_bytes("lte"), 180);
         usage.write().unwrap();
         let mut usage = Usage::read(file);
         assert_eq!(usage.month_bytes("lte"), 180);
-        usage.add(&[path(3, 20)], &[], LEAP_DAY, &document);
+        usage.add(&[path(3, 20)], &[], at(LEAP_DAY), &document);
         assert_eq!(usage.month_bytes("lte"), 200);
-        usage.add(&[path(3, 20)], &[], LEAP_DAY + 1, &document);
+        usage.add(&[path(3, 20)], &[], at(LEAP_DAY + 1), &document);
         assert_eq!(usage.month_bytes("lte"), 0, "a new month");
-        usage.add(&[path(3, 25)], &[], LEAP_DAY, &document);
+        usage.add(&[path(3, 25)], &[], at(LEAP_DAY), &document);
         assert_eq!(usage.month_bytes("lte"), 205, "the clock went back");
     }
 
@@ -335,11 +362,21 @@ mod tests {
             name: String::new(),
             ..path(session, sent_bytes)
         };
-        usage.add(&[unnamed(1, 70), unnamed(2, 5)], &[], LEAP_DAY, &document);
-        usage.add(&[unnamed(1, 90), unnamed(2, 8)], &[], LEAP_DAY, &document);
+        usage.add(
+            &[unnamed(1, 70), unnamed(2, 5)],
+            &[],
+            at(LEAP_DAY),
+            &document,
+        );
+        usage.add(
+            &[unnamed(1, 90), unnamed(2, 8)],
+            &[],
+            at(LEAP_DAY),
+            &document,
+        );
         assert_eq!(usage.months, BTreeMap::new());
-        usage.add(&[path(1, 100)], &[], LEAP_DAY, &document);
-        usage.add(&[path(1, 130)], &[], LEAP_DAY, &document);
+        usage.add(&[path(1, 100)], &[], at(LEAP_DAY), &document);
+        usage.add(&[path(1, 130)], &[], at(LEAP_DAY), &document);
         assert_eq!(usage.month_bytes("lte"), 130);
         assert_eq!(usage.month_bytes(UNNAMED), 8);
     }
@@ -362,16 +399,16 @@ mod tests {
             usage.add(
                 &[path(1, sent_bytes)],
                 &[],
-                LEAP_DAY - day,
+                at(LEAP_DAY - day),
                 &Document::default(),
             );
         }
         assert_eq!(usage.month_bytes("lte"), 135);
-        usage.add(&[], &[], LEAP_DAY, &with_reset_day(15));
+        usage.add(&[], &[], at(LEAP_DAY), &with_reset_day(15));
         assert_eq!(usage.month_bytes("lte"), 35);
-        usage.add(&[], &[], LEAP_DAY, &with_reset_day(25));
+        usage.add(&[], &[], at(LEAP_DAY), &with_reset_day(25));
         assert_eq!(usage.month_bytes("lte"), 5);
-        usage.add(&[], &[], LEAP_DAY, &Document::default());
+        usage.add(&[], &[], at(LEAP_DAY), &Document::default());
         assert_eq!(usage.month_bytes("lte"), 135);
     }
 
@@ -380,15 +417,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let document = Document::default();
         let mut usage = usage(&folder);
-        usage.add(&[path(1, 100)], &[], LEAP_DAY, &document);
-        usage.add(&[path(1, 103)], &[], LEAP_DAY + 4_000, &document);
+        usage.add(&[path(1, 100)], &[], at(LEAP_DAY), &document);
+        usage.add(&[path(1, 103)], &[], at(LEAP_DAY + 4_000), &document);
         assert_eq!(usage.month_bytes("lte"), 3);
-        usage.add(&[path(1, 110)], &[], LEAP_DAY, &document);
+        usage.add(&[path(1, 110)], &[], at(LEAP_DAY), &document);
         assert_eq!(usage.month_bytes("lte"), 110, "nothing is forgotten");
-        usage.add(&[path(1, 111)], &[], LEAP_DAY + 1, &document);
+        usage.add(&[path(1, 111)], &[], at(LEAP_DAY + 1), &document);
         assert_eq!(usage.month_bytes("lte"), 4, "a new month");
         for day in 2..2 + DAYS_MAX as i64 {
-            usage.add(&[path(1, 111)], &[], LEAP_DAY + day, &document);
+            usage.add(&[path(1, 111)], &[], at(LEAP_DAY + day), &document);
         }
         assert_eq!(usage.month_bytes("lte"), 0);
         assert!(usage.months["lte"].days.len() <= DAYS_MAX);
@@ -399,10 +436,118 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut usage = usage(&folder);
         let (unset_us, set_us) = (3 * DAY_US, 1_800_000_000_000_000);
-        assert_eq!(usage.day(unset_us), None);
-        assert_eq!(usage.day(set_us), Some(20_833));
-        usage.add(&[path(1, 100)], &[], 20_833, &Document::default());
-        assert_eq!(usage.day(unset_us), Some(20_833), "the last one known");
+        let document = Document::default();
+        usage.add(&[path(1, 30)], &[], unset_us, &document);
+        assert_eq!(usage.months, BTreeMap::new(), "no day is known");
+        usage.add(&[path(1, 100)], &[], set_us, &document);
+        usage.add(&[path(1, 107)], &[], unset_us, &document);
+        let counted = BTreeMap::from([(20_833, 107)]);
+        assert_eq!(usage.months["lte"].days, counted, "the last day known");
+    }
+
+    fn in_zone(zone: &str) -> Document {
+        let text = format!("format = 1\n[[access]]\nname = \"lte\"\ntime_zone = \"{zone}\"\n");
+        Document::from_toml(&text, "test").unwrap()
+    }
+
+    const HOUR_US: i64 = DAY_US / 24;
+    /// 2028-03-01 00:00 in UTC.
+    const MARCH_US: i64 = (LEAP_DAY + 1) * DAY_US;
+
+    #[test]
+    fn a_month_begins_at_the_midnight_of_its_access() {
+        // Hours after the midnight of UTC.
+        let cases = [
+            ("UTC", 0),
+            ("Europe/Zurich", -1),
+            ("Pacific/Auckland", -13),
+            ("America/Los_Angeles", 8),
+        ];
+        for (zone, hours) in cases {
+            let folder = tempfile::tempdir().unwrap();
+            let (mut usage, document) = (usage(&folder), in_zone(zone));
+            let midnight_us = MARCH_US + hours * HOUR_US;
+            usage.add(&[path(1, 100)], &[], midnight_us - 1, &document);
+            assert_eq!(usage.month_bytes("lte"), 100, "{zone}");
+            usage.add(&[path(1, 107)], &[], midnight_us, &document);
+            assert_eq!(usage.month_bytes("lte"), 7, "{zone}");
+        }
+    }
+
+    #[test]
+    fn each_access_has_a_month_of_its_own_zone() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut usage = usage(&folder);
+        let document = in_zone("Europe/Zurich");
+        let wifi = |sent_bytes| PathSnapshot {
+            name: "wifi".into(),
+            ..path(2, sent_bytes)
+        };
+        let half_past_us = MARCH_US - HOUR_US / 2;
+        usage.add(&[path(1, 10), wifi(20)], &[], at(LEAP_DAY - 9), &document);
+        usage.add(&[path(1, 13), wifi(24)], &[], half_past_us, &document);
+        assert_eq!(
+            (usage.month_bytes("lte"), usage.month_bytes("wifi")),
+            (3, 24)
+        );
+    }
+
+    #[test]
+    fn another_time_zone_neither_loses_nor_doubles_what_was_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("usage.json");
+        let mut usage = usage(&folder);
+        let utc = Document::default();
+        usage.add(&[path(1, 100)], &[], at(LEAP_DAY - 20), &utc);
+        usage.add(&[path(1, 107)], &[], MARCH_US - 9 * HOUR_US, &utc);
+        usage.write().unwrap();
+        // A gateway that did not know the zone goes on with the same file.
+        let mut usage = Usage::read(file);
+        let at_us = MARCH_US - 8 * HOUR_US;
+        for zone in ["Europe/Zurich", "America/Los_Angeles", "UTC"] {
+            usage.add(&[], &[], at_us, &in_zone(zone));
+            assert_eq!(usage.month_bytes("lte"), 107, "{zone}");
+        }
+        // There it is 1 March, and no byte was counted on that day yet.
+        let east = in_zone("Pacific/Auckland");
+        usage.add(&[path(2, 9)], &[], at_us, &east);
+        assert_eq!(usage.month_bytes("lte"), 9);
+        // Back to February, as by a clock that goes back.
+        usage.add(&[path(2, 9)], &[], at_us, &utc);
+        assert_eq!(usage.month_bytes("lte"), 116);
+        usage.add(&[path(2, 10)], &[], MARCH_US, &utc);
+        assert_eq!(usage.month_bytes("lte"), 10, "March of UTC has begun");
+    }
+
+    #[test]
+    fn a_midnight_that_does_not_exist_or_exists_twice_begins_one_month() {
+        // Zone, reset day, days after 1 March and the hour in UTC.
+        let cases = [
+            // Clocks go from 24:00 to 23:00 on 1 April, an hour before.
+            ("America/Santiago", 2, 32, 4),
+            // Clocks go from 24:00 to 01:00 on 3 September.
+            ("America/Santiago", 3, 186, 4),
+            // Clocks go from 01:00 to 00:00 on 5 November, an hour later.
+            ("America/Havana", 5, 249, 4),
+        ];
+        for (zone, reset_day, days, hour) in cases {
+            let folder = tempfile::tempdir().unwrap();
+            let (mut usage, mut document) = (usage(&folder), in_zone(zone));
+            document.accesses[0].reset_day = reset_day;
+            let begins_us = MARCH_US + days * DAY_US + hour * HOUR_US;
+            let looks = [
+                (-2 * HOUR_US, 50, 50),
+                (-HOUR_US, 70, 70),
+                (-1, 100, 100),
+                (0, 107, 7),
+                (HOUR_US - 1, 110, 10),
+                (HOUR_US, 111, 11),
+            ];
+            for (after_us, sent_bytes, month_bytes) in looks {
+                usage.add(&[path(1, sent_bytes)], &[], begins_us + after_us, &document);
+                assert_eq!(usage.month_bytes("lte"), month_bytes, "{zone} {after_us}");
+            }
+        }
     }
 
     #[test]
@@ -414,7 +559,7 @@ mod tests {
         std::fs::write(&file, older).unwrap();
         let mut usage = Usage::read(file.clone());
         assert_eq!(usage.month_bytes("lte"), 70);
-        usage.add(&[path(1, 5)], &[], LEAP_DAY, &Document::default());
+        usage.add(&[path(1, 5)], &[], at(LEAP_DAY), &Document::default());
         assert_eq!(usage.month_bytes("lte"), 75);
         usage.write().unwrap();
         let written: serde_json::Value =
@@ -431,9 +576,14 @@ mod tests {
         let mut usage = usage(&folder);
         let s = Duration::from_secs;
         assert!(!usage.is_due(s(600)), "nothing was carried");
-        usage.add(&[path(1, 100)], &[], LEAP_DAY, &Document::default());
+        usage.add(&[path(1, 100)], &[], at(LEAP_DAY), &Document::default());
         assert!(!usage.is_due(s(59)) && usage.is_due(s(60)));
-        usage.add(&[path(1, KEEP_BYTES)], &[], LEAP_DAY, &Document::default());
+        usage.add(
+            &[path(1, KEEP_BYTES)],
+            &[],
+            at(LEAP_DAY),
+            &Document::default(),
+        );
         assert!(!usage.is_due(Duration::ZERO) && usage.is_due(s(1)));
         usage.has_been_kept();
         assert!(!usage.is_due(s(600)));
@@ -452,7 +602,7 @@ mod tests {
         usage.add(
             &[over("192.0.2.1:443", 10)],
             &[],
-            LEAP_DAY,
+            at(LEAP_DAY),
             &Document::default(),
         );
         assert_eq!(usage.month_bytes("lte"), 1_280);
@@ -460,7 +610,7 @@ mod tests {
             session: 2,
             ..over("[2001:db8::1]:443", 10)
         };
-        usage.add(&[over_ipv6], &[], LEAP_DAY, &Document::default());
+        usage.add(&[over_ipv6], &[], at(LEAP_DAY), &Document::default());
         assert_eq!(usage.month_bytes("lte"), 1_280 + 1_480);
     }
 
@@ -475,7 +625,7 @@ mod tests {
             local_ip: Some(ip(last)),
             ..path(1, sent_bytes)
         };
-        let mut add = |path| usage.add(&[path], &accesses, LEAP_DAY, &Document::default());
+        let mut add = |path| usage.add(&[path], &accesses, at(LEAP_DAY), &Document::default());
         add(over("wifi", 1, 100));
         // Wi-Fi is cut, and the path drains over LTE.
         add(over("wifi", 2, 130));
@@ -494,11 +644,11 @@ mod tests {
             ..path(number, 9)
         };
         for number in 0..ACCESSES_MAX as u64 + 1 {
-            usage.add(&[named(number)], &[], LEAP_DAY, &Document::default());
+            usage.add(&[named(number)], &[], at(LEAP_DAY), &Document::default());
         }
         assert_eq!(usage.month_bytes("wwan64"), 0, "all are in use");
         let later = LEAP_DAY + DAYS_MAX as i64 + 1;
-        usage.add(&[named(99)], &[], later, &Document::default());
+        usage.add(&[named(99)], &[], at(later), &Document::default());
         assert_eq!(usage.month_bytes("wwan99"), 9);
         assert_eq!(usage.months.len(), ACCESSES_MAX);
     }

@@ -190,6 +190,7 @@ async fn the_month_of_a_path_has_its_cap_its_cost_and_the_share_of_each_rule() {
             month_bytes,
             cap_bytes: (path == "lte").then_some(5_000_000_000),
             reset_day: 15,
+            time_zone: if path == "lte" { "Europe/Zurich" } else { "" }.to_owned(),
             price_per_gb: if path == "lte" { 4.0 } else { 0.0 },
             rank: AccessRank::Spill.into(),
             rules: Vec::new(),
@@ -225,6 +226,8 @@ async fn the_month_of_a_path_has_its_cap_its_cost_and_the_share_of_each_rule() {
         (&lte["Left"], &lte["Reset day"]),
         (&100_000_000.into(), &15.into())
     );
+    let zones: Vec<_> = rows.iter().map(|row| row["Time zone"].as_str()).collect();
+    assert_eq!(zones, [Some("Europe/Zurich"), Some("UTC")]);
     assert_eq!(
         (&lte["Rank"], &lte["Version"]),
         (&"spill".into(), &3.into())

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use calendar::Zone;
+
 use super::document::{AccessTerms, Document, FORMAT, Kind, Mode, Rule, Urgency};
 use super::flow::{port_range, prefix};
 
@@ -310,6 +312,12 @@ fn check_access(terms: &AccessTerms) -> Checked {
     if !(1..=31).contains(&terms.reset_day) {
         let reason = format!("{} is not within 1 to 31", terms.reset_day);
         return wrong("reset_day", reason, "reset_day = 1");
+    }
+    if let Some(name) = terms.time_zone.as_deref()
+        && Zone::parse(name).is_none()
+    {
+        let reason = format!("{name:?} is not an IANA time zone");
+        return wrong("time_zone", reason, "time_zone = \"Europe/Zurich\"");
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use calendar::Zone;
 use serde::{Deserialize, Serialize};
 
 /// The only format so far.
@@ -94,6 +95,9 @@ pub struct AccessTerms {
     /// last day.
     #[serde(default = "first")]
     pub reset_day: u8,
+    /// IANA name of the time zone in which that day begins. None: UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub metered: bool,
     #[serde(default, skip_serializing_if = "is_false")]
@@ -124,6 +128,13 @@ impl AccessTerms {
     pub fn cap_bytes(&self) -> Option<u64> {
         // Saturates.
         self.cap_gb.map(|gb| (gb * 1e9) as u64)
+    }
+
+    /// The zone in which the reset day begins.
+    pub fn zone(&self) -> Zone {
+        // A checked document names no other.
+        let named = self.time_zone.as_deref().and_then(Zone::parse);
+        named.unwrap_or_default()
     }
 }
 

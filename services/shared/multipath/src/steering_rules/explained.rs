@@ -43,6 +43,9 @@ impl Decision {
                 let day = terms.map_or(1, |terms| terms.reset_day);
                 let left = left as f64 / 1e9;
                 let _ = write!(text, "; {left:.3} GB of the cap are left until day {day}");
+                if let Some(zone) = terms.and_then(|terms| terms.time_zone.as_deref()) {
+                    let _ = write!(text, " ({zone})");
+                }
             }
             text.push('\n');
         }

@@ -263,6 +263,11 @@ fn an_error_names_the_file_the_line_the_field_the_reason_and_an_example() {
             "format = 1\n[[access]]\nprice_per_gb = 1.0\n",
             "s.toml:2: access[0].name: has neither name nor kind; for example: name = \"lte\"",
         ),
+        (
+            "format = 1\n[[access]]\nname = \"lte\"\ntime_zone = \"CET-1CEST\"\n",
+            "s.toml:2: access[0] \"lte\".time_zone: \"CET-1CEST\" is not an IANA time zone; for \
+             example: time_zone = \"Europe/Zurich\"",
+        ),
     ];
     for (text, error) in cases {
         assert_eq!(refused(text), error);
@@ -469,4 +474,22 @@ fn a_wrong_group_is_refused() {
         many.join(", ")
     );
     assert!(Document::from_toml(&text, "s.toml").is_err());
+}
+
+#[test]
+fn a_time_zone_stays_in_the_document_and_the_default_is_utc() {
+    let text = "format = 1\n[[access]]\nname = \"lte\"\ntime_zone = \"America/Havana\"\n\
+                [[access]]\nkind = \"wifi\"\n";
+    let document = Document::from_toml(text, "s.toml").unwrap();
+    let zone_of = |document: &Document, name| document.terms_of(name).0.unwrap().zone();
+    assert_eq!(zone_of(&document, "lte").name(), "America/Havana");
+    assert_eq!(zone_of(&document, "wifi0").name(), "UTC");
+    // A gateway of an older release takes a document without the key, and no other.
+    assert_eq!(document.to_json().matches("time_zone").count(), 1);
+    for again in [
+        Document::from_json(&document.to_json(), "s.json"),
+        Document::from_toml(&document.to_toml(), "s.toml"),
+    ] {
+        assert_eq!(again.unwrap(), document);
+    }
 }

@@ -23,6 +23,7 @@ pub(super) fn binary(report: &PathReport) -> Option<Vec<u8>> {
         "month_bytes": report.access.is_some().then_some(access.month_bytes),
         "cap_bytes": access.cap_bytes,
         "reset_day": access.reset_day,
+        "time_zone": plain(&access.time_zone),
         "price_per_gb": access.price_per_gb,
         "rank": rank,
         "rules": rules.collect::<Vec<_>>(),
@@ -52,6 +53,7 @@ mod tests {
                 month_bytes: u64::MAX,
                 price_per_gb: f64::NAN,
                 rank: AccessRank::Spill.into(),
+                time_zone: "Europe/Zurich".to_owned(),
                 ..AccessUse::default()
             }),
             rule_uses: vec![RuleUse {
@@ -68,5 +70,6 @@ mod tests {
         assert_eq!(value["month_bytes"], u64::MAX);
         assert_eq!(value["price_per_gb"], serde_json::Value::Null);
         assert_eq!(value["rank"], "spill");
+        assert_eq!(value["time_zone"], "Europe/Zurich");
     }
 }

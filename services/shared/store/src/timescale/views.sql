@@ -17,12 +17,17 @@ CREATE OR REPLACE VIEW paths_view AS
     -- The sessions of a gateway are bounded: an old report may have outlived the name of its path.
     FROM paths r LEFT JOIN path_sessions s ON s.key = r.session JOIN gateways g ON g.key = r.gateway;
 -- Data of the month as the gateway's end counts it. Numbers of gateways may exceed bigint.
-CREATE OR REPLACE VIEW path_months_view AS
+CREATE OR REPLACE VIEW path_caps_view AS
     SELECT r.time, g.tenant, g.id AS gateway, s.path, (r.steering->>'version')::numeric AS version,
         (r.steering->>'month_bytes')::numeric AS month_bytes, (r.steering->>'cap_bytes')::numeric AS cap_bytes,
-        (r.steering->>'reset_day')::numeric AS reset_day, (r.steering->>'price_per_gb')::numeric AS price_per_gb, r.steering->>'rank' AS rank
+        (r.steering->>'reset_day')::numeric AS reset_day, (r.steering->>'price_per_gb')::numeric AS price_per_gb, r.steering->>'rank' AS rank,
+        coalesce(nullif(r.steering->>'time_zone', ''), 'UTC') AS time_zone
     FROM paths r JOIN path_sessions s ON s.key = r.session JOIN gateways g ON g.key = r.gateway
     WHERE r.steering->>'month_bytes' IS NOT NULL AND s.end_of = 1;
+-- An earlier release replaces this view after a roll-back. PostgreSQL would refuse that if the view
+-- had more columns by then.
+CREATE OR REPLACE VIEW path_months_view AS
+    SELECT time, tenant, gateway, path, version, month_bytes, cap_bytes, reset_day, price_per_gb, rank FROM path_caps_view;
 CREATE OR REPLACE VIEW rule_bytes_view AS
     SELECT r.time, g.tenant, g.id AS gateway, CASE WHEN u.rule <> '' THEN u.rule WHEN u.mode = '' THEN 'no flow' ELSE 'no rule' END AS rule,
         coalesce(nullif(u.mode, ''), 'uploads, packets, headers') AS mode, u.bytes
@@ -41,7 +46,7 @@ CREATE OR REPLACE VIEW alerts_view AS
 -- views.
 DO $$ BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'braid_reader') THEN
-        GRANT SELECT ON vitals_view, vitals_1m_view, vitals_1h_view, paths_view, path_months_view, rule_bytes_view, patients_view,
+        GRANT SELECT ON vitals_view, vitals_1m_view, vitals_1h_view, paths_view, path_caps_view, path_months_view, rule_bytes_view, patients_view,
             alerts_view TO braid_reader;
     END IF;
 END $$;
