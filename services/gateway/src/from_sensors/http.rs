@@ -4,7 +4,8 @@
 //! - Status 408: the body did not arrive. Status 413: the body is too large.
 //! - Status 429: the journal's queue is full. Status 503: the journal cannot write.
 //!
-//! After 408 no line is kept. After 429 and 503 lines may be lost: send them again.
+//! After 408 no line is kept. After 429 and 503 lines may be lost: send them again. After 503 lines
+//! may be stored as well: only a `sensor_sequence` keeps them from being stored twice.
 
 use std::{sync::Arc, time::Duration};
 

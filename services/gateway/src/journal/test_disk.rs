@@ -96,8 +96,15 @@ pub struct Stopping {
 
 #[derive(Default)]
 struct Stop {
-    is_stopped: Mutex<bool>,
+    state: Mutex<Stopped>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct Stopped {
+    is_stopped: bool,
+    /// Syncs that wait.
+    waiting: usize,
 }
 
 pub struct StoppingFile(TestFile, Arc<Stop>);
@@ -111,8 +118,13 @@ impl Stopping {
     }
 
     pub fn stop(&self, is_stopped: bool) {
-        *self.stop.is_stopped.lock() = is_stopped;
+        self.stop.state.lock().is_stopped = is_stopped;
         self.stop.changed.notify_all();
+    }
+
+    /// Whether a sync waits.
+    pub fn holds_a_sync(&self) -> bool {
+        self.stop.state.lock().waiting > 0
     }
 }
 
@@ -133,9 +145,11 @@ impl DiskFile for StoppingFile {
         self.0.append(bytes)
     }
     fn sync(&mut self) -> io::Result<()> {
-        let mut is_stopped = self.1.is_stopped.lock();
-        self.1.changed.wait_while(&mut is_stopped, |it| *it);
-        drop(is_stopped);
+        let mut state = self.1.state.lock();
+        state.waiting += 1;
+        self.1.changed.wait_while(&mut state, |it| it.is_stopped);
+        state.waiting -= 1;
+        drop(state);
         self.0.sync()
     }
 }

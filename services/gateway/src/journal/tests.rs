@@ -1,8 +1,9 @@
-//! Journals that crash, decay and forget.
+//! Journals that crash, decay, forget and stall.
 
 mod bad_sector;
 mod crash;
 mod decay;
 mod forgets;
 mod headers;
+mod stalls;
 mod two_ends;

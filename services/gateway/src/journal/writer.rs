@@ -4,11 +4,19 @@
 //! batch. It makes them durable with one append and one `fsync`, and only then answers. An
 //! acknowledgement of the core is written with the next batch; alone it waits up to
 //! ACKNOWLEDGE_INTERVAL, since its loss costs only a repeated upload.
+//!
+//! A caller that has waited too long for a stalled disk takes its samples back, unless they are
+//! staged. Its sensor sends them again. Two requests are stored all the same, since nobody may
+//! send them again. One is of a caller that went away without an answer. The other has alerts: the
+//! rules raise them once, and the core merges repetitions.
 
 use std::{
     io,
     net::IpAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -44,9 +52,15 @@ pub enum AppendError {
     /// No sample of the request was stored; safe to retry.
     #[error("the journal cannot write: {0}")]
     Storage(Arc<io::Error>),
-    /// The samples of the request may be stored later.
+    /// No sample of the request is stored; safe to retry.
     #[error("the disk has not answered a write for {} s", STALLED_AFTER.as_secs())]
     Stalled,
+    /// The entries of the request may be stored later.
+    #[error(
+        "the disk has not answered a write for {} s; it may still store this request",
+        STALLED_AFTER.as_secs()
+    )]
+    Unconfirmed,
     #[error("the journal is closed")]
     Closed,
 }
@@ -54,8 +68,19 @@ pub enum AppendError {
 pub type Outcome = Result<Staged, StageError>;
 
 enum Entries {
-    Samples(Vec<Sample>, Option<IpAddr>),
+    Samples(Vec<Sample>, Option<IpAddr>, Claim),
     Alerts(Vec<EdgeAlert>),
+}
+
+/// Samples in the queue belong to the first that takes them. The thread stages them; their caller
+/// reports that they are not stored.
+#[derive(Clone, Default)]
+struct Claim(Arc<AtomicBool>);
+
+impl Claim {
+    fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
 }
 
 enum Request {
@@ -154,7 +179,10 @@ impl<D: Disk> Journal<D> {
         samples: Vec<Sample>,
         from: Option<IpAddr>,
     ) -> Result<Vec<Outcome>, AppendError> {
-        self.send(Entries::Samples(samples, from)).await
+        let claim = Claim::default();
+        let entries = Entries::Samples(samples, from, claim.clone());
+        self.unless_stalled(self.send(entries), || claim.take())
+            .await
     }
 
     /// The same, but refused at once while the queue is full.
@@ -163,44 +191,50 @@ impl<D: Disk> Journal<D> {
         samples: Vec<Sample>,
         from: Option<IpAddr>,
     ) -> Result<Vec<Outcome>, AppendError> {
+        let claim = Claim::default();
+        let entries = Entries::Samples(samples, from, claim.clone());
         let answered = async {
             let (reply, outcome) = oneshot::channel();
             self.requests
-                .try_send(Request::Append(Entries::Samples(samples, from), reply))
+                .try_send(Request::Append(entries, reply))
                 .map_err(|error| match error {
                     mpsc::error::TrySendError::Full(_) => AppendError::Busy,
                     mpsc::error::TrySendError::Closed(_) => AppendError::Closed,
                 })?;
             outcome.await.map_err(|_| AppendError::Closed)?
         };
-        self.unless_stalled(answered).await
+        self.unless_stalled(answered, || claim.take()).await
     }
 
+    /// Alerts that have reached the queue are stored, also when the answer is an error.
     pub async fn append_alerts(&self, alerts: Vec<EdgeAlert>) -> Result<Vec<Outcome>, AppendError> {
-        self.send(Entries::Alerts(alerts)).await
+        let answered = self.send(Entries::Alerts(alerts));
+        self.unless_stalled(answered, || false).await
     }
 
     async fn send(&self, entries: Entries) -> Result<Vec<Outcome>, AppendError> {
-        let answered = async {
-            let (reply, outcome) = oneshot::channel();
-            let request = Request::Append(entries, reply);
-            let sent = self.requests.send(request).await;
-            sent.map_err(|_| AppendError::Closed)?;
-            outcome.await.map_err(|_| AppendError::Closed)?
-        };
-        self.unless_stalled(answered).await
+        let (reply, outcome) = oneshot::channel();
+        let request = Request::Append(entries, reply);
+        let sent = self.requests.send(request).await;
+        sent.map_err(|_| AppendError::Closed)?;
+        outcome.await.map_err(|_| AppendError::Closed)?
     }
 
-    /// While the disk stalls, nothing is added to the requests that wait for it.
+    /// While the disk stalls, nothing is added to the requests that wait for it. `take_back`:
+    /// whether the caller gets its entries back, so that they are not stored.
     async fn unless_stalled(
         &self,
         answered: impl Future<Output = Result<Vec<Outcome>, AppendError>>,
+        take_back: impl FnOnce() -> bool,
     ) -> Result<Vec<Outcome>, AppendError> {
         if self.stalled_for().is_some() {
             return Err(AppendError::Stalled);
         }
-        let answered = timeout(STALLED_AFTER, answered).await;
-        answered.unwrap_or(Err(AppendError::Stalled))
+        match timeout(STALLED_AFTER, answered).await {
+            Ok(answer) => answer,
+            Err(_) if take_back() => Err(AppendError::Stalled),
+            Err(_) => Err(AppendError::Unconfirmed),
+        }
     }
 
     /// How long the disk has not answered, if it has stalled.
@@ -304,7 +338,9 @@ impl<D: Disk> Writer<D> {
             loop {
                 match request {
                     Request::Append(entries, reply) => {
-                        waiting.push((reply, self.stage(entries)));
+                        if let Some(outcomes) = self.stage(entries) {
+                            waiting.push((reply, outcomes));
+                        }
                     }
                     Request::Acknowledge(position) => self.acknowledge(position),
                     Request::GiveUp(position, done) => {
@@ -342,9 +378,11 @@ impl<D: Disk> Writer<D> {
         self.ended.send_replace(true);
     }
 
-    fn stage(&mut self, entries: Entries) -> Vec<Outcome> {
-        match entries {
-            Entries::Samples(samples, from) => samples
+    /// None: the caller has taken the samples back.
+    fn stage(&mut self, entries: Entries) -> Option<Vec<Outcome>> {
+        let outcomes = match entries {
+            Entries::Samples(_, _, claim) if !claim.take() => return None,
+            Entries::Samples(samples, from, _) => samples
                 .into_iter()
                 .map(|mut sample| self.log.stage_sample(&mut sample, from))
                 .collect(),
@@ -352,7 +390,8 @@ impl<D: Disk> Writer<D> {
                 .into_iter()
                 .map(|mut alert| self.log.stage_alert(&mut alert))
                 .collect(),
-        }
+        };
+        Some(outcomes)
     }
 
     fn acknowledge(&mut self, position: u64) {
