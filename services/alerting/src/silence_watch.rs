@@ -21,6 +21,7 @@ mod worn;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use calendar::duration_text;
 use contracts::{
     alerts::{Alert, AlertState},
     paths::{PathReport, PathState},
@@ -41,7 +42,6 @@ const FORGOTTEN_US: i64 = 86_400_000_000;
 const PATHS_NAMED_MAX: usize = 4;
 /// A device that fell silent below this charge, in percent, has an empty battery.
 const BATTERY_LOW: f64 = 10.0;
-const SECOND_US: i64 = 1_000_000;
 
 /// Input of one round.
 pub(crate) struct Known<'a> {
@@ -254,7 +254,7 @@ fn silent_pipeline(
     let summary = format!(
         "Nothing from any of {} gateways for {}: no patient is monitored; the cause is the core (ingest, bus or store){}",
         gateways.heard.len(),
-        lasting(known.now_us - newest_us),
+        duration_text(known.now_us - newest_us),
         if is_certain { "" } else { " or the devices" },
     );
     let finding = Finding {
@@ -289,7 +289,7 @@ fn silent_gateways(
             since_us,
             summary: format!(
                 "Gateway {gateway} is silent for {}; {cause}",
-                lasting(known.now_us - since_us)
+                duration_text(known.now_us - since_us)
             ),
             ..Finding::default()
         })
@@ -325,7 +325,7 @@ fn silent_devices(
             since_us: device.heard_us,
             summary: format!(
                 "Device {id} is silent for {}; {cause}",
-                lasting(known.now_us - device.heard_us)
+                duration_text(known.now_us - device.heard_us)
             ),
             ..Finding::default()
         };
@@ -353,7 +353,7 @@ fn silent_signals(known: &Known<'_>, devices: &BTreeMap<&str, Device<'_>>) -> Ve
                 "No {} from {} for {} while it sends other readings; the cause is the person: the sensor is off or moved",
                 vitals::name(latest.metric),
                 latest.device,
-                lasting(age_us)
+                duration_text(age_us)
             ),
         })
     };
@@ -391,7 +391,7 @@ fn lost_path(known: &Known<'_>, gateway: &str, reports: &[&PathReport]) -> Optio
         summary: format!(
             "Gateway {gateway} has lost {} for {} and continues over the others; the cause is the path",
             unique(&names),
-            lasting(known.now_us - first_us)
+            duration_text(known.now_us - first_us)
         ),
         ..Finding::default()
     })
@@ -408,13 +408,6 @@ fn unique(names: &[&str]) -> String {
     match others {
         0 => named.join(", "),
         others => format!("{} and {others} others", named.join(", ")),
-    }
-}
-
-fn lasting(us: i64) -> String {
-    match us / SECOND_US {
-        seconds @ ..600 => format!("{seconds} s"),
-        seconds => format!("{} min", seconds / 60),
     }
 }
 

@@ -5,7 +5,7 @@ use store::{Assignment, Change};
 
 use super::*;
 
-const S: i64 = SECOND_US;
+const S: i64 = 1_000_000;
 const T0: i64 = 1_800_000_000 * S;
 
 fn heard(
@@ -201,7 +201,9 @@ fn a_gateway_that_reports_its_paths_is_not_silent() {
         ..Scene::default()
     };
     assert_eq!(scene.round(130), [said(DEVICE, "ann", true)]);
-    assert!(scene.summary(DEVICE).contains("the cause is the device"));
+    let summary = scene.summary(DEVICE);
+    assert!(summary.starts_with("Device belt is silent for 2 min; "));
+    assert!(summary.contains("the cause is the device"));
 }
 
 #[test]

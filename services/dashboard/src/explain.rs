@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use calendar::duration_text;
 use contracts::alerts::Document as Stored;
 use contracts::paths::{AccessRank, End, PathReport, PathState};
 use multipath::steering_rules::{
@@ -204,7 +205,7 @@ impl<'a> Reported<'a> {
             Some(us) => format!(
                 "OLD: the gateway's newest report is {} old; paths, bytes and caps may have \
                  changed\n",
-                age(us)
+                duration_text(us)
             ),
         }
     }
@@ -222,7 +223,7 @@ impl<'a> Reported<'a> {
             Some(format!("{access} {rank}"))
         });
         let named: Vec<String> = named.collect();
-        let Some(age) = self.age_us.map(age) else {
+        let Some(age) = self.age_us.map(duration_text) else {
             return String::new();
         };
         match named.as_slice() {
@@ -232,16 +233,6 @@ impl<'a> Reported<'a> {
                 named.join(", ")
             ),
         }
-    }
-}
-
-fn age(us: i64) -> String {
-    let seconds = us / 1_000_000;
-    match seconds {
-        ..120 => format!("{seconds} s"),
-        120..7_200 => format!("{} min", seconds / 60),
-        7_200..172_800 => format!("{} h", seconds / 3_600),
-        _ => format!("{} days", seconds / 86_400),
     }
 }
 
