@@ -124,7 +124,7 @@ lab: ## writes the whole report of the five papers as HTML (ARGS="--traces DIR")
 	@[ "$$(id -u)" != 0 ] || infra/dev/need.sh ip sctp
 	cargo run --release -p lab --example lab -- all $(ARGS)
 
-# The report takes five minutes on two cores, after the build.
+# After the build the report takes three to four minutes on two cores.
 lab-quick: ## writes the same report with few runs of each experiment
 	@infra/dev/need.sh cc
 	@[ "$$(id -u)" != 0 ] || infra/dev/need.sh ip sctp

@@ -29,11 +29,12 @@ mod mixed;
 mod namespace;
 mod network;
 pub(crate) mod permission;
-mod priority;
+pub(crate) mod priority;
 pub(crate) mod prober;
 mod product;
 mod speed;
 mod transfer;
+pub(crate) mod waiting;
 mod yardstick;
 
 pub use bed::{Kept, KernelError, KernelReport};

@@ -8,7 +8,7 @@
 //! 3. links, applications, `host`, `world` and `runner`;
 //! 4. what each experiment needs: `error`, `options`, `task` and files of output;
 //! 5. the experiments, and their parts of the report in `studies`;
-//! 6. the lists of them: `experiments`, `studies`, `command` and `all`.
+//! 6. the lists of them: `experiments`, `studies`, `command`, `lanes` and `all`.
 
 mod address;
 mod all;
@@ -35,6 +35,7 @@ mod identity;
 mod journal;
 pub mod keepalives;
 pub mod kernel;
+mod lanes;
 pub mod lte;
 pub mod many;
 mod mechanisms;

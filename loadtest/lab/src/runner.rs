@@ -1,6 +1,6 @@
 //! Runs many scenarios over all cores, with a bar for people who watch.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rayon::prelude::*;
 
 use crate::identity::Identity;
@@ -13,16 +13,21 @@ use crate::world;
 /// Everything that the runs of one command share.
 pub struct Runner {
     identity: Identity,
-    progress: bool,
+    /// Several at once where experiments run beside each other.
+    bars: MultiProgress,
     only_run: Option<String>,
     selection: Selection,
 }
 
 impl Runner {
     pub fn new(identity: Identity, progress: bool) -> Self {
+        let bars = MultiProgress::new();
+        if !progress {
+            bars.set_draw_target(ProgressDrawTarget::hidden());
+        }
         Self {
             identity,
-            progress,
+            bars,
             only_run: None,
             selection: Selection::default(),
         }
@@ -45,6 +50,12 @@ impl Runner {
         self
     }
 
+    /// Whether the run is not left out.
+    pub(crate) fn is_asked(&self, scenario: &Scenario) -> bool {
+        let only = self.only_run.as_ref();
+        only.is_none_or(|name| *name == scenario.name)
+    }
+
     /// The one run asked for, if any.
     pub fn only(&self) -> Option<&str> {
         self.only_run.as_deref()
@@ -54,12 +65,14 @@ impl Runner {
         &self.identity
     }
 
+    /// Prints a line above the bars.
+    pub(crate) fn say(&self, line: &str) {
+        self.bars.suspend(|| eprintln!("{line}"));
+    }
+
     /// A bar for so many runs.
     pub fn bar(&self, what: &str, runs: u64) -> ProgressBar {
-        let bar = ProgressBar::new(runs);
-        if !self.progress {
-            bar.set_draw_target(ProgressDrawTarget::hidden());
-        }
+        let bar = self.bars.add(ProgressBar::new(runs));
         if let Ok(style) = ProgressStyle::with_template("{msg:28} {wide_bar} {pos}/{len} {eta}") {
             bar.set_style(style);
         }
@@ -76,11 +89,7 @@ impl Runner {
     ) -> Result<Vec<RunReport>, ScenarioError> {
         let scenarios: Vec<&Scenario> = scenarios
             .iter()
-            .filter(|scenario| {
-                self.only_run
-                    .as_ref()
-                    .is_none_or(|name| *name == scenario.name)
-            })
+            .filter(|scenario| self.is_asked(scenario))
             .collect();
         let bar = self.bar(what, scenarios.len() as u64);
         let reports = scenarios

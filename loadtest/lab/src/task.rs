@@ -68,11 +68,21 @@ impl Task<'_> {
     }
 }
 
+/// The clock that an experiment runs by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Time {
+    /// Takes the processors that it gets.
+    Virtual,
+    /// Sockets and timers of this machine; most of it is waiting.
+    Kernel,
+}
+
 /// An experiment of the report.
 pub struct Experiment {
     /// Begins with the name of its section; for example `fluid.head_alone`.
     pub id: &'static str,
     pub section: Section,
+    pub time: Time,
     /// Seconds on two cores, quick and whole, roughly; for the time that is left.
     pub cost_s: (u32, u32),
     pub run: fn(&Task<'_>) -> Result<Exhibit, LabError>,

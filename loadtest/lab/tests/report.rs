@@ -10,6 +10,7 @@ use lab::exhibit::Section;
 use lab::mix::{Background, Mix};
 use lab::references::{self, Comparison};
 use lab::scenario::{Buffers, Controller, Direction, Half, Interface, Scenario, ScenarioError};
+use lab::task::Time;
 use lab::{Identity, Mechanisms, ReportOptions, run, studies};
 
 fn options(out: &Path, only: &str) -> ReportOptions {
@@ -91,6 +92,15 @@ fn experiments_have_ids_of_their_sections_and_none_is_named_twice() {
         assert!(ids.insert(experiment.id), "{}", experiment.id);
     }
     assert!(ids.len() >= 30, "{ids:?}");
+}
+
+#[test]
+fn experiments_over_sockets_are_in_kernel_time() {
+    for experiment in studies::experiments() {
+        let id = experiment.id;
+        let sockets = id.ends_with(".kernel") || id.ends_with(".packets");
+        assert_eq!(experiment.time == Time::Kernel, sockets, "{id}");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::compare::{believed, shortened};
 use super::identities::Identities;
 use super::permission::refusal;
 use super::transfer;
+use super::waiting;
 use super::yardstick as of_yardstick;
 use crate::drive::Environment;
 use crate::error::LabError;
@@ -23,12 +24,14 @@ use crate::references;
 use crate::report::mean;
 use crate::scenario::{Controller, Direction, Scenario};
 use crate::studies::yardstick::names;
-use crate::task::{Experiment, Task};
+use crate::task::{Experiment, Task, Time};
 
 /// Runs are made again until the machine keeps up, at most so often.
 const ATTEMPTS: u32 = 3;
 /// The kernel's congestion controls in a quick report.
 const QUICK: [&str; 1] = ["cubic"];
+/// Transports of PALS at once: their links carry 10 Mbit/s together, so they mostly wait.
+const PALS_AT_ONCE: usize = 3;
 /// The profile of the public yardstick in a quick report.
 const QUICK_PROFILE: &str = "lte_starlink";
 
@@ -37,25 +40,29 @@ pub(crate) fn experiments() -> Vec<Experiment> {
         Experiment {
             id: "pals.kernel",
             section: Section::Pals,
-            cost_s: (40, 1800),
+            time: Time::Kernel,
+            cost_s: (31, 1800),
             run: pals,
         },
         Experiment {
             id: "lte.kernel",
             section: Section::Lte,
+            time: Time::Kernel,
             cost_s: (1, 1500),
             run: lte,
         },
         Experiment {
             id: "yardstick.kernel",
             section: Section::Yardstick,
-            cost_s: (15, 480),
+            time: Time::Kernel,
+            cost_s: (37, 480),
             run: yardstick,
         },
         Experiment {
             id: "keepalive.packets",
             section: Section::Keepalive,
-            cost_s: (13, 130),
+            time: Time::Kernel,
+            cost_s: (12, 130),
             run: packets::run,
         },
     ]
@@ -94,8 +101,13 @@ impl Row {
 }
 
 /// Braid, and each of the kernel's transports, over every scenario. `id` names the parts that are
-/// kept.
-fn rows(task: &Task<'_>, id: &str, scenarios: &[Scenario]) -> Result<Vec<Row>, LabError> {
+/// kept; so many transports run at once, each in namespaces of its own.
+fn rows(
+    task: &Task<'_>,
+    id: &str,
+    scenarios: &[Scenario],
+    at_once: usize,
+) -> Result<Vec<Row>, LabError> {
     let identities = Identities::new().map_err(KernelError::from)?;
     let congestions = if task.quick {
         QUICK.to_vec()
@@ -109,7 +121,8 @@ fn rows(task: &Task<'_>, id: &str, scenarios: &[Scenario]) -> Result<Vec<Row>, L
         .collect();
     let runs = scenarios.len() * (transports.len() + 1);
     let bar = task.runner.bar(id, runs as u64);
-    let row = |name: String, run: &dyn Fn(&Scenario) -> Result<KernelReport, KernelError>| {
+    type Run<'a> = &'a dyn Fn(&Scenario) -> Result<KernelReport, KernelError>;
+    let row = |name: String, run: Run<'_>| {
         task.part(&format!("{id}.{}", name.replace(' ', "_")), || {
             let mut row = Row::new(name);
             for scenario in scenarios {
@@ -119,13 +132,13 @@ fn rows(task: &Task<'_>, id: &str, scenarios: &[Scenario]) -> Result<Vec<Row>, L
             Ok(row)
         })
     };
-    let ours = row("Braid".to_owned(), &|scenario| {
-        transfer::run(scenario, &identities)
-    })?;
-    let mut rows = vec![ours];
-    for (transport, congestion) in transports {
+    let own = |other: Option<(Transport, &str)>| {
+        let Some((transport, congestion)) = other else {
+            let run: Run<'_> = &|scenario| transfer::run(scenario, &identities);
+            return row("Braid".to_owned(), run);
+        };
         let name = format!("{} {congestion}", transport.name().to_uppercase());
-        rows.push(row(name, &|scenario| {
+        row(name, &|scenario| {
             let alone = best_alone(scenario);
             let own = if transport == Transport::Tcp {
                 &alone
@@ -133,10 +146,13 @@ fn rows(task: &Task<'_>, id: &str, scenarios: &[Scenario]) -> Result<Vec<Row>, L
                 scenario
             };
             baseline::run(own, transport, congestion)
-        })?);
-    }
+        })
+    };
+    let others = transports.into_iter().map(Some);
+    let all = std::iter::once(None).chain(others).collect();
+    let rows = waiting::at_once(at_once, all, own);
     bar.finish_and_clear();
-    Ok(rows)
+    rows
 }
 
 /// Braid's goodput by that of the kernel's transports, over the same scenarios: the ratio of times
@@ -198,6 +214,11 @@ fn pals(task: &Task<'_>) -> Result<Exhibit, LabError> {
         exhibit.skipped.push(reason);
         return Ok(exhibit);
     }
+    if task.quick {
+        let note = "A quick report has one scenario with loss, and Cubic alone: no run without \
+                    loss, no handover, no BBR and no Reno.";
+        exhibit.notes.push(note.to_owned());
+    }
     let cases: &[Case] = if task.quick {
         &[Case::Loss]
     } else {
@@ -219,7 +240,7 @@ fn pals(task: &Task<'_>) -> Result<Exhibit, LabError> {
             .into_iter()
             .map(shortened)
             .collect();
-        let rows = rows(task, &format!("{id}.{name}"), &scenarios)?;
+        let rows = rows(task, &format!("{id}.{name}"), &scenarios, PALS_AT_ONCE)?;
         let mut table = table(&format!("{name}, scenarios: {}", scenarios.len()));
         fill(&mut table, &rows);
         exhibit.tables.push(table);
@@ -289,7 +310,7 @@ fn lte(task: &Task<'_>) -> Result<Exhibit, LabError> {
             scenario.limit_s = scenario.limit_s.min(90.0);
         }
         let name = cells.name();
-        let rows = rows(task, &format!("{id}.{name}"), &scenarios)?;
+        let rows = rows(task, &format!("{id}.{name}"), &scenarios, 1)?;
         let mut table = table(&format!("{name}, starting points: {}", scenarios.len()));
         fill(&mut table, &rows);
         exhibit.tables.push(table);
@@ -315,6 +336,10 @@ fn yardstick(task: &Task<'_>) -> Result<Exhibit, LabError> {
     if let Some(reason) = refusal()? {
         exhibit.skipped.push(reason);
         return Ok(exhibit);
+    }
+    if task.quick {
+        let note = format!("A quick report has one profile of sixteen, {QUICK_PROFILE}.");
+        exhibit.notes.push(note);
     }
     let is_in = |profile: &&str| !task.quick || *profile == QUICK_PROFILE;
     let profiles: Vec<&str> = names().filter(is_in).collect();

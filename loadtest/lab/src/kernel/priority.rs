@@ -16,6 +16,13 @@ pub enum Role {
     Endpoint,
 }
 
+/// Whether threads of this process get real-time priority.
+pub(crate) fn is_permitted() -> bool {
+    // On a thread of its own: the priority is for good.
+    let thread = std::thread::spawn(|| raise(Role::Endpoint));
+    thread.join().unwrap_or(false)
+}
+
 /// Sets the least timer slack and real-time priority for the calling thread; whether it has got the
 /// latter.
 pub fn raise(role: Role) -> bool {

@@ -2,13 +2,14 @@
 
 use crate::error::LabError;
 use crate::exhibit::{Exhibit, Section};
-use crate::task::{Experiment, Task};
+use crate::task::{Experiment, Task, Time};
 use crate::{fluids, plans};
 
 pub(super) fn experiments() -> Vec<Experiment> {
     let experiment = |id, cost_s, run| Experiment {
         id,
         section: Section::Fluid,
+        time: Time::Virtual,
         cost_s,
         run,
     };

@@ -7,12 +7,13 @@ mod visits;
 
 use crate::drive::Environment;
 use crate::exhibit::Section;
-use crate::task::{Experiment, Task};
+use crate::task::{Experiment, Task, Time};
 
 pub(super) fn experiments() -> Vec<Experiment> {
     let experiment = |id, cost_s, run| Experiment {
         id,
         section: Section::Lte,
+        time: Time::Virtual,
         cost_s,
         run,
     };

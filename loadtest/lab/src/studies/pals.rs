@@ -14,7 +14,7 @@ use crate::seed::derive_seed;
 use crate::studies::versions::{
     self, BBR, BRAID, BRAID_ONE, CUBIC, NEWRENO, OLIA, QUIC_BBR, QUIC_CUBIC, Ran, Version,
 };
-use crate::task::{Experiment, Task};
+use crate::task::{Experiment, Task, Time};
 
 /// More than any of the compared flows carries in its time.
 const BULK_BYTES: u64 = 100_000_000_000;
@@ -25,6 +25,7 @@ pub(super) fn experiments() -> Vec<Experiment> {
     let experiment = |id, cost_s, run| Experiment {
         id,
         section: Section::Pals,
+        time: Time::Virtual,
         cost_s,
         run,
     };

@@ -4,13 +4,14 @@ use crate::error::LabError;
 use crate::exhibit::{Exhibit, Section};
 use crate::scenario::Direction;
 use crate::steering;
-use crate::task::{Experiment, Task};
+use crate::task::{Experiment, Task, Time};
 
 pub(super) fn experiments() -> Vec<Experiment> {
     vec![Experiment {
         id: "steering.modes",
         section: Section::Steering,
-        cost_s: (10, 10),
+        time: Time::Virtual,
+        cost_s: (29, 29),
         run,
     }]
 }

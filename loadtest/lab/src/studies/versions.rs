@@ -96,19 +96,40 @@ pub(crate) fn run(
     versions: &[Version],
     scenarios: &[Scenario],
 ) -> Result<Vec<Ran>, LabError> {
-    let each = versions.iter().map(|version| {
-        let own: Vec<Scenario> = scenarios
+    let each: Vec<(Version, &[Scenario])> = versions
+        .iter()
+        .map(|version| (*version, scenarios))
+        .collect();
+    run_each(task, what, &each)
+}
+
+/// Runs each version over its own scenarios, all of them at once: a core without work takes a run
+/// of the next version.
+pub(crate) fn run_each(
+    task: &Task<'_>,
+    what: &str,
+    each: &[(Version, &[Scenario])],
+) -> Result<Vec<Ran>, LabError> {
+    let own = |(version, scenarios): &(Version, &[Scenario])| -> Vec<Scenario> {
+        scenarios
             .iter()
             .map(|scenario| version.of(scenario))
-            .collect();
-        let what = format!("{what}: {}", version.name);
-        let reports = task.runner.run(&what, &own, Mechanisms::default())?;
-        Ok(Ran {
-            version: *version,
-            reports,
-        })
+            .collect()
+    };
+    let all: Vec<Vec<Scenario>> = each.iter().map(own).collect();
+    let counts: Vec<usize> = all
+        .iter()
+        .map(|own| own.iter().filter(|one| task.runner.is_asked(one)).count())
+        .collect();
+    let reports = task
+        .runner
+        .run(what, &all.concat(), Mechanisms::default())?;
+    let mut reports = reports.into_iter();
+    let ran = each.iter().zip(counts).map(|((version, _), count)| Ran {
+        version: *version,
+        reports: reports.by_ref().take(count).collect(),
     });
-    each.collect()
+    Ok(ran.collect())
 }
 
 /// Mbit/s that arrived, from connect().

@@ -10,7 +10,7 @@ use crate::rival as of_rival;
 use crate::scenario::{Controller, Direction, Scenario};
 use crate::seed::derive_seed;
 use crate::studies::versions::{self, Paths, Ran, Version, two};
-use crate::task::{Experiment, Task};
+use crate::task::{Experiment, Task, Time};
 
 /// The profiles, as scenario files.
 const FILES: [(&str, &str); 16] = [
@@ -105,6 +105,7 @@ pub(super) fn experiments() -> Vec<Experiment> {
     let experiment = |id, cost_s, run| Experiment {
         id,
         section: Section::Yardstick,
+        time: Time::Virtual,
         cost_s,
         run,
     };
@@ -169,20 +170,18 @@ fn profiles(task: &Task<'_>) -> Result<Exhibit, LabError> {
     ];
     let mut table = Table::new("Goodput from connect()", &columns);
     let (mut theirs, mut own) = (Vec::new(), Vec::new());
-    for (name, text) in FILES {
-        let scenario = Scenario::from_toml(text)?;
-        let repetitions = u64::from(task.pick(1, 5));
-        let scenarios: Vec<Scenario> = (0..repetitions)
-            .map(|repetition| {
-                let seed = derive_seed(task.seed, 6000 + repetition);
-                Scenario {
-                    seed,
-                    ..scenario.clone()
-                }
-            })
-            .collect();
-        let ran = versions::run(task, name, &versions, &scenarios)?;
-        let [a, b, both, others @ ..] = &ran[..] else {
+    let scenarios = FILES
+        .iter()
+        .map(|(_, text)| repeated(task, text))
+        .collect::<Result<Vec<_>, LabError>>()?;
+    let each: Vec<(Version, &[Scenario])> = scenarios
+        .iter()
+        .flat_map(|own| versions.map(|version| (version, own.as_slice())))
+        .collect();
+    let ran = versions::run_each(task, id, &each)?;
+    for ((name, _), ran) in FILES.iter().zip(ran.chunks(versions.len())) {
+        let name = *name;
+        let [a, b, both, others @ ..] = ran else {
             continue;
         };
         let singles: Vec<&Ran> = [a, b].into_iter().chain(others).collect();
@@ -229,6 +228,17 @@ fn profiles(task: &Task<'_>) -> Result<Exhibit, LabError> {
     Ok(exhibit)
 }
 
+/// A profile with the losses of each repetition.
+fn repeated(task: &Task<'_>, text: &str) -> Result<Vec<Scenario>, LabError> {
+    let scenario = Scenario::from_toml(text)?;
+    let repetitions = u64::from(task.pick(1, 5));
+    let each = (0..repetitions).map(|repetition| Scenario {
+        seed: derive_seed(task.seed, 6000 + repetition),
+        ..scenario.clone()
+    });
+    Ok(each.collect())
+}
+
 /// Goodput of the best single path of any of the transports, run by run.
 fn best_single(singles: &[&Ran]) -> Vec<f64> {
     let each: Vec<Vec<f64>> = singles
@@ -268,6 +278,8 @@ fn rival(task: &Task<'_>) -> Result<Exhibit, LabError> {
             of_rival::run(task.runner, prefix, task.seed, Controller::Ours, direction)?;
         exhibit.figures.extend(figures);
         if task.quick {
+            let note = "A quick report has uploads alone.";
+            exhibit.notes.push(note.to_owned());
             break;
         }
     }

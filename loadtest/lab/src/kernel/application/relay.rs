@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::super::bed::KernelError;
 use super::super::namespace::Namespace;
 use super::super::network::{client_ip, server_ip};
+use super::super::priority::{self, Role};
 use crate::error::LabError;
 use crate::scenario::Buffers;
 
@@ -118,7 +119,8 @@ impl Relay {
     ) -> Result<Running, KernelError> {
         let mut command = self.command(namespace, "accept", sockets.server(), buffers, paths);
         command.args((0..paths).map(|path| server_ip(path).to_string()));
-        Ok(Running(Arc::new(Mutex::new(Some(command.spawn()?)))))
+        let child = spawn(command)?;
+        Ok(Running(Arc::new(Mutex::new(Some(child)))))
     }
 
     /// The client's relay, which connects when it is started.
@@ -182,8 +184,8 @@ impl Waiting {
     }
 
     /// Starts the relay, and waits until its association is up.
-    pub(crate) fn start(mut self) -> io::Result<()> {
-        let mut child = self.command.spawn()?;
+    pub(crate) fn start(self) -> io::Result<()> {
+        let mut child = spawn(self.command)?;
         let output = child.stdout.take();
         *self.running.lock() = Some(child);
         ready(output)
@@ -196,6 +198,20 @@ impl Running {
         let output = self.0.lock().as_mut().and_then(|child| child.stdout.take());
         ready(output)
     }
+}
+
+/// Starts a relay with the priority of an endpoint, which it has from the thread that starts it.
+fn spawn(mut command: Command) -> io::Result<Child> {
+    let thread = std::thread::spawn(move || {
+        priority::raise(Role::Endpoint);
+        command.spawn()
+    });
+    let failed = |_| {
+        Err(io::Error::other(
+            "the thread that starts the relay has ended",
+        ))
+    };
+    thread.join().unwrap_or_else(failed)
 }
 
 fn ready(output: Option<std::process::ChildStdout>) -> io::Result<()> {

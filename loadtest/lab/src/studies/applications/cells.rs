@@ -163,26 +163,44 @@ pub(crate) fn run_with(
         })
         .collect();
     let what = format!("{} {}", application.key(background), pair.title());
-    let mut runs = Vec::new();
-    let own = [
-        (Transport::Cubic, Controller::Cubic),
-        (Transport::Braid, Controller::Ours),
-    ];
-    for (transport, controller) in own {
-        // A quick report leaves out the library's own.
-        if task.quick && transport == Transport::Cubic {
-            continue;
-        }
+    // A quick report leaves out the library's own.
+    let cubic = (!task.quick).then_some((Transport::Cubic, Controller::Cubic));
+    let own: Vec<(Transport, Controller)> = cubic
+        .into_iter()
+        .chain([(Transport::Braid, Controller::Ours)])
+        .collect();
+    let modes = MODES.map(|mode| {
+        let own = scenarios.iter().cloned();
+        let own: Vec<Scenario> = own.map(|scenario| steered(mode, scenario)).collect();
+        (mode, own)
+    });
+    let mut each: Vec<(Version, &[Scenario])> = Vec::new();
+    for &(transport, controller) in &own {
         let version = |paths| Version {
             name: transport.id(),
             controller,
             paths,
         };
         let all = [Paths::One(0), Paths::One(1), Paths::All].map(version);
-        let ran = versions::run(task, &what, &all, &scenarios)?;
-        let mut reports = ran.iter().map(|ran| measured(&ran.reports, &scenarios));
+        each.extend(all.map(|version| (version, scenarios.as_slice())));
+    }
+    each.extend(modes.iter().map(|(mode, own)| {
+        let version = Version {
+            name: mode.name(),
+            controller: Controller::Ours,
+            paths: Paths::All,
+        };
+        (version, own.as_slice())
+    }));
+    let ran = versions::run_each(task, &what, &each)?;
+    let mut measured = ran
+        .iter()
+        .zip(&each)
+        .map(|(ran, (_, own))| measured(&ran.reports, own));
+    let mut runs: Vec<Runs> = Vec::new();
+    for (transport, _) in own {
         if let (Some(first), Some(second), Some(multi)) =
-            (reports.next(), reports.next(), reports.next())
+            (measured.next(), measured.next(), measured.next())
         {
             runs.push(Runs {
                 transport,
@@ -191,27 +209,15 @@ pub(crate) fn run_with(
             });
         }
     }
-    for mode in MODES {
-        let own = scenarios.iter().cloned();
-        let own: Vec<Scenario> = own.map(|scenario| steered(mode, scenario)).collect();
-        let version = Version {
-            name: mode.name(),
-            controller: Controller::Ours,
-            paths: Paths::All,
-        };
-        let ran = versions::run(task, &what, &[version], &own)?;
-        let braid = runs.iter().find(|runs| runs.transport == Transport::Braid);
-        let single = braid.map(|braid| braid.single.clone());
-        if let (Some(ran), Some(single)) = (ran.into_iter().next(), single) {
-            let multi = measured(&ran.reports, &own);
-            let transport = Transport::Steered(mode);
-            runs.push(Runs {
-                transport,
-                single,
-                multi,
-            });
-        }
-    }
+    let braid = runs.iter().find(|runs| runs.transport == Transport::Braid);
+    let single = braid.map(|braid| braid.single.clone());
+    runs.extend(modes.iter().zip(measured).filter_map(|((mode, _), multi)| {
+        Some(Runs {
+            transport: Transport::Steered(*mode),
+            single: single.clone()?,
+            multi,
+        })
+    }));
     Ok(CellRuns {
         application,
         background,

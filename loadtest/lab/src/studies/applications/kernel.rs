@@ -2,7 +2,6 @@
 //! userland, and the product's tunnel.
 
 use parking_lot::Mutex;
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::cells::{
@@ -16,6 +15,7 @@ use crate::kernel::application::relay::Relay;
 use crate::kernel::application::{self, Carrier};
 use crate::kernel::believed;
 use crate::kernel::permission::refusal;
+use crate::kernel::waiting;
 use crate::kernel::{Identities, KernelError};
 use crate::references;
 use crate::scenario::Scenario;
@@ -27,8 +27,10 @@ use crate::wire::NOT_COMPLETED;
 pub(super) const ID: &str = "applications.kernel";
 /// Length of video and games.
 const SECONDS: (f64, f64) = (4.0, 30.0);
-/// Runs in real time at once: they hardly need the processor, and wait.
-const AT_ONCE: usize = 6;
+/// Runs in real time at once. Six videos take a sixth of a core together.
+const AT_ONCE: usize = 18;
+/// The same beside background, which fills the links.
+const AT_ONCE_BESIDE: usize = 9;
 /// Runs are made again until the machine keeps up, at most so often.
 const ATTEMPTS: u32 = 3;
 /// Cells of a quick report.
@@ -90,7 +92,8 @@ pub(super) fn run(task: &Task<'_>) -> Result<Exhibit, LabError> {
             .collect();
         let kept = task.part(&id, || {
             let mut judged = Judged::default();
-            let runs = cell(&scenarios, relay.as_ref(), &identities, &mut judged)?;
+            let relay = relay.as_ref();
+            let runs = cell(&scenarios, background, relay, &identities, &mut judged)?;
             let runs = CellRuns {
                 application,
                 background,
@@ -172,6 +175,7 @@ struct Judged {
 /// Every transport over each path alone and over both, in every scenario.
 fn cell(
     scenarios: &[Scenario],
+    beside: bool,
     relay: Option<&Relay>,
     identities: &Identities,
     judged: &mut Judged,
@@ -194,25 +198,21 @@ fn cell(
         }
     }
     let noted = Mutex::new(judged);
-    let one = |(scenario, carrier): &(Scenario, Carrier<'_>)| -> Result<Measured, LabError> {
+    let one = |(scenario, carrier): (Scenario, Carrier<'_>)| -> Result<Measured, LabError> {
         let Some(mix) = &scenario.mix else {
             return Err(LabError::Kernel(KernelError::Endpoint("no mix".to_owned())));
         };
-        let run = believed(ATTEMPTS, || application::run(scenario, mix, *carrier))?.0;
+        let run = believed(ATTEMPTS, || application::run(&scenario, mix, carrier))?.0;
         let mut noted = noted.lock();
         noted.doubtful += u32::from(!run.kept.up);
         let error = run.report.error.as_deref();
         if let Some(error) = error.filter(|error| *error != NOT_COMPLETED) {
             noted.errors.push(format!("{}: {error}", scenario.name));
         }
-        Ok(measured_of(&run.report, scenario))
+        Ok(measured_of(&run.report, &scenario))
     };
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(AT_ONCE)
-        .build()
-        .map_err(|error| KernelError::Endpoint(error.to_string()))?;
-    let measured: Vec<Measured> =
-        pool.install(|| jobs.par_iter().map(one).collect::<Result<_, _>>())?;
+    let at_once = if beside { AT_ONCE_BESIDE } else { AT_ONCE };
+    let measured: Vec<Measured> = waiting::at_once(at_once, jobs, one)?;
     let mut parts = measured.chunks(scenarios.len().max(1)).map(<[_]>::to_vec);
     let mut runs = Vec::new();
     for (transport, ..) in transports {

@@ -53,6 +53,10 @@ pub(super) fn run(task: &Task<'_>, environment: Environment) -> Result<Exhibit, 
         "{points} starting points. FAST here follows the published FAST TCP; the paper's is \
          picoquic's own variant. `reno` of the paper stands beside the library's newreno."
     ));
+    if task.quick {
+        let note = "A quick report has three controllers of five.";
+        exhibit.notes.push(note.to_owned());
+    }
     let drive = of_lte::drive(environment, task.seed);
     let controllers: &[Controller] = if task.quick {
         &CONTROLLERS_QUICK
