@@ -25,7 +25,8 @@
 //! - Jitter ([`Stretched`]): where round trips jump, a larger window is tried. If the rate grows
 //!   with it, the round trip under load is the base.
 //! - Start-up ([`Startup`]): doubles every round from the initial window, until the rate stops
-//!   growing or a queue shows. It sends no less than two initial windows a round trip.
+//!   growing or a queue shows. It sends no less than two initial windows a round trip. A queue
+//!   that pings saw is of other senders, and does not end it.
 
 mod acked_rate;
 mod base_rtt;
@@ -400,7 +401,7 @@ impl PathController {
             && self.losses.share() < SMALL_BDP_LOSS_MAX
     }
 
-    fn on_rtt_sample(&mut self, now: Instant, rtt: Duration) {
+    fn on_rtt_sample(&mut self, now: Instant, rtt: Duration, own_bytes: u64) {
         self.rtt_smoothed = if self.rtt_smoothed.is_zero() {
             rtt
         } else {
@@ -436,7 +437,7 @@ impl PathController {
         {
             let rate = self.rate.get();
             let startup = &mut self.startup;
-            if startup.is_over_after_round_trip(rtt, min, rate, self.mtu) {
+            if startup.is_over_after_round_trip(rtt, own_bytes, min, rate, self.mtu) {
                 self.end_startup(now);
             }
         }
@@ -529,7 +530,7 @@ impl Controller for PathController {
         let mut newest = false;
         if let Some(sample) = self.sampler.on_end_acks(now, in_flight, app_limited) {
             newest = true;
-            self.on_rtt_sample(now, sample.rtt);
+            self.on_rtt_sample(now, sample.rtt, sample.delivered_since);
             let interval_min = self.rtt_min.get().unwrap_or_default() / 2;
             let rate = sample.rate_bytes_per_s;
             if !sample.interval.is_zero()

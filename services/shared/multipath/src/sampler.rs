@@ -31,6 +31,8 @@ pub(crate) struct Sample {
     pub(crate) app_limited: bool,
     /// Bytes delivered when the packet was sent.
     pub(crate) delivered_before: u64,
+    /// Bytes delivered since then: the packet, and what was in flight with it.
+    pub(crate) delivered_since: u64,
 }
 
 /// The samples of one path.
@@ -147,17 +149,18 @@ impl Sampler {
         let acking = now.saturating_duration_since(record.delivered_at);
         let interval = sending.max(acking);
         let seconds = interval.as_secs_f64();
-        let delivered = (self.delivered - record.delivered) as f64;
+        let delivered_since = self.delivered - record.delivered;
         Some(Sample {
             rtt: now.saturating_duration_since(record.sent),
             interval,
             rate_bytes_per_s: if seconds > 0.0 {
-                delivered / seconds
+                delivered_since as f64 / seconds
             } else {
                 0.0
             },
             app_limited: record.app_limited,
             delivered_before: record.delivered,
+            delivered_since,
         })
     }
 }

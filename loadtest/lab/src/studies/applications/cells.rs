@@ -452,7 +452,7 @@ mod tests {
 
     /// Means over some seeds of the delays of messages at p50 and p99.
     fn delays(
-        (application, pair): (Application, Pair),
+        (application, background, pair): (Application, bool, Pair),
         paths: Paths,
         mode: Option<Mode>,
     ) -> (f64, f64) {
@@ -464,7 +464,8 @@ mod tests {
         };
         let mut all = Vec::new();
         for seed in 1..=3 {
-            for scenario in traffic::scenarios(application, false, pair, seed, 6.0, None) {
+            let scenarios = traffic::scenarios(application, background, pair, seed, 6.0, None);
+            for scenario in scenarios {
                 let scenario = match mode {
                     Some(mode) => steered(mode, scenario),
                     None => scenario,
@@ -483,7 +484,7 @@ mod tests {
         let mut slower = Vec::new();
         for application in [Application::Video, Application::Game] {
             for pair in [Pair::WlanWlan, Pair::ThreeThree, Pair::WlanThree] {
-                let cell = (application, pair);
+                let cell = (application, false, pair);
                 let single = [0, 1].map(|path| delays(cell, Paths::One(path), None));
                 let auto = delays(cell, Paths::All, None);
                 let redundant = delays(cell, Paths::All, Some(Mode::Redundant));
@@ -499,5 +500,20 @@ mod tests {
             }
         }
         assert_eq!(slower, []);
+    }
+
+    /// Pings alone meet the queue of the bulk flows, before the application begins.
+    #[test]
+    fn an_application_gets_its_share_beside_bulk_that_began_earlier() {
+        for application in [Application::Video, Application::Game] {
+            let cell = (application, true, Pair::ThreeThree);
+            let single = [0, 1].map(|path| delays(cell, Paths::One(path), None));
+            let auto = delays(cell, Paths::All, None);
+            println!("{application:?}: {single:.0?}, auto {auto:.0?}");
+            // The queue takes half a second.
+            assert!(auto.0 < 1_000.0 && auto.1 < 2_500.0, "{auto:?}");
+            let best = single.iter().map(|it| it.0).fold(f64::MAX, f64::min);
+            assert!(auto.0 <= best * 1.02, "{auto:?} {single:?}");
+        }
     }
 }

@@ -149,6 +149,13 @@ impl PathController {
     pub(super) fn end_startup(&mut self, now: Instant) {
         self.phase = Phase::Cruise;
         self.cruising_since = Some(now);
+        if self.startup.has_met_others() && self.is_steady && self.cubic.is_none() {
+            // The window of the model has no room for the queue of others.
+            let carried = self.rate.get() * self.rtt_smoothed.as_secs_f64();
+            let window = carried.max(self.in_flight.max(self.window_min()) as f64);
+            self.cubic = Some(CubicWindow::new(now, window / self.mtu as f64));
+            self.base_rtt.on_cross_traffic();
+        }
         if std::mem::take(&mut self.probe_wanted) {
             self.start_rtt_probe();
         }

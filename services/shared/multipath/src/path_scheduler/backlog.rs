@@ -18,6 +18,7 @@ const SECONDS_MAX: f64 = 3_600.0;
 pub(super) struct Backlog {
     /// None while nobody reports it.
     written_bytes: Option<u64>,
+    written_at: Option<Instant>,
     unsent_bytes: u64,
     /// When the data began to wait that has waited without a pause.
     since: Option<Instant>,
@@ -34,6 +35,9 @@ impl Backlog {
         }
         let more = in_all.saturating_sub(self.written_bytes.unwrap_or(0));
         self.written_bytes = self.written_bytes.max(Some(in_all));
+        if more > 0 {
+            self.written_at = now;
+        }
         self.unsent_bytes = self.unsent_bytes.saturating_add(more);
     }
 
@@ -67,6 +71,11 @@ impl PathScheduler {
     /// The application has written so many bytes to its streams in all.
     pub(crate) fn written(&self, now: Instant, in_all: u64) {
         self.state.lock().backlog.written(Some(now), in_all);
+    }
+
+    /// When the application last wrote something.
+    pub(crate) fn written_at(&self) -> Option<Instant> {
+        self.state.lock().backlog.written_at
     }
 
     /// The shorter of two times. Data has waited without a pause for the first, and the path of

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use noq_proto::PathId;
+use noq_proto::{PathId, PathStatus};
 
 use super::{
     keepalive_plan_tests::Plan,
@@ -187,4 +187,59 @@ fn closed_by_a_server(rest: Rest) -> Vec<PathId> {
 fn silence_of_a_client_that_agreed_on_no_pings_closes_nothing() {
     assert_eq!(closed_by_a_server(Rest::default()), [PathId::MAX]);
     assert_eq!(closed_by_a_server(Rest::FOREIGN), []);
+}
+
+/// The path that a server prefers whose client uses another one with this round trip.
+fn preferred_by_a_server(rtt_used: Duration, writes: bool) -> PathId {
+    let scheduler = PathScheduler::new();
+    let mut steering = Steering::new(SteeringConfig::new(Side::Server), scheduler.clone());
+    let start = Instant::now();
+    let (used, other) = (PathId::ZERO, PathId::from(1u8));
+    scheduler.enter();
+    steering.on_event(start, Event::Connected { interface: None });
+    scheduler.enter();
+    steering.on_event(start, Event::Established { path: other });
+    let mut available = used;
+    for tick in 0..200u32 {
+        let now = start + MS * 50 * tick;
+        let terms = KeepaliveTerms::default().with_rest(Rest::AGREED);
+        steering.on_event(now, Event::Keepalive(terms));
+        let status = PathStatus::Backup;
+        steering.on_event(
+            now,
+            Event::RemoteStatus {
+                path: other,
+                status,
+            },
+        );
+        for (path, rtt) in [(used, rtt_used), (other, MS * 300)] {
+            let datagrams = u64::from(tick);
+            let heard = Event::Received {
+                path,
+                datagrams,
+                rtt,
+            };
+            steering.on_event(now, heard);
+        }
+        let bytes = if writes { u64::from(tick) * 100 } else { 0 };
+        steering.on_event(now, Event::Written { bytes });
+        while let Some(command) = steering.poll(now) {
+            if let Command::SetStatus {
+                path,
+                status: PathStatus::Available,
+            } = command
+            {
+                available = path;
+            }
+        }
+    }
+    available
+}
+
+/// The client does not see the queues on the way to it.
+#[test]
+fn a_server_with_data_leaves_the_clients_path_for_a_clearly_quicker_one() {
+    assert_eq!(preferred_by_a_server(MS * 400, true), PathId::from(1u8));
+    assert_eq!(preferred_by_a_server(MS * 400, false), PathId::ZERO);
+    assert_eq!(preferred_by_a_server(MS * 330, true), PathId::ZERO);
 }
