@@ -29,8 +29,10 @@ const HOSTS: Duration = Duration::from_millis(2);
 /// Round trips jump if the mean difference of two in a row is this part of what the mean one has
 /// beyond the smallest.
 const JUMP: f64 = 0.16;
-/// The same for a window of few packets. Between two of them a queue of others moves further.
-const JUMP_OF_FEW: f64 = 0.3;
+/// The same two for a window of few packets. Spare packets are a larger part of it, and between two
+/// of them a queue of others moves further.
+const LONG_OF_FEW: f64 = 1.55;
+const JUMP_OF_FEW: f64 = 0.4;
 const FEW_PACKETS: u64 = 32;
 /// Round trips that the mean difference covers.
 const JUMP_SAMPLES: u32 = 16;
@@ -68,13 +70,13 @@ pub(super) struct LimitedRound {
 
 impl LimitedRound {
     fn jumps(&self, jump: Duration) -> bool {
-        let part = if self.window < FEW_PACKETS * self.mtu {
-            JUMP_OF_FEW
+        let (long, part) = if self.window < FEW_PACKETS * self.mtu {
+            (LONG_OF_FEW, JUMP_OF_FEW)
         } else {
-            JUMP
+            (LONG, JUMP)
         };
         let beyond = self.mean.saturating_sub(self.base);
-        self.mean > self.base.mul_f64(LONG) + HOSTS && jump >= beyond.mul_f64(part)
+        self.mean > self.base.mul_f64(long) + HOSTS && jump >= beyond.mul_f64(part)
     }
 }
 
@@ -247,8 +249,8 @@ mod tests {
         };
         assert!(!tried(50, 7), "0.14 of 50 ms");
         assert!(tried(50, 9), "0.18");
-        assert!(!tried(10, 14), "0.28 of few packets");
-        assert!(tried(10, 16), "0.32");
+        assert!(!tried(10, 19), "0.38 of few packets");
+        assert!(tried(10, 21), "0.42");
         let mut path = Path::new();
         assert!((0..100).all(|_| path.round(14, 5, 1e9).0 == path.window));
     }
