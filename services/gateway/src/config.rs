@@ -471,16 +471,20 @@ impl ServiceConfig for Config {
 }
 
 #[cfg(test)]
+pub(crate) use tests::CommandLine;
+
+#[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use clap::Parser;
 
     use super::*;
 
+    /// For all tests of the gateway.
     #[derive(Parser)]
-    struct CommandLine {
+    pub(crate) struct CommandLine {
         #[command(flatten)]
-        config: Config,
+        pub(crate) config: Config,
     }
 
     /// The field that is refused.

@@ -137,12 +137,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-
-    #[derive(Parser)]
-    struct CommandLine {
-        #[command(flatten)]
-        config: Config,
-    }
+    use crate::config::CommandLine;
 
     #[test]
     fn a_gateway_without_sensors_keeps_its_document() {

@@ -125,12 +125,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-
-    #[derive(Parser)]
-    struct CommandLine {
-        #[command(flatten)]
-        config: Config,
-    }
+    use crate::config::CommandLine;
 
     /// On one thread an aborted task ends only when the test waits for it.
     #[tokio::test]

@@ -119,7 +119,8 @@ mod tests {
 
     const DOCUMENT: &str = "format = 1\n\
         [[access]]\nname = \"lte\"\nprice_per_gb = 4.0\ncap_gb = 5\nreset_day = 15\n\
-        time_zone = \"Europe/Zurich\"\n        [[rule]]\nname = \"bulk\"\nmode = \"priority\"\naccesses = [\"wifi\", \"lte\"]\n\
+        time_zone = \"Europe/Zurich\"\n\
+        [[rule]]\nname = \"bulk\"\nmode = \"priority\"\naccesses = [\"wifi\", \"lte\"]\n\
         match = { urgency = [\"bulk\"] }\n";
 
     fn flows(document: &str) -> Flows {

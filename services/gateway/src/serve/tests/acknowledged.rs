@@ -21,18 +21,12 @@ use store::{AlertsQuery, Scope};
 use tokio::sync::broadcast;
 
 use super::{core::Core, direct::Direct, serve};
-use crate::LISTENER;
+use crate::{LISTENER, config::CommandLine};
 
 /// Only a failing test reaches this time.
 const PATIENCE: Duration = Duration::from_secs(60);
 const S: i64 = 1_000_000;
 const RULE: &str = "heart-rate-very-high";
-
-#[derive(Parser)]
-struct CommandLine {
-    #[command(flatten)]
-    config: crate::Config,
-}
 
 /// A series of this test's thread as `/metrics` shows it; 0 where it is not shown.
 fn series(metrics: &PrometheusHandle, name: &str) -> f64 {

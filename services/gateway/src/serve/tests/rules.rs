@@ -18,7 +18,8 @@ use super::{
     serve,
 };
 use crate::{
-    Config, LISTENER, RunError,
+    LISTENER, RunError,
+    config::CommandLine,
     journal::{Directory, Entry, Journal, Limits, Options, Overflow},
 };
 
@@ -26,12 +27,6 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const S: i64 = 1_000_000;
-
-#[derive(Parser)]
-struct CommandLine {
-    #[command(flatten)]
-    config: Config,
-}
 
 struct Gateway {
     context: Context,

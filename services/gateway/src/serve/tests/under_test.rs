@@ -17,16 +17,10 @@ use super::{
     fake_ingest::{FakeIngest, Got},
     serve,
 };
-use crate::{Config, LISTENER, RunError};
+use crate::{Config, LISTENER, RunError, config::CommandLine};
 
 /// Longest wait for a condition; then the test fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
-
-#[derive(Parser)]
-struct CommandLine {
-    #[command(flatten)]
-    config: Config,
-}
 
 pub struct Gateway {
     pub address: SocketAddr,

@@ -17,18 +17,12 @@ use tokio::{
 };
 
 use super::{core::Core, direct::Direct, serve};
-use crate::{Config, LISTENER};
+use crate::{LISTENER, config::CommandLine};
 
 /// Reached only by a failing test.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// `KNOWN_WITHIN` of the gateway: so long an unknown sensor is waited for.
 const KNOWN_WITHIN: Duration = Duration::from_secs(3);
-
-#[derive(Parser)]
-struct CommandLine {
-    #[command(flatten)]
-    config: Config,
-}
 
 fn line(device: &str) -> String {
     format!(r#"{{"device":"{device}","metric":"heart-rate","value":72}}"#)
