@@ -37,6 +37,7 @@ mod rtt_probe;
 mod small_window;
 mod startup;
 mod stretched;
+mod trials;
 mod window;
 
 use std::any::Any;

@@ -3,15 +3,12 @@
 //! Such a window measures little more than it holds: the library sends no packet without room for a
 //! full one, and acknowledgements come late. So a rate that was measured too low keeps the window
 //! small, and the small window keeps the rate low. The cause may be a queue of the other direction,
-//! which ends the start-up of a sender that only acknowledges. From time to time two rounds have a
-//! larger window. While the rate grows the next two follow; otherwise the pause doubles.
+//! which ends the start-up of a sender that only acknowledges. So a larger window is tried.
 
-/// Rounds until the first trial.
-const PAUSE_MIN: u32 = 4;
+use super::trials::Trials;
+
 /// Rounds between two trials on a link that is as slow as measured.
 const PAUSE_MAX: u32 = 128;
-/// Rounds of a trial: packets of the first are acknowledged in the second.
-const TRIAL_ROUNDS: u32 = 2;
 /// Growth of the rate that a trial has to show.
 const GROWTH: f64 = 1.1;
 
@@ -20,70 +17,32 @@ pub(super) const TRIAL_WINDOW: f64 = 1.5;
 pub(super) const TRIAL_PACKETS: u64 = 1;
 
 #[derive(Debug, Clone)]
-pub(super) struct SmallWindow {
-    pause: u32,
-    waited: u32,
-    trial: Option<Trial>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Trial {
-    rounds: u32,
-    rate_before: f64,
-}
+pub(super) struct SmallWindow(Trials);
 
 impl SmallWindow {
     pub(super) fn new() -> Self {
-        Self {
-            pause: PAUSE_MIN,
-            waited: 0,
-            trial: None,
-        }
+        Self(Trials::new(PAUSE_MAX, GROWTH))
     }
 
     pub(super) fn is_on_trial(&self) -> bool {
-        self.trial.is_some()
+        self.0.is_on_trial()
     }
 
     /// A round has ended in which the window was small and limited the sender.
     pub(super) fn on_limited_round(&mut self, rate: f64) {
-        let Some(trial) = &mut self.trial else {
-            self.waited += 1;
-            if self.waited >= self.pause {
-                self.try_from(rate);
-            }
-            return;
-        };
-        trial.rounds += 1;
-        if trial.rounds < TRIAL_ROUNDS {
-            return;
-        }
-        if rate >= trial.rate_before * GROWTH {
-            self.pause = PAUSE_MIN;
-            self.try_from(rate);
-        } else {
-            self.pause = (self.pause * 2).min(PAUSE_MAX);
-            self.waited = 0;
-            self.trial = None;
-        }
+        self.0.on_limited_round(rate, true);
     }
 
     /// A round has ended in which the window was large, or the application had too little to send.
     pub(super) fn on_other_round(&mut self) {
-        self.trial = None;
-    }
-
-    fn try_from(&mut self, rate_before: f64) {
-        self.trial = Some(Trial {
-            rounds: 0,
-            rate_before,
-        });
+        self.0.on_other_round();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::trials::{PAUSE_MIN, TRIAL_ROUNDS};
 
     /// Rounds on trial among so many with this rate.
     fn trials(window: &mut SmallWindow, rounds: u32, rate: impl Fn(u32) -> f64) -> u32 {

@@ -3,21 +3,19 @@
 //! A link with jitter that keeps the order of packets delivers each with the longest jitter of
 //! those before it. The smallest round trip is that of lucky single packets. A window of the rate
 //! and the smallest round trip then delivers less than it measured, and so both fall, down to a few
-//! packets. Where round trips jump from packet to packet, two rounds have a larger window from time
-//! to time. In a queue the round trip would grow with the window; here the rate does. While it
-//! grows, the next two rounds follow, and the round trip under load is the path's own.
+//! packets. Where round trips jump from packet to packet, a larger window is tried. In a queue the
+//! round trip would grow with the window; here the rate does, and the round trip under load is the
+//! path's own.
 //!
 //! A queue of other senders moves slowly, so its round trips do not jump. A trial in such a queue
 //! would take a larger share of the link.
 
 use std::time::{Duration, Instant};
 
-/// Rounds until the first trial.
-const PAUSE_MIN: u32 = 4;
+use super::trials::{Begins, Trials};
+
 /// Longest number of rounds between two trials.
 const PAUSE_MAX: u32 = 64;
-/// Rounds of a trial: packets of the first are acknowledged in the second.
-const TRIAL_ROUNDS: u32 = 2;
 /// The window of a trial, in windows before it.
 const TRIAL_WINDOW: f64 = 1.5;
 /// Growth of the rate that a trial has to show.
@@ -39,21 +37,14 @@ const JUMP_SAMPLES: u32 = 16;
 
 #[derive(Debug, Clone)]
 pub(super) struct Stretched {
-    pause: u32,
-    waited: u32,
-    trial: Option<Trial>,
+    trials: Trials,
+    /// Window of the trial, while there is one.
+    window: u64,
     is_known: bool,
     rtt: Option<Duration>,
     /// Mean difference of two round trips in a row.
     jump: Duration,
     round_began: Option<Instant>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Trial {
-    rounds: u32,
-    rate_before: f64,
-    window: u64,
 }
 
 /// A round in which the window limited the sender.
@@ -83,9 +74,8 @@ impl LimitedRound {
 impl Stretched {
     pub(super) fn new() -> Self {
         Self {
-            pause: PAUSE_MIN,
-            waited: 0,
-            trial: None,
+            trials: Trials::new(PAUSE_MAX, GROWTH),
+            window: 0,
             is_known: false,
             rtt: None,
             jump: Duration::ZERO,
@@ -100,7 +90,11 @@ impl Stretched {
 
     /// The least window, zero without a trial.
     pub(super) fn window(&self) -> u64 {
-        self.trial.map_or(0, |trial| trial.window)
+        if self.trials.is_on_trial() {
+            self.window
+        } else {
+            0
+        }
     }
 
     pub(super) fn on_round_trip(&mut self, rtt: Duration) {
@@ -121,48 +115,26 @@ impl Stretched {
             return None;
         }
         let rate = round.delivered as f64 / lasted;
-        let Some(trial) = &mut self.trial else {
-            self.waited += 1;
-            if self.waited >= self.pause && round.jumps(self.jump) {
-                self.try_from(rate, round.window);
-            }
-            return None;
+        let begins = self.trials.on_limited_round(rate, round.jumps(self.jump))?;
+        let (before, found) = match begins {
+            Begins::Anew => (round.window, None),
+            Begins::NextOne => (self.window, Some(round.seen.max(round.base))),
         };
-        trial.rounds += 1;
-        if trial.rounds < TRIAL_ROUNDS {
-            return None;
-        }
-        if rate < trial.rate_before * GROWTH {
-            self.pause = (self.pause * 2).min(PAUSE_MAX);
-            self.waited = 0;
-            self.trial = None;
-            return None;
-        }
-        self.pause = PAUSE_MIN;
-        self.is_known = true;
-        let window = trial.window;
-        self.try_from(rate, window);
-        Some(round.seen.max(round.base))
+        self.window = (before as f64 * TRIAL_WINDOW) as u64;
+        self.is_known |= found.is_some();
+        found
     }
 
     /// A round has ended that the application limited, or whose rate depends on more than the
     /// window.
     pub(super) fn on_other_round(&mut self, now: Instant) {
         self.round_began = Some(now);
-        self.trial = None;
+        self.trials.on_other_round();
     }
 
     /// The path is another one.
     pub(super) fn forget(&mut self) {
         *self = Self::new();
-    }
-
-    fn try_from(&mut self, rate_before: f64, window: u64) {
-        self.trial = Some(Trial {
-            rounds: 0,
-            rate_before,
-            window: (window as f64 * TRIAL_WINDOW) as u64,
-        });
     }
 }
 
