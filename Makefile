@@ -124,7 +124,7 @@ lab: ## writes the whole report of the five papers as HTML (ARGS="--traces DIR")
 	@[ "$$(id -u)" != 0 ] || infra/dev/need.sh ip sctp
 	cargo run --release -p lab --example lab -- all $(ARGS)
 
-# After the build the report takes about two minutes on two idle cores.
+# After the build the report takes between two and three minutes on two idle cores.
 lab-quick: ## writes the same report with few runs of each experiment
 	@infra/dev/need.sh cc
 	@[ "$$(id -u)" != 0 ] || infra/dev/need.sh ip sctp

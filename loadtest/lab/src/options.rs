@@ -44,7 +44,7 @@ pub struct ReportOptions {
     /// Seed of everything random.
     #[arg(long, env = "BRAID_LAB_SEED", default_value_t = 1)]
     pub seed: u64,
-    /// Few runs of each experiment: the whole report in about two minutes.
+    /// Few runs of each experiment: the whole report in less than three minutes.
     #[arg(long, env = "BRAID_LAB_QUICK", default_value_t = false)]
     pub quick: bool,
     /// Folder of the report, its charts and its data.
