@@ -112,16 +112,22 @@ fn emulated(links: &[LinkConfig; 2]) -> Vec<Interface> {
 impl Stage {
     /// With networks of that rate; `None`, with a message, on hosts without namespaces.
     pub fn start(rate: &str, gateway_flags: &str) -> Option<Self> {
-        Self::start_behind(rate, None, gateway_flags)
+        Self::start_behind(rate, None, None, gateway_flags)
+    }
+
+    /// The same; the network of `device` is down until the test brings it up.
+    pub fn start_without(device: &str, rate: &str, gateway_flags: &str) -> Option<Self> {
+        Self::start_behind(rate, Some(device), None, gateway_flags)
     }
 
     /// The same with the gateway's networks behind emulated links.
     pub fn start_over(links: [LinkConfig; 2], gateway_flags: &str) -> Option<Self> {
-        Self::start_behind(UNLIMITED, Some(links), gateway_flags)
+        Self::start_behind(UNLIMITED, None, Some(links), gateway_flags)
     }
 
     fn start_behind(
         rate: &str,
+        absent: Option<&str>,
         links: Option<[LinkConfig; 2]>,
         gateway_flags: &str,
     ) -> Option<Self> {
@@ -133,6 +139,9 @@ impl Stage {
         world.plug_far();
         for (device, net) in DEVICES {
             world.plug(device, net, rate);
+        }
+        if let Some(device) = absent {
+            world.ip("gw", &format!("link set {device} down"));
         }
         service_kit::tls::install_provider();
         let dir = tempfile::tempdir().unwrap();
