@@ -466,6 +466,8 @@ mod tests {
             id: id.into(),
             patient: "ada".into(),
             state: state.into(),
+            // The store removes alerts that ended long ago.
+            changed_us: contracts::now_us(),
             revision,
             ..Alert::default()
         };
@@ -507,6 +509,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store: &dyn Store = &SqliteStore::open(directory.path()).unwrap();
         store.put_patient(&ada()).await.unwrap();
+        let now_us = contracts::now_us();
         let sample = |metric: Metric, sequence| Sample {
             device: "d".into(),
             stream: metric.as_str_name().into(),
@@ -514,7 +517,7 @@ mod tests {
             patient: "ada".into(),
             gateway: "g".into(),
             metric: metric.into(),
-            device_time_us: 1_000_000,
+            device_time_us: now_us,
             reading: Some(Reading::Value(70.0)),
             ..Sample::default()
         };
@@ -530,8 +533,8 @@ mod tests {
         let request = GetSeriesRequest {
             patient: "ada".into(),
             metrics: asked,
-            from_us: 0,
-            to_us: 2_000_000,
+            from_us: now_us - 1_000_000,
+            to_us: now_us + 1_000_000,
             ..GetSeriesRequest::default()
         };
         let answer = series(store, &Scope::tenant("t"), &request).await.unwrap();
