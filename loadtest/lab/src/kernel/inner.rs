@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use noq::{ClientConfig, Connection, Endpoint, ServerConfig};
+use noq::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, TokioRuntime};
 use parking_lot::Mutex;
 use service_kit::Context;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 use tunnel::{Authority, Tunnel, TunnelConfig, UdpTunnel, Urgency};
@@ -28,6 +29,8 @@ use crate::scenario::{Direction, Scenario};
 const ALPN: &[u8] = b"lab-inner";
 /// Where the forwarder takes the application's datagrams, in the client's namespace.
 const FORWARDER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1081);
+/// Receive buffer of the application's sockets.
+const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
 /// Largest UDP payload.
 const DATAGRAM_BYTES: usize = 65_535;
 
@@ -44,7 +47,7 @@ pub fn run(scenario: &Scenario, identities: &Identities) -> Result<KernelReport,
     let listening = bed.server.spawn(async move {
         let crypto = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
         let config = ServerConfig::with_crypto(Arc::new(crypto));
-        let endpoint = Endpoint::server(config, PEER)?;
+        let endpoint = endpoint(PEER, Some(config))?;
         tokio::spawn(answer(endpoint, own, served));
         Ok::<_, io::Error>(())
     });
@@ -66,9 +69,10 @@ pub fn run(scenario: &Scenario, identities: &Identities) -> Result<KernelReport,
             }
             *open.lock() = Some(asked.now());
             let local = UdpSocket::bind(FORWARDER).await?;
+            SockRef::from(&local).set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
             tokio::spawn(forward(local, tunnel, asked.clone()));
             let crypto = QuicClientConfig::try_from(inner).map_err(io::Error::other)?;
-            let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into())?;
+            let endpoint = endpoint((Ipv4Addr::LOCALHOST, 0).into(), None)?;
             let config = ClientConfig::new(Arc::new(crypto));
             let connecting = endpoint.connect_with(config, FORWARDER, SERVER_NAME);
             let connection = connecting.map_err(io::Error::other)?.await?;
@@ -84,6 +88,14 @@ pub fn run(scenario: &Scenario, identities: &Identities) -> Result<KernelReport,
     let bulk = receipt.bulk(*opened.lock(), scenario.limit());
     context.shutdown().request();
     bed.finish(&scenario, bulk)
+}
+
+/// An endpoint with the receive buffer that browsers ask for.
+fn endpoint(address: SocketAddr, server: Option<ServerConfig>) -> io::Result<Endpoint> {
+    let socket = std::net::UdpSocket::bind(address)?;
+    SockRef::from(&socket).set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
+    let config = EndpointConfig::default();
+    Endpoint::new(config, server, socket, Arc::new(TokioRuntime))
 }
 
 /// The gateway's part: one flow, since there is one application.

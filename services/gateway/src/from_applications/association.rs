@@ -70,6 +70,7 @@ impl Association {
         local.set_ip(local.ip().to_canonical());
         local.set_port(0);
         let socket = UdpSocket::bind(local).await?;
+        tunnel::enlarge_buffers(&socket);
         Ok(Self {
             socket: Arc::new(socket),
             application: Application {

@@ -25,6 +25,7 @@ pub(super) async fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
     let socket = UdpSocket::bind(any).await?;
+    tunnel::enlarge_buffers(&socket);
     socket.connect(address).await?;
     Ok(socket)
 }

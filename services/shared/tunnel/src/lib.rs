@@ -68,4 +68,7 @@ pub use server::{
     session::ServerSession,
     session_handle::SessionHandle,
 };
-pub use sockets::{datagrams::DatagramCounts, interface::Interface};
+pub use sockets::{
+    datagrams::DatagramCounts,
+    interface::{Interface, enlarge_buffers},
+};

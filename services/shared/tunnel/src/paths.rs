@@ -117,6 +117,8 @@ pub(crate) struct Paths {
     state: Mutex<State>,
     /// Read for each packet, so beside the lock.
     skew_us: AtomicU64,
+    /// Likewise.
+    rtt_us: AtomicU64,
     names: watch::Sender<Names>,
     /// At the proxy: the client's, for what the proxy sends.
     schedule: watch::Sender<Arc<Schedule>>,
@@ -138,6 +140,7 @@ impl Paths {
                 troubled_at: None,
             }),
             skew_us: AtomicU64::new(NO_SKEW),
+            rtt_us: AtomicU64::default(),
             names: watch::Sender::default(),
             schedule: watch::Sender::default(),
             troubles: watch::Sender::default(),
@@ -334,10 +337,14 @@ impl Paths {
                 peer: record.remote_address,
             });
         }
-        let measured = skew(received.iter().filter_map(|reading| {
+        let carrying = received.iter().filter_map(|reading| {
             let carries = state.records.get(&reading.path)?.carries;
             carries.then_some(reading.rtt)
-        }));
+        });
+        if let Some(rtt) = carrying.clone().max() {
+            self.rtt_us.store(rtt.as_micros() as u64, Ordering::Relaxed);
+        }
+        let measured = skew(carrying);
         let lasts = |(_, at): &(Duration, Instant)| now.saturating_duration_since(*at) < SKEW_LASTS;
         let before = state.skew.filter(lasts);
         state.skew = match (measured, before) {
@@ -363,6 +370,12 @@ impl Paths {
     pub(crate) fn skew(&self) -> Option<Duration> {
         let us = self.skew_us.load(Ordering::Relaxed);
         (us != NO_SKEW).then(|| Duration::from_micros(us))
+    }
+
+    /// The longest round trip of the paths that carry data: the library chooses the path of an
+    /// answer. As of the last `refresh`, zero before.
+    pub(crate) fn rtt(&self) -> Duration {
+        Duration::from_micros(self.rtt_us.load(Ordering::Relaxed))
     }
 
     /// A calm connection is never silent. Silence counts from the end of the calm.

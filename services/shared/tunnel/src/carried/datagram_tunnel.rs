@@ -1,8 +1,9 @@
 //! Relays the datagrams of one request: those of UDP (RFC 9298) or packets of IP (RFC 9484).
 //!
 //! A datagram travels as a DATAGRAM frame of QUIC if both ends support that and it fits into a
-//! packet. Otherwise it is a capsule on the request's stream; over HTTP/2 all are capsules. Nothing
-//! is confirmed or repeated, and the tunnel ends with its session. An IP tunnel also carries its
+//! packet. Otherwise it is a capsule on the request's stream; over HTTP/2 all are capsules. The
+//! tunnel ends with its session. If both ends have agreed on it, frames that did not come are sent
+//! again. An IP tunnel also carries its
 //! own capsules on the stream, in order.
 //!
 //! A copied datagram leaves twice, by two paths, if both ends have agreed on an order. The far end
@@ -16,6 +17,9 @@ mod order;
 pub(crate) mod packet_size;
 pub(crate) mod payload;
 pub(crate) mod queue;
+mod repair;
+mod resend;
+mod sequence_number;
 
 use std::{convert::Infallible, future::poll_fn, sync::Arc, task::Poll, time::Instant};
 
@@ -29,6 +33,7 @@ use crate::{
     carried::ip_tunnel::capsule::Raw,
     http::{
         http_datagrams::{Burst, DatagramFlow, HttpDatagrams},
+        request::Agreed,
         stream::{ConnectStream, wire_error::WireError},
     },
     paths::Paths,
@@ -38,7 +43,8 @@ use kind::Kind;
 use order::Numbers;
 use packet_size::{LOOK_EVERY, PacketSize};
 use payload::{Arrived, Decoder, Head, capsule};
-use queue::Queue;
+use queue::{Queue, Repair};
+use resend::Resend;
 
 /// Capsules of one direction that wait; at the bound the sender waits, including the peer.
 const CAPSULES_WAITING_MAX: usize = 16;
@@ -131,14 +137,18 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// For HTTP/3 with the connection's datagrams and the request's stream; with the paths by which
-    /// packets come, if both ends have agreed on an order.
+    /// For HTTP/3 with the connection's datagrams and the request's stream. `paths`: by which
+    /// packets come.
     pub(crate) fn new(
         kind: Kind,
         by_frames: Option<(&HttpDatagrams, StreamId)>,
-        ordered_by: Option<Arc<Paths>>,
+        agreed: Agreed,
+        paths: &Arc<Paths>,
     ) -> Self {
-        let queue = Queue::ordered(kind, ordered_by);
+        let ordered_by = agreed.ordered.then(|| paths.clone());
+        // Only frames are lost.
+        let repaired = agreed.repaired && by_frames.is_some();
+        let queue = Queue::ordered(kind, ordered_by, repaired);
         let flow = by_frames.map(|(datagrams, id)| datagrams.enter(id, queue.clone()));
         Self {
             queue,
@@ -198,6 +208,7 @@ impl Arrivals {
             ),
             flow: self.flow,
             numbers: self.queue.is_ordered().then(Mutex::default),
+            resend: self.queue.is_repaired().then(Resend::default),
             arriving: self.queue,
             packet_size,
         };
@@ -221,6 +232,8 @@ struct Relay {
     leaving: Queue,
     /// The numbers of packets that leave, if an order is agreed; never contended either.
     numbers: Option<Mutex<Numbers>>,
+    /// If a repair is agreed.
+    resend: Option<Resend>,
     arriving: Queue,
     packet_size: watch::Sender<Option<u16>>,
 }
@@ -239,6 +252,7 @@ impl Relay {
             reason = self.send_all(to_say) => reason,
             reason = self.receive_all(heard) => reason,
             never = self.follow_paths() => match never {},
+            never = resend::forget(self.resend.as_ref()) => match never {},
             () = replaced => TunnelEnded::Session,
             // The reason is not reported any more.
             () = end.cancelled() => TunnelEnded::ByPeer,
@@ -287,6 +301,7 @@ impl Relay {
                 // assigned.
                 biased;
                 Some(capsule) = next_capsule(&mut to_say) => self.send_capsule(capsule).await,
+                repair = self.arriving.next_repair() => self.repair(repair, &mut to_say).await,
                 next = self.leaving.next_to_leave() => match next {
                     Ok((payload, copied)) => self.send(payload, copied, &mut to_say).await,
                     Err(reason) => return reason,
@@ -307,18 +322,10 @@ impl Relay {
         to_say: &mut Option<mpsc::Receiver<Bytes>>,
     ) -> Result<(), WireError> {
         let head = self.head(&payload);
-        let takes_frames = self.stream.lock().peer_takes_datagrams();
-        let fits = |flow: &&DatagramFlow| payload.len() <= flow.payload_bytes_max(&head);
-        let Some(flow) = self.flow.as_ref().filter(|_| takes_frames).filter(fits) else {
+        let Some(flow) = self.flow_for(&head, &payload) else {
             return self.send_as_capsule(&head, &payload).await;
         };
-        let mut burst = loop {
-            tokio::select! {
-                biased;
-                burst = flow.burst(payload.len()) => break burst,
-                Some(capsule) = next_capsule(to_say) => self.send_capsule(capsule).await?,
-            }
-        };
+        let mut burst = self.burst(flow, payload.len(), to_say).await?;
         // Without numbers the far end would take a copy for another datagram.
         if copied && self.numbers.is_some() {
             let (sent, refused) = self.send_twice(burst, head, payload).await?;
@@ -342,6 +349,66 @@ impl Relay {
             self.send_as_capsule(&head, &payload).await?;
         }
         Ok(())
+    }
+
+    /// Asks for packets, or sends some again. Those that are no longer known are forgotten.
+    async fn repair(
+        &self,
+        repair: Repair,
+        to_say: &mut Option<mpsc::Receiver<Bytes>>,
+    ) -> Result<(), WireError> {
+        let mut packets = match repair {
+            Repair::Ask(numbers) => vec![(Head::of_question(), payload::question(&numbers))],
+            Repair::Answer(numbers) => {
+                let resend = self.resend.as_ref();
+                let packets = resend.map(|resend| resend.packets(numbers));
+                let packets = packets.unwrap_or_default();
+                self.leaving.kind().count_repaired(packets.len() as u64);
+                packets
+            }
+        }
+        .into_iter()
+        .peekable();
+        while let Some((head, payload)) = packets.next() {
+            // The packets may have become smaller since.
+            let Some(flow) = self.flow_for(&head, &payload) else {
+                continue;
+            };
+            let mut burst = self.burst(flow, payload.len(), to_say).await?;
+            burst.add(head, payload);
+            while let Some(room) = burst.room()
+                && let Some((head, payload)) = packets.next_if(|(_, it)| it.len() <= room)
+            {
+                burst.add(head, payload);
+            }
+            burst
+                .send()
+                .map_err(|error| WireError::Lost(error.into()))?;
+        }
+        Ok(())
+    }
+
+    /// The frames, if the payload goes into one.
+    fn flow_for(&self, head: &Head, payload: &[u8]) -> Option<&DatagramFlow> {
+        let takes_frames = self.stream.lock().peer_takes_datagrams();
+        let flow = self.flow.as_ref().filter(|_| takes_frames);
+        flow.filter(|flow| payload.len() <= flow.payload_bytes_max(head))
+    }
+
+    /// Waits for room. Capsules do not wait for it.
+    async fn burst<'a>(
+        &self,
+        flow: &'a DatagramFlow,
+        payload_bytes: usize,
+        to_say: &mut Option<mpsc::Receiver<Bytes>>,
+    ) -> Result<Burst<'a>, WireError> {
+        loop {
+            tokio::select! {
+                biased;
+                burst = flow.burst(payload_bytes) => return Ok(burst),
+                Some(capsule) = next_capsule(to_say) => self.send_capsule(capsule).await?,
+            }
+        }
     }
 
     /// Returns how many datagrams have left, and the payload if the transport has refused both.
@@ -368,10 +435,15 @@ impl Relay {
         Ok((sent, Some(payload).filter(|_| sent == 0)))
     }
 
-    fn head(&self, payload: &[u8]) -> Head {
+    /// Numbers a packet, and keeps it.
+    fn head(&self, payload: &Bytes) -> Head {
         let kind = self.leaving.kind();
         let sequence = |numbers: &Mutex<Numbers>| numbers.lock().next(kind, payload);
-        Head::new(self.numbers.as_ref().map(sequence))
+        let sequence = self.numbers.as_ref().map(sequence);
+        if let (Some(resend), Some(sequence)) = (&self.resend, sequence) {
+            resend.keep(sequence, payload.clone());
+        }
+        Head::new(sequence)
     }
 
     async fn send_as_capsule(&self, head: &Head, payload: &[u8]) -> Result<(), WireError> {

@@ -183,13 +183,12 @@ impl Session {
             return Err(ConnectError::Refused(StatusCode::NOT_IMPLEMENTED));
         }
         let (stream, answer) = self.ask(request, urgency, self.open.enter()).await?;
-        let ordered = request::asks_for_order(&answer);
+        let agreed = request::Agreed::of(&answer);
         let by_frames = match &self.requests {
             Requests::H3 { datagrams, .. } => Some(datagrams).zip(stream.h3_id()),
             Requests::H2(_) => None,
         };
-        let ordered_by = ordered.then(|| self.paths.clone());
-        Ok((Arrivals::new(kind, by_frames, ordered_by), stream))
+        Ok((Arrivals::new(kind, by_frames, agreed, &self.paths), stream))
     }
 
     pub(crate) async fn ask(

@@ -2,7 +2,7 @@
 //! its request by a quarter of the stream's id.
 //!
 //! The transport sends its queued datagrams before all streams, whatever their urgency. So it gets
-//! only a burst of them at a time, see [`Unsent`]. Lost datagrams are not repeated.
+//! only a burst of them at a time, see [`Unsent`]. The transport repeats no lost datagram.
 
 use std::{
     collections::HashMap,
@@ -24,7 +24,7 @@ use tokio::sync::MutexGuard;
 use crate::{
     carried::datagram_tunnel::{
         ended::TunnelEnded,
-        payload::{Head, open},
+        payload::{Head, Opened, open},
         queue::Queue,
     },
     http::{
@@ -126,7 +126,8 @@ impl HttpDatagrams {
             return true;
         };
         match open(queue.kind(), datagram) {
-            Ok(Some(payload)) => queue.push_arrived(payload),
+            Ok(Some(Opened::Payload(payload))) => queue.push_arrived(payload),
+            Ok(Some(Opened::Question(asked))) => queue.push_question(asked),
             Ok(None) => {}
             Err(malformed) => queue.end(TunnelEnded::Malformed(malformed)),
         }

@@ -16,6 +16,9 @@ pub(crate) const CONNECT_IP: &str = "connect-ip";
 /// Header of a request for IP or UDP and of its answer: datagrams have places in an order.
 const ORDER: HeaderName = HeaderName::from_static("braid-order");
 const ORDER_VALUE: HeaderValue = HeaderValue::from_static("1");
+/// The same: a datagram that did not come is asked for, and sent again.
+const REPAIR: HeaderName = HeaderName::from_static("braid-repair");
+const REPAIR_VALUE: HeaderValue = HeaderValue::from_static("1");
 
 /// RFC 9297, 3.4.
 const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protocol");
@@ -100,7 +103,7 @@ pub(crate) fn connect_udp(
     urgency: Urgency,
 ) -> Result<Request<()>, ExtendedRequestError> {
     let mut request = extended(server_name, &udp_target::path(authority)?, urgency)?;
-    ask_for_order(request.headers_mut());
+    Agreed::ALL.say(request.headers_mut());
     Ok(request)
 }
 
@@ -110,18 +113,42 @@ pub(crate) fn connect_ip(
     urgency: Urgency,
 ) -> Result<Request<()>, ExtendedRequestError> {
     let mut request = extended(server_name, ip_target::ANY_PATH, urgency)?;
-    ask_for_order(request.headers_mut());
+    Agreed::ALL.say(request.headers_mut());
     Ok(request)
 }
 
-/// Says that the sender numbers its datagrams, and puts numbered ones in order. The client proposes
-/// it, and it holds if the proxy says the same.
-pub(crate) fn ask_for_order(headers: &mut HeaderMap) {
-    headers.insert(ORDER, ORDER_VALUE);
+/// Services of the ends of a request for its datagrams. The client proposes them, and those that
+/// the proxy says as well hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Agreed {
+    /// The sender numbers datagrams, and the receiver puts them in order.
+    pub(crate) ordered: bool,
+    /// Datagrams that did not come are sent again. Only with an order.
+    pub(crate) repaired: bool,
 }
 
-pub(crate) fn asks_for_order(headers: &HeaderMap) -> bool {
-    headers.get(ORDER) == Some(&ORDER_VALUE)
+impl Agreed {
+    pub(crate) const ALL: Self = Self {
+        ordered: true,
+        repaired: true,
+    };
+
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let ordered = headers.get(ORDER) == Some(&ORDER_VALUE);
+        Self {
+            ordered,
+            repaired: ordered && headers.get(REPAIR) == Some(&REPAIR_VALUE),
+        }
+    }
+
+    pub(crate) fn say(self, headers: &mut HeaderMap) {
+        if self.ordered {
+            headers.insert(ORDER, ORDER_VALUE);
+        }
+        if self.repaired {
+            headers.insert(REPAIR, REPAIR_VALUE);
+        }
+    }
 }
 
 fn extended(
@@ -164,16 +191,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_holds_only_if_both_ends_ask_for_it() {
+    fn a_service_holds_if_both_ends_say_it() {
         let asked = connect_ip("proxy", Urgency::Bulk).unwrap();
-        assert!(asks_for_order(asked.headers()));
+        assert_eq!(Agreed::of(asked.headers()), Agreed::ALL);
         // The answer of an older proxy, or of another make.
         let mut answer = carries_capsules();
-        assert!(!asks_for_order(&answer));
-        ask_for_order(&mut answer);
-        assert!(asks_for_order(&answer));
+        assert_eq!(Agreed::of(&answer), Agreed::default());
+        let ordered = Agreed {
+            ordered: true,
+            repaired: false,
+        };
+        ordered.say(&mut answer);
+        assert_eq!(Agreed::of(&answer), ordered);
+        Agreed::ALL.say(&mut answer);
+        assert_eq!(Agreed::of(&answer), Agreed::ALL);
         let udp = connect_udp("proxy", &"[::1]:53".parse().unwrap(), Urgency::Bulk);
-        assert!(asks_for_order(udp.unwrap().headers()));
+        assert_eq!(Agreed::of(udp.unwrap().headers()), Agreed::ALL);
     }
 
     #[test]

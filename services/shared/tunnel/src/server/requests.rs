@@ -23,8 +23,7 @@ use crate::{
         h3_over_noq::{self, SendHandles},
         http_datagrams::HttpDatagrams,
         request::{
-            CONNECT_IP, CONNECT_UDP, NAMES_PATH, Urgency, any_destination, ask_for_order,
-            asks_for_order, carries_capsules,
+            Agreed, CONNECT_IP, CONNECT_UDP, NAMES_PATH, Urgency, any_destination, carries_capsules,
         },
         stream::{ConnectStream, OpenStreams},
     },
@@ -168,7 +167,7 @@ impl Dispatcher {
                     kind: Kind::Datagrams {
                         of,
                         by_frames: self.datagrams,
-                        ordered: asks_for_order(request.headers()),
+                        agreed: Agreed::of(request.headers()),
                     },
                 };
                 let _ = self.ready.send(request).await;
@@ -285,8 +284,7 @@ enum Kind {
         of: Datagrams,
         /// `None` over TCP.
         by_frames: Option<HttpDatagrams>,
-        /// The client numbers datagrams, and puts numbered ones in order.
-        ordered: bool,
+        agreed: Agreed,
     },
 }
 
@@ -335,25 +333,23 @@ impl ConnectRequest {
     }
 
     async fn accept_datagrams(self, what: Datagrams) -> io::Result<(Arrivals, ConnectStream)> {
-        let (by_frames, ordered) = match &self.kind {
+        let (by_frames, agreed) = match &self.kind {
             Kind::Datagrams {
                 of,
                 by_frames,
-                ordered,
-            } if *of == what => (by_frames.clone(), *ordered),
+                agreed,
+            } if *of == what => (by_frames.clone(), *agreed),
             _ => {
                 self.refuse(StatusCode::NOT_IMPLEMENTED).await;
                 return Err(io::ErrorKind::Unsupported.into());
             }
         };
         let by_frames = by_frames.as_ref().zip(self.exchange.h3_stream());
-        let ordered_by = ordered.then(|| self.session.record().clone());
-        let arrivals = Arrivals::new(what, by_frames, ordered_by).mirroring_copies();
+        let paths = self.session.record();
+        let arrivals = Arrivals::new(what, by_frames, agreed, paths).mirroring_copies();
         let open = self.session.open_streams().enter();
         let mut headers = carries_capsules();
-        if ordered {
-            ask_for_order(&mut headers);
-        }
+        agreed.say(&mut headers);
         let stream = self.exchange.accept(headers, open).await?;
         Ok((arrivals, stream))
     }

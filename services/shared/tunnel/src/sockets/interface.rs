@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    os::fd::AsFd,
 };
 
 use multipath::Side;
@@ -58,8 +59,10 @@ pub(crate) fn bind_socket(local_ip: IpAddr, device: Option<&str>) -> io::Result<
     Ok(socket)
 }
 
-/// Larger buffers are an optimisation; without the right to set them the default remains.
-pub(crate) fn enlarge_buffers(socket: &socket2::Socket) {
+/// The system's default holds some ninety packets, fewer than a sender's window. Without the right
+/// to set more, the default remains.
+pub fn enlarge_buffers(socket: &impl AsFd) {
+    let socket = socket2::SockRef::from(socket);
     let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
     let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
 }

@@ -16,6 +16,14 @@ impl Kind {
         .increment(1);
     }
 
+    pub(super) fn count_repaired(self, count: u64) {
+        match self {
+            Self::Udp => metrics::counter!("braid_tunnel_udp_repaired_total"),
+            Self::Ip => metrics::counter!("braid_tunnel_ip_repaired_total"),
+        }
+        .increment(count);
+    }
+
     pub(super) fn count_sent(self, by: &'static str, count: u64) {
         match self {
             Self::Udp => metrics::counter!("braid_tunnel_udp_sent_total", "by" => by),

@@ -5,6 +5,9 @@
 //! the paths. So a flow may use all paths, and its packets still leave in order. A packet that
 //! comes after the bound is handed on at once, out of order; none is handed on twice.
 //!
+//! If a repair is agreed, what did not come within the bound is asked for. A lane with many packets
+//! then waits for the answer. A lane with few packets, such as a call, does not.
+//!
 //! Bounds: `HELD_WITHIN_MAX`, `HELD_MAX` packets and `HELD_BYTES_MAX` bytes of a tunnel; at a bound
 //! the lane of the packet that arrives waits for nothing.
 
@@ -17,7 +20,11 @@ use std::{
 
 use bytes::Bytes;
 
-use super::kind::Kind;
+use super::{
+    kind::Kind,
+    repair::{Came, Missing, repaired_within},
+    sequence_number::SequenceNumber,
+};
 use ip_packets::transport;
 
 /// Longest wait for an earlier packet, however far the paths' delays differ.
@@ -27,10 +34,10 @@ pub(crate) const HELD_WITHIN_MAX: Duration = Duration::from_millis(150);
 const MARGIN: Duration = Duration::from_millis(12);
 
 /// Packets that wait for earlier ones.
-const HELD_MAX: usize = 2_048;
+const HELD_MAX: usize = 4_096;
 
-/// Their bytes.
-const HELD_BYTES_MAX: usize = 1 << 20;
+/// Their bytes: 300 ms at 100 Mbit/s.
+pub(super) const HELD_BYTES_MAX: usize = 4 << 20;
 
 /// Numbers before the next expected one for which duplicates are known; a packet that comes later
 /// than that is dropped.
@@ -53,11 +60,24 @@ pub(crate) fn held_within(observed: Option<Duration>, skew: Option<Duration>) ->
     })
 }
 
-/// The number of a packet within its lane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SequenceNumber {
-    pub(crate) lane: u8,
-    pub(crate) number: u32,
+/// Period in which the packets of a lane are counted.
+const COUNTED_FOR: Duration = Duration::from_millis(100);
+
+/// Packets of a lane in one period from which on it waits for a repair: 2 Mbit/s. Calls and games
+/// have fewer.
+const DENSE_PACKETS: u32 = 8;
+
+/// Packets that leave together, at least and at most; see [`Density::portion`].
+const PORTION_MIN: usize = 8;
+const PORTION_MAX: usize = 64;
+
+/// How long a packet waits for an earlier one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// See [`held_within`].
+    pub(crate) bound: Duration,
+    /// The round trip of a question and its answer; `None`: no repair is agreed.
+    pub(crate) rtt: Option<Duration>,
 }
 
 /// The sender's numbers.
@@ -107,6 +127,7 @@ pub(crate) struct Order {
     due: BTreeSet<(Instant, u8, u64)>,
     held_bytes: usize,
     observed: Observed,
+    missing: Missing,
 }
 
 /// The largest lateness of the current period and of the one before.
@@ -142,6 +163,38 @@ struct Lane {
     gaps: VecDeque<(Range<u64>, Instant)>,
     /// A bit for each of the numbers before `next`, by the remainder of `KNOWN_MAX`.
     known: [u64; WORDS],
+    /// The number after the highest that has come.
+    top: u64,
+    density: Density,
+}
+
+/// Packets in the current period and in the one before.
+#[derive(Debug, Default)]
+struct Density {
+    since: Option<Instant>,
+    now: u32,
+    before: u32,
+}
+
+impl Density {
+    /// Counts a packet; returns whether they are many.
+    fn count(&mut self, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(now);
+        let passed = now.saturating_duration_since(since);
+        if passed >= COUNTED_FOR {
+            let lasted = passed < 2 * COUNTED_FOR;
+            self.before = std::mem::take(&mut self.now) * u32::from(lasted);
+            self.since = Some(now);
+        }
+        self.now += 1;
+        self.now.max(self.before) >= DENSE_PACKETS
+    }
+
+    /// Packets that came in four milliseconds. The socket of a program holds some ninety.
+    fn portion(&self) -> usize {
+        let packets = self.now.max(self.before) as usize;
+        (packets / 25).clamp(PORTION_MIN, PORTION_MAX)
+    }
 }
 
 #[derive(Debug)]
@@ -160,6 +213,8 @@ pub(crate) struct Released {
     pub(crate) dropped: usize,
     /// The packet has come before, and goes no further.
     pub(crate) is_copy: bool,
+    /// Packets to hand on in one millisecond; of a lane that waited, or zero.
+    pub(crate) portion: usize,
 }
 
 impl Default for Lane {
@@ -170,6 +225,8 @@ impl Default for Lane {
             held: BTreeMap::new(),
             gaps: VecDeque::new(),
             known: [0; WORDS],
+            top: KNOWN_MAX,
+            density: Density::default(),
         }
     }
 }
@@ -227,19 +284,36 @@ impl Lane {
 }
 
 impl Order {
-    /// A packet has arrived; an earlier one is waited for within `bound`.
+    /// A packet has arrived; an earlier one is waited for so long.
     pub(crate) fn arrived(
         &mut self,
         now: Instant,
-        bound: Duration,
+        patience: Patience,
         sequence: SequenceNumber,
         packet: Bytes,
     ) -> Released {
         let mut released = Released::default();
+        let Patience { bound, rtt } = patience;
         let is_full = self.due.len() >= HELD_MAX || self.held_bytes >= HELD_BYTES_MAX;
         let lane = self.lanes.entry(sequence.lane).or_default();
         let number = lane.extended(sequence.number);
-        let overtaken_at = lane.overtaken_at(number);
+        let mut overtaken_at = lane.overtaken_at(number);
+        let mut held_for = bound;
+        if let Some(rtt) = rtt {
+            // Beyond that a late packet is not recognised, so the sender has begun anew.
+            if number.saturating_sub(lane.top) < KNOWN_MAX {
+                for missing in lane.top..number {
+                    self.missing.add(now + bound, sequence.lane, missing);
+                }
+            }
+            if self.missing.came(now, sequence.lane, number, rtt) == Came::Asked {
+                overtaken_at = None;
+            }
+            if lane.density.count(now) {
+                held_for += repaired_within(rtt);
+            }
+        }
+        lane.top = lane.top.max(number + 1);
         if number < lane.next {
             match lane.learn_late(number) {
                 Some(true) => {
@@ -262,7 +336,7 @@ impl Order {
             self.release_next(sequence.lane, &mut released);
             return released;
         }
-        let until = now + bound;
+        let until = now + held_for;
         self.held_bytes += packet.len();
         self.due.insert((until, sequence.lane, number));
         let came = now;
@@ -273,7 +347,7 @@ impl Order {
         };
         lane.held.insert(number, held);
         self.note_late(now, overtaken_at);
-        if is_full || bound.is_zero() {
+        if is_full || held_for.is_zero() {
             self.release(sequence.lane, number, &mut released);
         }
         released
@@ -289,6 +363,22 @@ impl Order {
     pub(crate) fn observed(&mut self, now: Instant) -> Option<Duration> {
         self.observed.roll(now);
         self.observed.now.max(self.observed.before)
+    }
+
+    /// The numbers to ask for now; a question has a bound, so more may follow at once.
+    pub(crate) fn question(&mut self, now: Instant, rtt: Duration) -> Vec<SequenceNumber> {
+        let question = self.missing.question(now, rtt).into_iter();
+        question
+            .map(|(lane, number)| SequenceNumber {
+                lane,
+                number: number.wrapping_sub(KNOWN_MAX) as u32,
+            })
+            .collect()
+    }
+
+    /// Time of the next question.
+    pub(crate) fn next_question(&self) -> Option<Instant> {
+        self.missing.next_question()
     }
 
     /// Hands on the packets whose time has come, with everything before them.
@@ -346,6 +436,7 @@ impl Order {
             }
             lane.advance(number);
             released.packets.push(held.packet);
+            released.portion = lane.density.portion();
         }
     }
 }
@@ -360,6 +451,15 @@ mod tests {
 
     const NONE: [u32; 0] = [];
     const BOUND: Duration = Duration::from_millis(30);
+    const RTT: Duration = Duration::from_millis(20);
+    const PLAIN: Patience = Patience {
+        bound: BOUND,
+        rtt: None,
+    };
+    const REPAIRED: Patience = Patience {
+        bound: BOUND,
+        rtt: Some(RTT),
+    };
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -377,7 +477,7 @@ mod tests {
     /// Arrives in lane 0.
     fn arrive(order: &mut Order, now: Instant, number: u32) -> Vec<u32> {
         let sequence = SequenceNumber { lane: 0, number };
-        numbers(&order.arrived(now, BOUND, sequence, packet(number)))
+        numbers(&order.arrived(now, PLAIN, sequence, packet(number)))
     }
 
     #[test]
@@ -396,7 +496,7 @@ mod tests {
         assert_eq!(arrive(&mut order, now, 1), NONE);
         assert_eq!(arrive(&mut order, now + ms(5), 3), NONE);
         let other = SequenceNumber { lane: 9, number: 0 };
-        assert_eq!(numbers(&order.arrived(now, BOUND, other, packet(7))), [7]);
+        assert_eq!(numbers(&order.arrived(now, PLAIN, other, packet(7))), [7]);
         assert_eq!(order.next_deadline(), Some(now + BOUND));
         assert_eq!(order.expire(now + BOUND - ms(1)), Released::default());
         assert_eq!(numbers(&order.expire(now + BOUND)), [1]);
@@ -407,6 +507,54 @@ mod tests {
         assert_eq!(arrive(&mut order, now + ms(90), 4), [4]);
     }
 
+    /// Arrives each millisecond; returns when each number left.
+    fn repaired(order: &mut Order, start: Instant, lost: u32, every_ms: u64) -> Vec<(u64, u32)> {
+        let (mut left, mut answers) = (Vec::new(), Vec::new());
+        for at in 0..1_000 {
+            let now = start + ms(at);
+            let mut leave = |released: Released| {
+                left.extend(numbers(&released).into_iter().map(|number| (at, number)));
+            };
+            leave(order.expire(now));
+            for SequenceNumber { number, .. } in order.question(now, RTT) {
+                answers.push((at + RTT.as_millis() as u64, number));
+            }
+            let own = (at % every_ms == 0).then_some((at / every_ms) as u32);
+            let answered = answers.iter().filter(|(due, _)| *due == at).map(|it| it.1);
+            for number in own.into_iter().filter(|own| *own != lost).chain(answered) {
+                let sequence = SequenceNumber { lane: 0, number };
+                leave(order.arrived(now, REPAIRED, sequence, packet(number)));
+            }
+        }
+        left
+    }
+
+    #[test]
+    fn many_packets_wait_for_a_repair_and_few_do_not() {
+        let (mut order, start) = (Order::default(), Instant::now());
+        let left = repaired(&mut order, start, 300, 2);
+        assert!(left.iter().map(|it| it.1).eq(0..500), "in order");
+        let at = |left: &[(u64, u32)], wanted| left.iter().find(|it| it.1 == wanted).unwrap().0;
+        let bound = 602 + BOUND.as_millis() as u64;
+        assert_eq!(at(&left, 300), bound + RTT.as_millis() as u64);
+        assert_eq!(order.observed(start + ms(1_000)), None, "no path was late");
+        // A call: 50 packets a second.
+        let left = repaired(&mut Order::default(), start, 20, 20);
+        assert_eq!(at(&left, 21), 420 + BOUND.as_millis() as u64);
+        assert!(at(&left, 20) > at(&left, 21), "it comes, though late");
+        assert_eq!(left.len(), 50);
+    }
+
+    #[test]
+    fn a_sender_that_begins_anew_is_asked_for_nothing() {
+        let (mut order, now) = (Order::default(), Instant::now());
+        for number in [0, 2_000] {
+            let sequence = SequenceNumber { lane: 0, number };
+            order.arrived(now, REPAIRED, sequence, packet(number));
+        }
+        assert_eq!(order.next_question(), None);
+    }
+
     #[test]
     fn a_single_path_is_not_waited_for() {
         assert_eq!(held_within(None, None), Duration::ZERO);
@@ -415,7 +563,8 @@ mod tests {
         assert_eq!(held_within(Some(ms(900)), None), HELD_WITHIN_MAX);
         let (mut order, now) = (Order::default(), Instant::now());
         let sequence = SequenceNumber { lane: 0, number: 5 };
-        let released = order.arrived(now, Duration::ZERO, sequence, packet(5));
+        let bound = Duration::ZERO;
+        let released = order.arrived(now, Patience { bound, ..PLAIN }, sequence, packet(5));
         assert_eq!(numbers(&released), [5]);
     }
 
@@ -448,7 +597,7 @@ mod tests {
         };
         // Half the numbers behind: an old packet, as from before this receiver.
         assert_eq!(
-            order.arrived(now, BOUND, sequence, packet(first)).dropped,
+            order.arrived(now, PLAIN, sequence, packet(first)).dropped,
             1
         );
         let mut order = Order::default();
@@ -474,7 +623,7 @@ mod tests {
                 number: *number,
             };
             order
-                .arrived(now, BOUND, sequence, big.clone())
+                .arrived(now, PLAIN, sequence, big.clone())
                 .packets
                 .is_empty()
         });
@@ -551,7 +700,7 @@ mod tests {
                 }
                 came.entry(number).or_insert(at);
                 let sequence = SequenceNumber { lane: 0, number };
-                let released = order.arrived(start + ms(at), BOUND, sequence, packet(number));
+                let released = order.arrived(start + ms(at), PLAIN, sequence, packet(number));
                 leave(at, released, &came);
             }
             for at in clock..=clock + 30 {

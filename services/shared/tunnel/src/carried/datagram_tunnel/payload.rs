@@ -1,7 +1,7 @@
 //! HTTP Datagrams (RFC 9297) of CONNECT-UDP (RFC 9298) and CONNECT-IP (RFC 9484). Each has a
 //! context id. With context 0 the payload is one UDP datagram or one IP packet. With context 2 its
-//! sequence number comes before it. On a stream each is the value of a capsule of type
-//! DATAGRAM.
+//! sequence number comes before it. With context 4 it is a question: the numbers of packets that
+//! did not come. On a stream each is the value of a capsule of type DATAGRAM.
 //!
 //! Other contexts and unknown capsule types are skipped, as the RFCs demand. A datagram that is too
 //! long for UDP or IP, or without a context, is malformed and ends the request. So does a stream
@@ -9,7 +9,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::{kind::Kind, order::SequenceNumber};
+use super::{kind::Kind, repair::QUESTION_MAX, sequence_number::SequenceNumber};
 use crate::{
     carried::ip_tunnel::capsule::{self, Raw},
     http::varint,
@@ -24,6 +24,10 @@ const PAYLOAD: u64 = 0;
 /// The context of payloads with a lane (one byte) and a number (four). Both ends agree on it by
 /// the header `braid-order`.
 const ORDERED: u64 = 2;
+
+/// The context of questions: as many lanes and numbers as there is room for. Both ends agree on it
+/// by the header `braid-repair`.
+const QUESTION: u64 = 4;
 
 /// Bytes of a lane and a number.
 const SEQUENCE_BYTES: usize = 5;
@@ -40,6 +44,14 @@ pub(crate) struct Payload {
     /// `None` in the context of payloads without an order.
     pub(crate) sequence: Option<SequenceNumber>,
     pub(crate) bytes: Bytes,
+}
+
+/// The content of an HTTP Datagram.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Opened {
+    Payload(Payload),
+    /// The peer asks for these packets.
+    Question(Vec<SequenceNumber>),
 }
 
 impl Kind {
@@ -66,24 +78,45 @@ pub enum MalformedDatagram {
     Torn,
 }
 
-/// The payload in an HTTP Datagram; `None` for another context.
-pub(crate) fn open(kind: Kind, mut datagram: Bytes) -> Result<Option<Payload>, MalformedDatagram> {
+/// The content of an HTTP Datagram; `None` for another context.
+pub(crate) fn open(kind: Kind, mut datagram: Bytes) -> Result<Option<Opened>, MalformedDatagram> {
     let (context, used) = varint::read(&datagram).ok_or(MalformedDatagram::NoContext)?;
     datagram.advance(used);
     let sequence = match context {
         PAYLOAD => None,
         // A peer that has not agreed may mean something else, so a short one is no mistake.
-        ORDERED if datagram.len() >= SEQUENCE_BYTES => Some(SequenceNumber {
-            lane: datagram.get_u8(),
-            number: datagram.get_u32(),
-        }),
+        ORDERED if datagram.len() >= SEQUENCE_BYTES => Some(sequence(&mut datagram)),
+        QUESTION => {
+            let mut asked = Vec::new();
+            while datagram.len() >= SEQUENCE_BYTES && asked.len() < QUESTION_MAX {
+                asked.push(sequence(&mut datagram));
+            }
+            return Ok(Some(Opened::Question(asked)));
+        }
         _ => return Ok(None),
     };
     if datagram.len() > kind.payload_bytes_max() {
         return Err(MalformedDatagram::TooLong(datagram.len() as u64));
     }
     let bytes = datagram;
-    Ok(Some(Payload { sequence, bytes }))
+    Ok(Some(Opened::Payload(Payload { sequence, bytes })))
+}
+
+fn sequence(datagram: &mut Bytes) -> SequenceNumber {
+    SequenceNumber {
+        lane: datagram.get_u8(),
+        number: datagram.get_u32(),
+    }
+}
+
+/// A question that leaves as a datagram behind [`Head::of_question`].
+pub(super) fn question(asked: &[SequenceNumber]) -> Bytes {
+    let mut question = BytesMut::with_capacity(asked.len() * SEQUENCE_BYTES);
+    for SequenceNumber { lane, number } in asked {
+        question.put_u8(*lane);
+        question.put_u32(*number);
+    }
+    question.freeze()
 }
 
 /// Bytes before a payload in an HTTP Datagram.
@@ -106,6 +139,12 @@ impl Head {
             }
         };
         Self { bytes, length }
+    }
+
+    pub(super) fn of_question() -> Self {
+        let mut head = Self::new(None);
+        head.bytes[0] = QUESTION as u8;
+        head
     }
 
     /// As long as any, with or without an order.
@@ -194,7 +233,8 @@ impl Decoder {
                     if kind != DATAGRAM {
                         return Ok(Some(Arrived::Capsule(Raw { kind, value })));
                     }
-                    if let Some(payload) = open(self.of, value)? {
+                    // A stream loses nothing, so no question comes by it.
+                    if let Some(Opened::Payload(payload)) = open(self.of, value)? {
                         return Ok(Some(Arrived::Payload(payload)));
                     }
                 }
@@ -349,6 +389,25 @@ mod tests {
         }
         // Too short for a sequence number.
         assert_eq!(decode_all(Kind::Ip, &[0, 3, 2, 1, 1], 3).unwrap(), []);
+    }
+
+    #[test]
+    fn a_question_survives_the_wire_as_a_datagram() {
+        let asked: Vec<_> = (0..QUESTION_MAX as u32)
+            .map(|number| SequenceNumber { lane: 9, number })
+            .collect();
+        let mut wire = BytesMut::from(&*Head::of_question());
+        wire.put_slice(&super::question(&asked));
+        let opened = open(Kind::Udp, wire.clone().freeze()).unwrap();
+        assert_eq!(opened, Some(Opened::Question(asked.clone())));
+        // A torn number and those beyond the bound are left out.
+        wire.put_slice(&[1; 23]);
+        assert_eq!(open(Kind::Ip, wire.freeze()).unwrap(), opened);
+        let torn = Bytes::from_static(&[4, 1, 0, 0]);
+        assert_eq!(
+            open(Kind::Ip, torn).unwrap(),
+            Some(Opened::Question(Vec::new()))
+        );
     }
 
     #[test]

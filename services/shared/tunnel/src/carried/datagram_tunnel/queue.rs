@@ -1,6 +1,7 @@
 //! A queue of datagrams. At the bound the newest is dropped: senders of UDP tolerate losses, and
 //! the oldest leave first. A queue of leaving datagrams that stands is shortened before. Arrived
-//! datagrams that have a sequence number wait for earlier ones.
+//! datagrams that have a sequence number wait for earlier ones. Many that leave the order at once
+//! are handed on in portions: the socket of a program holds some hundred.
 
 use std::{
     collections::VecDeque,
@@ -8,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -20,8 +21,9 @@ use super::{
     copies_seen::CopiesSeen,
     ended::TunnelEnded,
     kind::Kind,
-    order::{self, Order, Released},
+    order::{self, HELD_BYTES_MAX, Order, Patience, Released},
     payload::Payload,
+    sequence_number::SequenceNumber,
 };
 use crate::paths::Paths;
 
@@ -35,6 +37,12 @@ const CONNECTION_BYTES_MAX: usize = 8 * QUEUE_BYTES_MAX;
 
 /// Room of a request whatever the others hold, and of a request of which no sum is known.
 const QUEUE_BYTES_MIN: usize = 256 * 1024;
+
+/// Packets that the peer asks for; further ones are forgotten.
+const ASKED_MAX: usize = 512;
+
+/// Pause between portions.
+const PORTION_PAUSE: Duration = Duration::from_millis(1);
 
 /// Memory of a waiting datagram beside its payload.
 const OVERHEAD_BYTES: usize = 64;
@@ -50,6 +58,19 @@ struct Inner {
     changed: Notify,
     /// The paths by which ordered packets come; `None`: no order is agreed.
     ordered_by: Option<Arc<Paths>>,
+    /// Packets that did not come are asked for.
+    repaired: bool,
+    /// There may be something to ask or to answer.
+    to_repair: Notify,
+}
+
+/// Work of the end that sends, for packets that were lost.
+#[derive(Debug)]
+pub(super) enum Repair {
+    /// These did not come.
+    Ask(Vec<SequenceNumber>),
+    /// These are sent again.
+    Answer(Vec<SequenceNumber>),
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +84,20 @@ struct State {
     /// The connection's sum of `bytes`; only for those that leave.
     sum: Option<Arc<AtomicUsize>>,
     ended: Option<TunnelEnded>,
+    /// Packets that the peer asks for. At most `ASKED_MAX`.
+    asked: Vec<SequenceNumber>,
+    portions: Portions,
+}
+
+/// Portions of what left the order at once.
+#[derive(Debug, Default)]
+struct Portions {
+    /// Datagrams that wait and leave in portions.
+    left: usize,
+    size: usize,
+    /// Datagrams of the current portion that have left.
+    taken: usize,
+    next_at: Option<Instant>,
 }
 
 /// A datagram that waits.
@@ -89,21 +124,28 @@ impl Queue {
             sum,
             ..State::default()
         };
-        Self::with(kind, None, state)
+        Self::with(kind, None, false, state)
     }
 
-    /// With an order of packets that come over these paths, if it is agreed.
-    pub(crate) fn ordered(kind: Kind, ordered_by: Option<Arc<Paths>>) -> Self {
-        Self::with(kind, ordered_by, State::default())
+    /// With an order of packets that come over these paths, if it is agreed, and a repair.
+    pub(crate) fn ordered(kind: Kind, ordered_by: Option<Arc<Paths>>, repaired: bool) -> Self {
+        Self::with(kind, ordered_by, repaired, State::default())
     }
 
-    fn with(kind: Kind, ordered_by: Option<Arc<Paths>>, state: State) -> Self {
+    fn with(kind: Kind, ordered_by: Option<Arc<Paths>>, repaired: bool, state: State) -> Self {
         Self(Arc::new(Inner {
             kind,
             state: Mutex::new(state),
             changed: Notify::new(),
             ordered_by,
+            repaired,
+            to_repair: Notify::new(),
         }))
+    }
+
+    /// Whether lost packets are sent again.
+    pub(super) fn is_repaired(&self) -> bool {
+        self.0.repaired
     }
 
     /// Whether an order is agreed.
@@ -144,14 +186,61 @@ impl Queue {
         if state.ended.is_some() {
             return;
         }
-        let within = order::held_within(state.order.observed(now), paths.skew());
-        let released = state.order.arrived(now, within, sequence, bytes);
+        let patience = Patience {
+            bound: order::held_within(state.order.observed(now), paths.skew()),
+            rtt: self.0.repaired.then(|| paths.rtt()),
+        };
+        let asks_at = state.order.next_question();
+        let released = state.order.arrived(now, patience, sequence, bytes);
+        let asks = state.order.next_question().filter(|_| asks_at.is_none());
         let (kind, is_copy) = (self.0.kind, released.is_copy);
         state.copies_seen.note(kind, &payload.bytes, is_copy);
         state.take(released, self.0.kind);
         drop(state);
+        if asks.is_some() {
+            self.0.to_repair.notify_one();
+        }
         // Also if it is held: the deadline may be new.
         self.0.changed.notify_one();
+    }
+
+    /// Takes the peer's question.
+    pub(crate) fn push_question(&self, mut asked: Vec<SequenceNumber>) {
+        let mut state = self.0.state.lock();
+        asked.truncate(ASKED_MAX - state.asked.len());
+        if self.0.repaired && !asked.is_empty() {
+            state.asked.append(&mut asked);
+            self.0.to_repair.notify_one();
+        }
+    }
+
+    /// The next work for packets that were lost. Never ready without an agreement. For one caller
+    /// at a time; cancel-safe.
+    pub(super) async fn next_repair(&self) -> Repair {
+        let Some(paths) = self.0.ordered_by.as_ref().filter(|_| self.0.repaired) else {
+            return std::future::pending().await;
+        };
+        loop {
+            let next_question = {
+                let mut state = self.0.state.lock();
+                if !state.asked.is_empty() {
+                    return Repair::Answer(std::mem::take(&mut state.asked));
+                }
+                let question = state.order.question(Instant::now(), paths.rtt());
+                if !question.is_empty() {
+                    return Repair::Ask(question);
+                }
+                state.order.next_question()
+            };
+            let changed = self.0.to_repair.notified();
+            match next_question {
+                Some(at) => {
+                    // Either way the state says what is next.
+                    let _ = tokio::time::timeout_at(at.into(), changed).await;
+                }
+                None => changed.await,
+            }
+        }
     }
 
     /// Whether the datagrams come twice that this one answers.
@@ -179,6 +268,10 @@ impl Queue {
     /// The same, and whether it leaves twice.
     pub(crate) async fn next_to_leave(&self) -> Result<(Bytes, bool), TunnelEnded> {
         loop {
+            let portion_at = self.0.state.lock().portions.next_at.take();
+            if let Some(at) = portion_at {
+                tokio::time::sleep_until(at.into()).await;
+            }
             let deadline = {
                 let mut state = self.0.state.lock();
                 let deadline = state.order.next_deadline();
@@ -224,6 +317,7 @@ impl Queue {
         taken.push(self.next().await?);
         let (now, mut state) = (Instant::now(), self.0.state.lock());
         while taken.len() < max
+            && state.portions.next_at.is_none()
             && let Some((payload, _)) = state.pop(now, self.0.kind)
         {
             taken.push(payload);
@@ -253,7 +347,7 @@ impl State {
     fn bytes_max(&self) -> usize {
         match (&self.controlled_delay, &self.sum) {
             // It only holds what the order releases at once.
-            (None, _) => QUEUE_BYTES_MAX,
+            (None, _) => QUEUE_BYTES_MAX + HELD_BYTES_MAX,
             (Some(_), None) => QUEUE_BYTES_MIN,
             (Some(_), Some(sum)) => match sum.load(Ordering::Relaxed) < CONNECTION_BYTES_MAX {
                 true => QUEUE_BYTES_MAX,
@@ -283,6 +377,7 @@ impl State {
             let bytes = payload.len() + OVERHEAD_BYTES;
             self.bytes -= bytes;
             self.count_out(bytes);
+            self.portions.took_one(now);
             let waited = now.saturating_duration_since(since);
             let is_last = self.waiting.is_empty();
             let drops = |codel: &mut ControlledDelay| codel.drops(now, waited, is_last);
@@ -301,6 +396,10 @@ impl State {
     }
 
     fn take(&mut self, released: Released, kind: Kind) {
+        if released.packets.len() > released.portion && released.portion > 0 {
+            self.portions.left = self.waiting.len() + released.packets.len();
+            self.portions.size = released.portion;
+        }
         for packet in released.packets {
             if !self.push(packet, false) {
                 kind.count_dropped("arriving");
@@ -308,6 +407,19 @@ impl State {
         }
         for _ in 0..released.dropped {
             kind.count_dropped("late");
+        }
+    }
+}
+
+impl Portions {
+    fn took_one(&mut self, now: Instant) {
+        self.left = self.left.saturating_sub(1);
+        self.taken += 1;
+        if self.left == 0 {
+            self.taken = 0;
+        } else if self.taken >= self.size {
+            self.taken = 0;
+            self.next_at = Some(now + PORTION_PAUSE);
         }
     }
 }
@@ -344,7 +456,7 @@ mod tests {
     async fn a_request_takes_a_burst_while_its_connection_has_room() {
         let datagram = || Bytes::from(vec![0; 4_032]);
         let fill = |queue: &Queue| {
-            (0..1_000)
+            (0..2_000)
                 .take_while(|_| queue.push(datagram(), false))
                 .count()
         };
@@ -353,7 +465,11 @@ mod tests {
         let taken = queues.each_ref().map(fill);
         assert_eq!(taken, [256, 256, 256, 256, 256, 256, 256, 256, 64, 64]);
         // Datagrams that the order releases at once have room as well.
-        assert_eq!(fill(&Queue::ordered(Kind::Udp, None)), 256);
+        let all = QUEUE_BYTES_MAX + HELD_BYTES_MAX;
+        assert_eq!(
+            fill(&Queue::ordered(Kind::Udp, None, false)),
+            all / (4_032 + OVERHEAD_BYTES)
+        );
     }
 
     #[test]
@@ -388,9 +504,33 @@ mod tests {
         assert_eq!(waits(), OVERHEAD_BYTES);
     }
 
+    #[test]
+    fn many_that_leave_the_order_at_once_are_handed_on_in_portions() {
+        let (mut state, now) = (State::default(), Instant::now());
+        let released = |count| Released {
+            packets: vec![Bytes::new(); count],
+            portion: 16,
+            ..Released::default()
+        };
+        let mut taken = |count: usize| {
+            state.take(released(count), Kind::Udp);
+            let mut portions = vec![0];
+            while state.pop(now, Kind::Udp).is_some() {
+                *portions.last_mut().unwrap() += 1;
+                if state.portions.next_at.take().is_some() {
+                    portions.push(0);
+                }
+            }
+            portions
+        };
+        assert_eq!(taken(40), [16, 16, 8]);
+        assert_eq!(taken(16), [16], "as many as come in a moment");
+        assert_eq!(taken(17), [16, 1]);
+    }
+
     #[tokio::test]
     async fn waiting_datagrams_come_before_the_end() {
-        let queue = Queue::ordered(Kind::Udp, None);
+        let queue = Queue::ordered(Kind::Udp, None, false);
         assert!(queue.push(Bytes::from_static(b"last"), false));
         queue.end(TunnelEnded::ByPeer);
         queue.end(TunnelEnded::Session);
