@@ -67,8 +67,10 @@ const COUNTED_FOR: Duration = Duration::from_millis(100);
 /// have fewer.
 const DENSE_PACKETS: u32 = 8;
 
-/// Packets that leave together, at least and at most; see [`Density::portion`].
+/// Packets of a lane that waited which leave together, at least.
 const PORTION_MIN: usize = 8;
+
+/// Packets of a lane that waited which leave together, at most.
 const PORTION_MAX: usize = 64;
 
 /// How long a packet waits for an earlier one.

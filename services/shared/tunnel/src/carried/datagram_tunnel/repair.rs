@@ -29,9 +29,11 @@ pub(super) const QUESTION_MAX: usize = 64;
 /// Time above a round trip until an answer counts as lost.
 const ANSWER_MARGIN: Duration = Duration::from_millis(15);
 
-/// Longest time that later packets of a dense lane wait beyond the bound of the order for the first
-/// answer, and for the second.
+/// Longest time that later packets of a dense lane wait for the first answer, beyond the bound of
+/// the order.
 const FIRST_WITHIN_MAX: Duration = Duration::from_secs(1);
+
+/// Longest time that they wait for the second answer.
 const SECOND_WITHIN_MAX: Duration = Duration::from_millis(300);
 
 /// Time for which sent packets are kept: the longest wait of the receiver, and the way back.
