@@ -51,13 +51,12 @@ const OBSERVED_LASTS: Duration = Duration::from_secs(1);
 /// forgotten.
 const GAPS_MAX: usize = 64;
 
-/// Longest wait for an earlier packet. `observed` is how late packets were lately. Before any was,
-/// `skew` counts: half the difference between the round trips of the slowest and the fastest path.
-/// Without either one path carries all, and keeps the order itself.
-pub(crate) fn held_within(observed: Option<Duration>, skew: Option<Duration>) -> Duration {
-    observed.or(skew).map_or(Duration::ZERO, |late| {
-        (late + late / 4 + MARGIN).min(HELD_WITHIN_MAX)
-    })
+/// Time in which an earlier packet comes, if it is not lost. `observed` is how late packets were
+/// lately. Before any was, `skew` counts: half the difference between the round trips of the slowest
+/// and the fastest path. Without either one path carries all, and keeps the order itself.
+pub(crate) fn comes_within(observed: Option<Duration>, skew: Option<Duration>) -> Duration {
+    let late = observed.or(skew);
+    late.map_or(Duration::ZERO, |late| late + late / 4 + MARGIN)
 }
 
 /// Period in which the packets of a lane are counted.
@@ -76,8 +75,8 @@ const PORTION_MAX: usize = 64;
 /// How long a packet waits for an earlier one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// See [`held_within`].
-    pub(crate) bound: Duration,
+    /// See [`comes_within`]. The wait has a bound, but a packet is not asked for before.
+    pub(crate) within: Duration,
     /// The round trip of a question and its answer; `None`: no repair is agreed.
     pub(crate) rtt: Option<Duration>,
 }
@@ -295,7 +294,8 @@ impl Order {
         packet: Bytes,
     ) -> Released {
         let mut released = Released::default();
-        let Patience { bound, rtt } = patience;
+        let Patience { within, rtt } = patience;
+        let bound = within.min(HELD_WITHIN_MAX);
         let is_full = self.due.len() >= HELD_MAX || self.held_bytes >= HELD_BYTES_MAX;
         let lane = self.lanes.entry(sequence.lane).or_default();
         let number = lane.extended(sequence.number);
@@ -305,13 +305,14 @@ impl Order {
             // Beyond that a late packet is not recognised, so the sender has begun anew.
             if number.saturating_sub(lane.top) < KNOWN_MAX {
                 for missing in lane.top..number {
-                    self.missing.add(now + bound, sequence.lane, missing);
+                    self.missing.add(now + within, sequence.lane, missing);
                 }
             }
             if self.missing.came(now, sequence.lane, number, rtt) == Came::Asked {
                 overtaken_at = None;
             }
-            if lane.density.count(now) {
+            // Where paths differ by more than the bound, packets leave out of order in any case.
+            if lane.density.count(now) && within <= HELD_WITHIN_MAX {
                 held_for += repaired_within(rtt);
             }
         }
@@ -455,11 +456,11 @@ mod tests {
     const BOUND: Duration = Duration::from_millis(30);
     const RTT: Duration = Duration::from_millis(20);
     const PLAIN: Patience = Patience {
-        bound: BOUND,
+        within: BOUND,
         rtt: None,
     };
     const REPAIRED: Patience = Patience {
-        bound: BOUND,
+        within: BOUND,
         rtt: Some(RTT),
     };
 
@@ -548,6 +549,21 @@ mod tests {
     }
 
     #[test]
+    fn a_far_slower_path_is_waited_for_within_the_bound_and_asked_later() {
+        let (mut order, now) = (Order::default(), Instant::now());
+        let far = Patience {
+            within: ms(400),
+            ..REPAIRED
+        };
+        for number in (0..100).filter(|number| *number != 50) {
+            let sequence = SequenceNumber { lane: 0, number };
+            order.arrived(now, far, sequence, packet(number));
+        }
+        assert_eq!(order.next_deadline(), Some(now + HELD_WITHIN_MAX));
+        assert_eq!(order.next_question(), Some(now + ms(400)));
+    }
+
+    #[test]
     fn a_sender_that_begins_anew_is_asked_for_nothing() {
         let (mut order, now) = (Order::default(), Instant::now());
         for number in [0, 2_000] {
@@ -559,14 +575,13 @@ mod tests {
 
     #[test]
     fn a_single_path_is_not_waited_for() {
-        assert_eq!(held_within(None, None), Duration::ZERO);
-        assert_eq!(held_within(None, Some(ms(40))), ms(62));
-        assert_eq!(held_within(Some(ms(8)), Some(ms(40))), ms(22));
-        assert_eq!(held_within(Some(ms(900)), None), HELD_WITHIN_MAX);
+        assert_eq!(comes_within(None, None), Duration::ZERO);
+        assert_eq!(comes_within(None, Some(ms(40))), ms(62));
+        assert_eq!(comes_within(Some(ms(8)), Some(ms(40))), ms(22));
         let (mut order, now) = (Order::default(), Instant::now());
         let sequence = SequenceNumber { lane: 0, number: 5 };
-        let bound = Duration::ZERO;
-        let released = order.arrived(now, Patience { bound, ..PLAIN }, sequence, packet(5));
+        let within = Duration::ZERO;
+        let released = order.arrived(now, Patience { within, ..PLAIN }, sequence, packet(5));
         assert_eq!(numbers(&released), [5]);
     }
 

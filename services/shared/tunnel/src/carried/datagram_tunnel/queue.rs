@@ -187,7 +187,7 @@ impl Queue {
             return;
         }
         let patience = Patience {
-            bound: order::held_within(state.order.observed(now), paths.skew()),
+            within: order::comes_within(state.order.observed(now), paths.skew()),
             rtt: self.0.repaired.then(|| paths.rtt()),
         };
         let asks_at = state.order.next_question();
