@@ -52,8 +52,8 @@ const OBSERVED_LASTS: Duration = Duration::from_secs(1);
 const GAPS_MAX: usize = 64;
 
 /// Time in which an earlier packet comes, if it is not lost. `observed` is how late packets were
-/// lately. Before any was, `skew` counts: half the difference between the round trips of the slowest
-/// and the fastest path. Without either one path carries all, and keeps the order itself.
+/// lately. Before any was, `skew` counts: half the difference of the round trips of the slowest and
+/// the fastest path. Without either one path carries all, and keeps the order itself.
 pub(crate) fn comes_within(observed: Option<Duration>, skew: Option<Duration>) -> Duration {
     let late = observed.or(skew);
     late.map_or(Duration::ZERO, |late| late + late / 4 + MARGIN)
