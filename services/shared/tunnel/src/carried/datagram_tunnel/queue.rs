@@ -190,14 +190,15 @@ impl Queue {
             within: order::comes_within(state.order.observed(now), paths.skew()),
             rtt: self.0.repaired.then(|| paths.rtt()),
         };
-        let asks_at = state.order.next_question();
+        let before = state.order.next_question();
         let released = state.order.arrived(now, patience, sequence, bytes);
-        let asks = state.order.next_question().filter(|_| asks_at.is_none());
+        let next = state.order.next_question();
+        let is_sooner = next.is_some_and(|next| before.is_none_or(|before| next < before));
         let (kind, is_copy) = (self.0.kind, released.is_copy);
         state.copies_seen.note(kind, &payload.bytes, is_copy);
         state.take(released, self.0.kind);
         drop(state);
-        if asks.is_some() {
+        if is_sooner {
             self.0.to_repair.notify_one();
         }
         // Also if it is held: the deadline may be new.
@@ -232,14 +233,7 @@ impl Queue {
                 }
                 state.order.next_question()
             };
-            let changed = self.0.to_repair.notified();
-            match next_question {
-                Some(at) => {
-                    // Either way the state says what is next.
-                    let _ = tokio::time::timeout_at(at.into(), changed).await;
-                }
-                None => changed.await,
-            }
+            woken(&self.0.to_repair, next_question).await;
         }
     }
 
@@ -287,14 +281,7 @@ impl Queue {
                 }
                 state.order.next_deadline()
             };
-            let changed = self.0.changed.notified();
-            match deadline {
-                Some(deadline) => {
-                    // Either way the state says what is next.
-                    let _ = tokio::time::timeout_at(deadline.into(), changed).await;
-                }
-                None => changed.await,
-            }
+            woken(&self.0.changed, deadline).await;
         }
     }
 }
@@ -408,6 +395,17 @@ impl State {
         for _ in 0..released.dropped {
             kind.count_dropped("late");
         }
+    }
+}
+
+/// Waits for a change, or until the deadline; either way the state says what is next.
+async fn woken(changed: &Notify, deadline: Option<Instant>) {
+    let changed = changed.notified();
+    match deadline {
+        Some(deadline) => {
+            let _ = tokio::time::timeout_at(deadline.into(), changed).await;
+        }
+        None => changed.await,
     }
 }
 
