@@ -1,6 +1,6 @@
 //! Packets of a TUN device obey the steering rules. A flow that must not be split stays on one
 //! access, both ways, and goes on over the other one when that is cut. A redundant one takes both,
-//! and a cut loses none of it. Skips on hosts without namespaces.
+//! and a cut delays none of it. Skips on hosts without namespaces.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@
 mod stage;
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, UdpSocket},
     time::{Duration, Instant},
 };
@@ -144,10 +144,13 @@ const CALL_PACKETS: u64 = 200;
 /// The busier access is cut in the middle of the call.
 const CUT_AFTER: Duration = Duration::from_secs(2);
 
-/// Packets of a call through a cut whose echoes never came.
+/// Time in which an echo is of use, over links of 20 ms there and back.
+const SOON: Duration = Duration::from_millis(80);
+
+/// Packets of a call through a cut whose echoes came too late, or never.
 // Blocks the threads of programs.
 #[allow(clippy::disallowed_methods)]
-fn lost_of_call(stage: &Stage) -> u64 {
+fn late_of_call(stage: &Stage) -> u64 {
     let here = own(&stage.world);
     let echo = stage.run("far", || {
         let socket = UdpSocket::bind((LISTED, PORT)).unwrap();
@@ -164,13 +167,14 @@ fn lost_of_call(stage: &Stage) -> u64 {
         socket.set_read_timeout(Some(stage::SILENCE)).unwrap();
         let ear = socket.try_clone().unwrap();
         let hearing = std::thread::spawn(move || {
-            let (mut heard, mut buffer) = (BTreeSet::new(), [0; 1_500]);
+            let (mut heard, mut buffer) = (BTreeMap::new(), [0; 1_500]);
             while let Ok(length) = ear.recv(&mut buffer) {
                 assert_eq!(length, 160);
                 let number = u64::from_be_bytes(buffer[..8].try_into().unwrap());
-                assert!(heard.insert(number), "{number} came twice");
+                let before = heard.insert(number, Instant::now());
+                assert_eq!(before, None, "{number} came twice");
             }
-            heard.len() as u64
+            heard
         });
         let start = Instant::now();
         for number in 0..CALL_PACKETS {
@@ -180,7 +184,12 @@ fn lost_of_call(stage: &Stage) -> u64 {
             packet[..8].copy_from_slice(&number.to_be_bytes());
             let _ = socket.send(&packet);
         }
-        CALL_PACKETS - hearing.join().unwrap()
+        let due = |number: u64| start + CALL_INTERVAL * number as u32;
+        let heard = hearing.join().unwrap();
+        let soon = heard
+            .iter()
+            .filter(|(number, at)| **at <= due(**number) + SOON);
+        CALL_PACKETS - soon.count() as u64
     });
     let before = carried(&stage.world);
     std::thread::sleep(CUT_AFTER);
@@ -188,29 +197,29 @@ fn lost_of_call(stage: &Stage) -> u64 {
     let busier = usize::from(after[1] - before[1] > after[0] - before[0]);
     let (device, net) = DEVICES[busier];
     stage.world.cut(device, net);
-    let lost = call.join().unwrap();
+    let late = call.join().unwrap();
     echo.join().unwrap();
-    lost
+    late
 }
 
 #[test]
-fn a_redundant_call_loses_nothing_in_a_cut() {
+fn a_cut_does_not_delay_a_redundant_call() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("steering.toml");
     std::fs::write(&file, REDUNDANT).unwrap();
-    let lost = [
+    let late = [
         "--tun-routes".to_owned(),
         format!("--tun-routes --steering {}", file.display()),
     ]
     .map(|flags| {
         let stage = start(&flags)?;
-        let lost = lost_of_call(&stage);
+        let late = late_of_call(&stage);
         stage.stop();
-        Some(lost)
+        Some(late)
     });
-    let [Some(plain), Some(redundant)] = lost else {
+    let [Some(plain), Some(redundant)] = late else {
         return;
     };
-    println!("lost in a cut: {plain} without the rule, {redundant} with it");
-    assert!(redundant <= 2 && redundant < plain, "{redundant}, {plain}");
+    println!("late or lost in a cut: {plain} without the rule, {redundant} with it");
+    assert!(redundant <= 4 && redundant < plain, "{redundant}, {plain}");
 }
