@@ -6,7 +6,7 @@
 mod bench;
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -20,6 +20,8 @@ const MESSAGE_BYTES: usize = 300;
 const INTERVAL: Duration = Duration::from_millis(50);
 /// One way.
 const DELAY: Duration = Duration::from_millis(10);
+/// Sooner than a lost datagram comes again.
+const SOON: Duration = Duration::from_millis(80);
 const CUTS: usize = 6;
 /// Messages before, during and after a cut.
 const MESSAGES: [usize; 3] = [10, 6, 24];
@@ -136,7 +138,7 @@ async fn a_cut_path_does_not_hold_up_a_copied_stream() {
     assert!(part(&plain, 50) > part(&copied, 50) * 2, "{plain:?}");
 }
 
-/// Messages in a cut, and those of them whose echo never came.
+/// Messages in a cut, and those of them whose echo came late or never.
 async fn datagram_echoes(copied: bool) -> (usize, usize) {
     let (bench, server) = start().await;
     let to = "datagrams:9".parse().unwrap();
@@ -144,9 +146,9 @@ async fn datagram_echoes(copied: bool) -> (usize, usize) {
     let tunnel = Arc::new(tunnel.unwrap());
     let receiver = tunnel.clone();
     let reading = tokio::spawn(async move {
-        let mut came: Vec<usize> = Vec::new();
+        let mut came = Vec::new();
         while let Ok(message) = receiver.receive().await {
-            came.push(number(&message));
+            came.push((number(&message), Instant::now()));
         }
         came
     });
@@ -162,16 +164,21 @@ async fn datagram_echoes(copied: bool) -> (usize, usize) {
     bench.tunnel.close().await;
     server.close().await;
     let came = reading.await.unwrap();
-    let once: BTreeSet<usize> = came.iter().copied().collect();
+    let once: BTreeMap<usize, Instant> = came.iter().copied().collect();
     assert_eq!(once.len(), came.len(), "an echo came twice");
-    let lost = sent.in_cut.iter().filter(|at| !once.contains(at)).count();
-    (sent.in_cut.len(), lost)
+    let is_soon = |at: &usize| {
+        once.get(at)
+            .is_some_and(|came| *came <= sent.all[*at] + SOON)
+    };
+    let late = sent.in_cut.iter().filter(|at| !is_soon(at)).count();
+    (sent.in_cut.len(), late)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_path_loses_no_copied_datagram() {
+async fn a_cut_path_does_not_delay_a_copied_datagram() {
     let (plain, copied) = (datagram_echoes(false).await, datagram_echoes(true).await);
-    println!("messages and lost echoes in a cut: plain {plain:?}, copied {copied:?}");
-    assert!(plain.1 > 0, "{plain:?}: the cut harms nobody");
-    assert!(copied.1 * 20 <= copied.0, "{copied:?}");
+    println!("messages and late echoes in a cut: plain {plain:?}, copied {copied:?}");
+    assert!(plain.1 > copied.1, "{plain:?}: the cut harms nobody");
+    // A machine without idle cores delays a few.
+    assert!(copied.1 * 8 <= copied.0, "{copied:?}");
 }
