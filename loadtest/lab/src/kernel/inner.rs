@@ -29,7 +29,7 @@ use crate::scenario::{Direction, Scenario};
 const ALPN: &[u8] = b"lab-inner";
 /// Where the forwarder takes the application's datagrams, in the client's namespace.
 const FORWARDER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1081);
-/// Receive buffer of the application's sockets.
+/// Receive buffer of the application's socket.
 const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
 /// Largest UDP payload.
 const DATAGRAM_BYTES: usize = 65_535;
@@ -69,7 +69,7 @@ pub fn run(scenario: &Scenario, identities: &Identities) -> Result<KernelReport,
             }
             *open.lock() = Some(asked.now());
             let local = UdpSocket::bind(FORWARDER).await?;
-            SockRef::from(&local).set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
+            tunnel::enlarge_buffers(&local);
             tokio::spawn(forward(local, tunnel, asked.clone()));
             let crypto = QuicClientConfig::try_from(inner).map_err(io::Error::other)?;
             let endpoint = endpoint((Ipv4Addr::LOCALHOST, 0).into(), None)?;

@@ -31,7 +31,6 @@ const CHUNKS_MAX: usize = 32;
 /// The window of Braid's own ends.
 const STREAM_WINDOW_BYTES: u32 = 2_300_000;
 const SEND_WINDOW_BYTES: u64 = 8 * 1024 * 1024;
-const SOCKET_BUFFER_BYTES: usize = 2 * 1024 * 1024;
 /// First byte of a stream: the client sends, or asks for data.
 const UP: u8 = b'u';
 const DOWN: u8 = b'd';
@@ -191,9 +190,7 @@ fn print_line(line: &str) -> Result<(), Failure> {
 
 fn endpoint(server: Option<noq::ServerConfig>) -> Result<noq::Endpoint, Failure> {
     let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::other)?;
-    let buffers = socket2::SockRef::from(&socket);
-    let _ = buffers.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
-    let _ = buffers.set_send_buffer_size(SOCKET_BUFFER_BYTES);
+    tunnel::enlarge_buffers(&socket);
     noq::Endpoint::new(
         noq::EndpointConfig::default(),
         server,

@@ -3,8 +3,7 @@
 //! A datagram travels as a DATAGRAM frame of QUIC if both ends support that and it fits into a
 //! packet. Otherwise it is a capsule on the request's stream; over HTTP/2 all are capsules. The
 //! tunnel ends with its session. If both ends have agreed on it, frames that did not come are sent
-//! again. An IP tunnel also carries its
-//! own capsules on the stream, in order.
+//! again. An IP tunnel also carries its own capsules on the stream, in order.
 //!
 //! A copied datagram leaves twice, by two paths, if both ends have agreed on an order. The far end
 //! knows the later one by its number. The server copies the answers to copied datagrams.
@@ -20,6 +19,7 @@ pub(crate) mod queue;
 mod repair;
 mod resend;
 mod sequence_number;
+mod two_periods;
 
 use std::{convert::Infallible, future::poll_fn, sync::Arc, task::Poll, time::Instant};
 

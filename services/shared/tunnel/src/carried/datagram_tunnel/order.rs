@@ -24,6 +24,7 @@ use super::{
     kind::Kind,
     repair::{Came, Missing, repaired_within},
     sequence_number::SequenceNumber,
+    two_periods::TwoPeriods,
 };
 use ip_packets::transport;
 
@@ -68,9 +69,6 @@ const DENSE_PACKETS: u32 = 8;
 
 /// Packets of a lane that waited which leave together, at least.
 const PORTION_MIN: usize = 8;
-
-/// Packets of a lane that waited which leave together, at most.
-const PORTION_MAX: usize = 64;
 
 /// How long a packet waits for an earlier one.
 #[derive(Debug, Clone, Copy)]
@@ -127,32 +125,9 @@ pub(crate) struct Order {
     /// Held packets by the time at which they are handed on in any case.
     due: BTreeSet<(Instant, u8, u64)>,
     held_bytes: usize,
-    observed: Observed,
+    /// Largest lateness.
+    observed: TwoPeriods<Option<Duration>>,
     missing: Missing,
-}
-
-/// The largest lateness of the current period and of the one before.
-#[derive(Debug, Default)]
-struct Observed {
-    since: Option<Instant>,
-    now: Option<Duration>,
-    before: Option<Duration>,
-}
-
-impl Observed {
-    fn roll(&mut self, now: Instant) {
-        let since = *self.since.get_or_insert(now);
-        let passed = now.saturating_duration_since(since);
-        if passed >= OBSERVED_LASTS {
-            self.before = self.now.take().filter(|_| passed < 2 * OBSERVED_LASTS);
-            self.since = Some(now);
-        }
-    }
-
-    fn note(&mut self, now: Instant, late: Duration) {
-        self.roll(now);
-        self.now = self.now.max(Some(late));
-    }
 }
 
 #[derive(Debug)]
@@ -166,36 +141,8 @@ struct Lane {
     known: [u64; WORDS],
     /// The number after the highest that has come.
     top: u64,
-    density: Density,
-}
-
-/// Packets in the current period and in the one before.
-#[derive(Debug, Default)]
-struct Density {
-    since: Option<Instant>,
-    now: u32,
-    before: u32,
-}
-
-impl Density {
-    /// Counts a packet; returns whether they are many.
-    fn count(&mut self, now: Instant) -> bool {
-        let since = *self.since.get_or_insert(now);
-        let passed = now.saturating_duration_since(since);
-        if passed >= COUNTED_FOR {
-            let lasted = passed < 2 * COUNTED_FOR;
-            self.before = std::mem::take(&mut self.now) * u32::from(lasted);
-            self.since = Some(now);
-        }
-        self.now += 1;
-        self.now.max(self.before) >= DENSE_PACKETS
-    }
-
-    /// Packets that came in four milliseconds. The socket of a program holds some ninety.
-    fn portion(&self) -> usize {
-        let packets = self.now.max(self.before) as usize;
-        (packets / 25).clamp(PORTION_MIN, PORTION_MAX)
-    }
+    /// Packets.
+    density: TwoPeriods<u32>,
 }
 
 #[derive(Debug)]
@@ -227,12 +174,24 @@ impl Default for Lane {
             gaps: VecDeque::new(),
             known: [0; WORDS],
             top: KNOWN_MAX,
-            density: Density::default(),
+            density: TwoPeriods::default(),
         }
     }
 }
 
 impl Lane {
+    /// Counts a packet; returns whether they are many.
+    fn count(&mut self, now: Instant) -> bool {
+        self.density.roll(now, COUNTED_FOR);
+        self.density.current += 1;
+        self.density.largest() >= DENSE_PACKETS
+    }
+
+    /// Packets that come in four milliseconds. The socket of a program holds some ninety.
+    fn portion(&self) -> usize {
+        (self.density.largest() as usize / 25).max(PORTION_MIN)
+    }
+
     fn extended(&self, number: u32) -> u64 {
         let expected = self.next.wrapping_sub(KNOWN_MAX) as u32;
         let ahead = i64::from(number.wrapping_sub(expected).cast_signed());
@@ -300,6 +259,7 @@ impl Order {
         let lane = self.lanes.entry(sequence.lane).or_default();
         let number = lane.extended(sequence.number);
         let mut overtaken_at = lane.overtaken_at(number);
+        let is_dense = lane.count(now);
         let mut held_for = bound;
         if let Some(rtt) = rtt {
             // Beyond that a late packet is not recognised, so the sender has begun anew.
@@ -312,7 +272,7 @@ impl Order {
                 overtaken_at = None;
             }
             // Where paths differ by more than the bound, packets leave out of order in any case.
-            if lane.density.count(now) && within <= HELD_WITHIN_MAX {
+            if is_dense && within <= HELD_WITHIN_MAX {
                 held_for += repaired_within(rtt);
             }
         }
@@ -358,14 +318,16 @@ impl Order {
 
     fn note_late(&mut self, now: Instant, overtaken_at: Option<Instant>) {
         if let Some(at) = overtaken_at {
-            self.observed.note(now, now.saturating_duration_since(at));
+            let late = now.saturating_duration_since(at);
+            self.observed.roll(now, OBSERVED_LASTS);
+            self.observed.current = self.observed.current.max(Some(late));
         }
     }
 
     /// How late packets were lately; `None` if all came in order.
     pub(crate) fn observed(&mut self, now: Instant) -> Option<Duration> {
-        self.observed.roll(now);
-        self.observed.now.max(self.observed.before)
+        self.observed.roll(now, OBSERVED_LASTS);
+        self.observed.largest()
     }
 
     /// The numbers to ask for now; a question has a bound, so more may follow at once.
@@ -439,7 +401,7 @@ impl Order {
             }
             lane.advance(number);
             released.packets.push(held.packet);
-            released.portion = lane.density.portion();
+            released.portion = lane.portion();
         }
     }
 }

@@ -262,10 +262,6 @@ impl Queue {
     /// The same, and whether it leaves twice.
     pub(crate) async fn next_to_leave(&self) -> Result<(Bytes, bool), TunnelEnded> {
         loop {
-            let portion_at = self.0.state.lock().portions.next_at.take();
-            if let Some(at) = portion_at {
-                tokio::time::sleep_until(at.into()).await;
-            }
             let deadline = {
                 let mut state = self.0.state.lock();
                 let deadline = state.order.next_deadline();
@@ -273,13 +269,16 @@ impl Queue {
                     let released = state.order.expire(Instant::now());
                     state.take(released, self.0.kind);
                 }
-                if let Some(payload) = state.pop(Instant::now(), self.0.kind) {
-                    return Ok(payload);
+                let portion_at = state.portions.waits_until(Instant::now());
+                if portion_at.is_none() {
+                    if let Some(payload) = state.pop(Instant::now(), self.0.kind) {
+                        return Ok(payload);
+                    }
+                    if let Some(reason) = &state.ended {
+                        return Err(reason.clone());
+                    }
                 }
-                if let Some(reason) = &state.ended {
-                    return Err(reason.clone());
-                }
-                state.order.next_deadline()
+                portion_at.or(state.order.next_deadline())
             };
             woken(&self.0.changed, deadline).await;
         }
@@ -410,6 +409,12 @@ async fn woken(changed: &Notify, deadline: Option<Instant>) {
 }
 
 impl Portions {
+    /// When the next portion leaves, if that is later.
+    fn waits_until(&mut self, now: Instant) -> Option<Instant> {
+        self.next_at = self.next_at.filter(|at| *at > now);
+        self.next_at
+    }
+
     fn took_one(&mut self, now: Instant) {
         self.left = self.left.saturating_sub(1);
         self.taken += 1;
