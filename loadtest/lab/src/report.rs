@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::mix::Noted;
+
 /// Width of the bins of every series.
 pub const BIN: Duration = Duration::from_millis(100);
 
@@ -137,11 +139,32 @@ pub struct RunReport {
     /// An application's messages: delays in milliseconds, by the order of their making.
     #[serde(skip)]
     pub messages_ms: Vec<f64>,
+    /// Quantiles of these delays, and the longest.
+    pub messages_ms_p50: Option<f64>,
+    pub messages_ms_p99: Option<f64>,
+    pub messages_ms_max: Option<f64>,
     pub page_s: Option<f64>,
     /// Most datagrams that the links held at once.
     pub under_way_max: usize,
     #[serde(skip)]
     pub timeline: Timeline,
+}
+
+impl RunReport {
+    /// With what the receiver of an application noted.
+    pub(crate) fn with_noted(self, noted: &Noted) -> Self {
+        let milliseconds = noted.delays.iter().map(|delay| delay.as_secs_f64() * 1e3);
+        let messages_ms: Vec<f64> = milliseconds.collect();
+        let in_order = sorted(messages_ms.iter().copied());
+        Self {
+            messages_ms,
+            messages_ms_p50: percentile(&in_order, 0.5),
+            messages_ms_p99: percentile(&in_order, 0.99),
+            messages_ms_max: in_order.last().copied(),
+            page_s: noted.page.map(|time| time.as_secs_f64()),
+            ..self
+        }
+    }
 }
 
 /// Value at `share` of the sorted sample (nearest rank); none of an empty one.

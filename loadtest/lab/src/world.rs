@@ -484,9 +484,7 @@ impl World {
         });
         let noted = self.hosts[receiver].application.noted();
         let noted = noted.cloned().unwrap_or_default();
-        let messages_ms = noted.delays.iter().map(|delay| delay.as_secs_f64() * 1e3);
-        let messages_ms = messages_ms.collect();
-        RunReport {
+        let report = RunReport {
             connection_lost: lost,
             vitals_gap_ms,
             vitals_ms_p50: percentile(&vitals_ms, 0.5),
@@ -505,10 +503,9 @@ impl World {
             sent_packets: sent.packets,
             carried_bytes: std::mem::take(&mut self.carried_bytes),
             both_ways_bytes: std::mem::take(&mut self.both_ways_bytes),
-            messages_ms,
-            page_s: noted.page.map(|time| time.as_secs_f64()),
             under_way_max: self.under_way_max,
             ..bulk.report
-        }
+        };
+        report.with_noted(&noted)
     }
 }

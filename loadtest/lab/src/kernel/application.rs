@@ -84,10 +84,7 @@ pub(crate) fn run(
     let bulk = receipt.bulk(*opened.lock(), scenario.limit());
     drop(processes);
     let mut report = bed.finish(scenario, bulk)?;
-    let noted = course.noted();
-    let milliseconds = noted.delays.iter().map(|delay| delay.as_secs_f64() * 1e3);
-    report.report.messages_ms = milliseconds.collect();
-    report.report.page_s = noted.page.map(|time| time.as_secs_f64());
+    report.report = report.report.with_noted(&course.noted());
     Ok(report)
 }
 

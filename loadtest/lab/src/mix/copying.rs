@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use multipath::steering_rules::Mode;
-use multipath::{PathScheduler, RESERVED_MAX};
+use multipath::{CopyWrite, PathScheduler, RESERVED_MAX};
 use noq_proto::StreamId;
 
 use crate::scenario::Scenario;
@@ -83,8 +83,12 @@ impl Copying {
     ) -> bool {
         let bytes = bytes.min(WRITE_BYTES_MAX);
         let mut context = Context::from_waker(Waker::noop());
-        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let asked = (self.scheduler).poll_reserve(&mut context, self.start + now, copy, length);
+        let asking = CopyWrite {
+            copy,
+            bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+            urgent: false,
+        };
+        let asked = (self.scheduler).poll_reserve(&mut context, self.start + now, asking);
         let Poll::Ready(reserved) = asked else {
             self.waits = true;
             return false;

@@ -55,7 +55,7 @@ pub use controller::{ControllerConfig, Controllers, PathController};
 pub use coupling::Coupling;
 pub use keepalive::Keepalive;
 pub use liveness::PathState;
-pub use path_scheduler::{PathModel, PathScheduler, RESERVED_MAX};
+pub use path_scheduler::{CopyWrite, PathModel, PathScheduler, RESERVED_MAX};
 pub use steering::{
     Command, Event, InterfaceId, OpenFailure, PathSnapshot, Side, Steering, SteeringConfig,
 };

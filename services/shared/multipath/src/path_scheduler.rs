@@ -35,7 +35,7 @@ use ranks::Ranked;
 use reservation::Reservation;
 
 pub use path_model::PathModel;
-pub use reservation::RESERVED_MAX;
+pub use reservation::{CopyWrite, RESERVED_MAX};
 
 /// A new path starts with a smaller window if the others measure this multiple of its initial
 /// window per round trip.
@@ -79,6 +79,8 @@ struct State {
     single_path: bool,
     /// Packets change their path while another one has room.
     alternates: bool,
+    /// Messages have copies on other paths.
+    copies: bool,
     /// Slot of the last packet that took a turn, and when, to the precision of `now`.
     sent_last: Option<usize>,
     turn_at: Option<Instant>,

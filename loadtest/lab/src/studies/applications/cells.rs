@@ -502,6 +502,19 @@ mod tests {
         assert_eq!(slower, []);
     }
 
+    /// The bulk flow on 3G keeps a queue of two seconds there.
+    #[test]
+    fn copies_over_a_late_path_delay_nothing() {
+        for application in [Application::Video, Application::Game] {
+            let cell = (application, true, Pair::WlanThree);
+            let wlan = delays(cell, Paths::One(0), None);
+            let redundant = delays(cell, Paths::All, Some(Mode::Redundant));
+            println!("{application:?}: {wlan:.1?}, redundant {redundant:.1?}");
+            assert!(redundant.0 < wlan.0 * 1.05, "{redundant:?} {wlan:?}");
+            assert!(redundant.1 < wlan.1 * 1.2, "{redundant:?} {wlan:?}");
+        }
+    }
+
     /// Pings alone meet the queue of the bulk flows, before the application begins.
     #[test]
     fn an_application_gets_its_share_beside_bulk_that_began_earlier() {

@@ -53,6 +53,20 @@ impl Backlog {
         self.waits || self.sent_at >= now
     }
 
+    /// Whether data waits for a path with room.
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// For how long data has waited without a pause.
+    pub(super) fn waited(&self, now: Option<Instant>) -> Duration {
+        let since = self.since.filter(|_| self.goes_on(now));
+        let lasted = since.zip(now);
+        lasted.map_or(Duration::ZERO, |(since, now)| {
+            now.saturating_duration_since(since)
+        })
+    }
+
     pub(super) fn sent(&mut self, now: Option<Instant>, bytes: u64) {
         self.waits = false;
         self.sent_at = now;
@@ -87,8 +101,7 @@ impl PathScheduler {
         let (model, backlog) = (&state.slots.get(slot)?.model, &state.backlog);
         let unsent = backlog.written_bytes.map(|_| backlog.unsent_bytes)?;
         let rate = model.promised_bytes_per_s.max(model.rate_bytes_per_s);
-        let since = backlog.since.filter(|_| backlog.goes_on(Some(now)));
-        let lasted = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let lasted = backlog.waited(Some(now));
         let seconds = unsent as f64 / rate.max(PACKET_BYTES as f64);
         Some(lasted.min(Duration::from_secs_f64(seconds.min(SECONDS_MAX))))
     }

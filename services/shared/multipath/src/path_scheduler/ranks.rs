@@ -16,6 +16,9 @@ const UNKNOWN_WINDOW_BYTES: u64 = 64 * 1_200;
 const TURN_ENDS_AFTER: Duration = Duration::from_millis(20);
 /// Delay of an acknowledgement beyond its round trip, with the peer's and our pauses.
 const ACKNOWLEDGED_AFTER: Duration = Duration::from_millis(35);
+/// Beside copies, a path is late if its round trip is longer than this multiple of another one's
+/// and a late acknowledgement.
+const LATE_FACTOR: u32 = 2;
 /// Packets below are pings and acknowledgements, which take no turn.
 const TURN_BYTES_MIN: u64 = 200;
 
@@ -163,16 +166,20 @@ impl State {
         slot.ranked.served <= least + LEAD_BYTES / f64::from(total.max(1))
     }
 
-    /// Packets change their path, so that each active one carries a part, and a copy takes another
-    /// path than what it copies. A path with a full window gives up its turn, and one with a weight
-    /// follows that. After a pause the quickest path begins: an odd number of copies would
-    /// otherwise give every other message to the slow path first.
+    /// Packets change their path, so that each active one carries a part. A path with a full window
+    /// gives up its turn, and one with a weight follows that. After a pause the quickest path
+    /// begins: an odd number of copies would otherwise give every other message to the slow path
+    /// first. A late path gets its copies by reservation, and nothing else.
     fn is_in_turn(&self, own: usize, slot: &Slot) -> bool {
         let takes_turns = self.alternates && slot.ranked.takes_turns();
         if !takes_turns {
             return true;
         }
-        let mut others = self.active_others(own);
+        if self.is_late_for_copied(own, slot) {
+            return false;
+        }
+        let others = self.active_others(own);
+        let mut others = others.filter(|other| !(self.copies && self.is_later(other, slot)));
         let ends_at = self.turn_at.and_then(|at| at.checked_add(TURN_ENDS_AFTER));
         let goes_on = ends_at.zip(self.now).is_some_and(|(ends, now)| now < ends);
         match goes_on {
@@ -181,14 +188,49 @@ impl State {
         }
     }
 
-    /// While packets change their path, lost data takes no path whose acknowledgements are overdue,
-    /// if there is a better one.
+    /// While packets change their path, lost data takes no path that is late or whose
+    /// acknowledgements are overdue, if there is a better one.
     pub(super) fn resends_elsewhere(&self, own: usize, slot: &Slot) -> bool {
+        let is_worse = || {
+            let mut others = self.active_others(own);
+            let is_overdue = self.is_overdue(slot) && others.any(|other| !self.is_overdue(other));
+            is_overdue || self.is_late_for_copied(own, slot)
+        };
         self.alternates
             && self.to_resend_bytes > 0
             && slot.ranked.schedule.weight.is_none()
-            && self.is_overdue(slot)
-            && self.active_others(own).any(|other| !self.is_overdue(other))
+            && is_worse()
+    }
+
+    /// Whether data with copies would arrive far earlier by another path. That one has room, or the
+    /// data has not waited for it as long as this path is late. A reader waits for the first hole
+    /// of each copy: a late packet of the first copy costs as much as the late second one.
+    fn is_late_for_copied(&self, own: usize, slot: &Slot) -> bool {
+        let quicker = |other: &&Slot| other.ranked.is_active() && self.is_later(slot, other);
+        let mut others = self.ranked_others(own).filter(quicker).peekable();
+        if !self.copies || others.peek().is_none() {
+            return false;
+        }
+        let waited = self.backlog.waited(self.now);
+        others.any(|other| {
+            let late = slot.round_trip().saturating_sub(other.round_trip());
+            self.has_room(other) || waited < late
+        })
+    }
+
+    /// Whether a packet would arrive far earlier by another path that lives.
+    pub(super) fn is_late(&self, own: usize) -> bool {
+        let Some(slot) = self.slots.get(own) else {
+            return false;
+        };
+        let mut others = self.ranked_others(own);
+        others.any(|other| other.ranked.is_active() && self.is_later(slot, other))
+    }
+
+    /// A path is not late before its round trip is measured, or it would never be validated.
+    fn is_later(&self, slot: &Slot, other: &Slot) -> bool {
+        let late = other.round_trip().saturating_mul(LATE_FACTOR);
+        late.saturating_add(ACKNOWLEDGED_AFTER) < slot.model.rtt_smoothed && !self.is_overdue(other)
     }
 
     fn is_overdue(&self, slot: &Slot) -> bool {
@@ -232,9 +274,12 @@ impl PathScheduler {
         };
     }
 
-    /// Whether packets change their path while another one has room.
-    pub(crate) fn set_alternates(&self, alternates: bool) {
-        self.state.lock().alternates = alternates;
+    /// Whether packets change their path while another one has room, and whether messages have
+    /// copies.
+    pub(crate) fn set_spread(&self, alternates: bool, copies: bool) {
+        let mut state = self.state.lock();
+        state.alternates = alternates;
+        state.copies = copies;
     }
 }
 
@@ -342,7 +387,7 @@ pub(super) mod tests {
     #[test]
     fn packets_change_their_path_while_copies_are_sent() {
         let scheduler = scheduler(&[at(0, Rank::Active), at(1, Rank::Active)]);
-        scheduler.set_alternates(true);
+        scheduler.set_spread(true, true);
         let next = || (0..2).find(|slot| admits(&scheduler, *slot)).unwrap();
         let mut turns = Vec::new();
         for _ in 0..4 {
@@ -360,7 +405,7 @@ pub(super) mod tests {
     #[test]
     fn lost_data_avoids_a_path_whose_acknowledgements_are_overdue() {
         let scheduler = scheduler(&[at(0, Rank::Active), at(0, Rank::Active)]);
-        scheduler.set_alternates(true);
+        scheduler.set_spread(true, true);
         let start = Instant::now();
         scheduler.tick(start);
         scheduler.sent(0, 500, 500);
@@ -384,7 +429,7 @@ pub(super) mod tests {
     #[test]
     fn after_a_pause_the_quickest_path_begins() {
         let scheduler = scheduler(&[at(0, Rank::Active), at(1, Rank::Active)]);
-        scheduler.set_alternates(true);
+        scheduler.set_spread(true, true);
         let start = Instant::now();
         let mut slow: PathModel = scheduler.models()[0];
         slow.rtt_smoothed = Duration::from_millis(70);
@@ -399,5 +444,63 @@ pub(super) mod tests {
             }
             assert_eq!(turns, [1, 0, 1]);
         }
+    }
+
+    /// The second path has ten times the round trip.
+    fn late_scheduler() -> Arc<PathScheduler> {
+        let scheduler = scheduler(&[at(0, Rank::Active), at(1, Rank::Active)]);
+        let slow = PathModel {
+            rtt_smoothed: Duration::from_millis(200),
+            ..scheduler.models()[1]
+        };
+        scheduler.report(Instant::now(), slow, false, Coupling::Off);
+        scheduler.set_spread(true, true);
+        scheduler
+    }
+
+    /// Turns would halve the quick path's rate, or stop it while the late path is paced.
+    #[test]
+    fn a_late_path_takes_no_turns_beside_copies() {
+        let scheduler = late_scheduler();
+        for _ in 0..10 {
+            assert!(admits(&scheduler, 0) && !admits(&scheduler, 1));
+            scheduler.sent(0, 1_200, 1_200);
+        }
+        scheduler.set_spread(true, false);
+        assert!(!admits(&scheduler, 0) && admits(&scheduler, 1), "no copies");
+        scheduler.set_spread(true, true);
+        scheduler.set_rank(0, at(0, Rank::Active), false);
+        assert!(admits(&scheduler, 1), "the quick path is dead");
+    }
+
+    #[test]
+    fn a_late_path_takes_data_that_has_waited_as_long_as_it_is_late() {
+        let scheduler = late_scheduler();
+        let start = Instant::now();
+        scheduler.tick(start);
+        scheduler.sent(0, 1_200, WINDOW);
+        // The quick path is acknowledged all the time, and full again.
+        let admitted_at = (0..40).find(|tick| {
+            let now = start + Duration::from_millis(10) * *tick;
+            let full = PathModel {
+                in_flight_bytes: WINDOW,
+                ..scheduler.models()[0]
+            };
+            scheduler.report(now, full, false, Coupling::Off);
+            admits(&scheduler, 1)
+        });
+        assert_eq!(admitted_at, Some(18));
+    }
+
+    #[test]
+    fn a_path_that_is_not_measured_is_not_late() {
+        let scheduler = late_scheduler();
+        let new = PathModel {
+            rtt_smoothed: Duration::ZERO,
+            ..scheduler.models()[1]
+        };
+        scheduler.report(Instant::now(), new, false, Coupling::Off);
+        scheduler.sent(0, 1_200, 1_200);
+        assert!(admits(&scheduler, 1), "it would never be validated");
     }
 }

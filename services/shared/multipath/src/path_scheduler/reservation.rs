@@ -32,6 +32,16 @@ pub(super) struct Reservation {
     bytes: u64,
 }
 
+/// A write of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyWrite {
+    /// Number of the copy.
+    pub copy: u8,
+    pub bytes: usize,
+    /// It goes before all data that waits.
+    pub urgent: bool,
+}
+
 impl State {
     /// The path of the copy with this number, if it has room. Each number keeps its path as long as
     /// the paths live. With one path alone, copies still travel in packets of their own.
@@ -98,14 +108,21 @@ impl PathScheduler {
         &self,
         cx: &mut Context<'_>,
         now: Instant,
-        copy: u8,
-        bytes: usize,
+        write: CopyWrite,
     ) -> Poll<Option<u64>> {
         let mut state = self.state.lock();
         state.now = state.now.max(Some(now));
-        let Some(slot) = state.path_of_copy(copy) else {
+        let Some(slot) = state.path_of_copy(write.copy) else {
+            if state.alternates {
+                state.backlog.asked(Some(now));
+            }
             return Poll::Ready(None);
         };
+        // The library would fill the packet with data that waits, and that would be late.
+        let is_mixed = !write.urgent && state.reserved.is_none() && state.backlog.waits();
+        if is_mixed && state.is_late(slot) {
+            return Poll::Ready(None);
+        }
         let Some(opened) = state.opens_for_copy(now, slot) else {
             return Poll::Ready(None);
         };
@@ -123,7 +140,7 @@ impl PathScheduler {
             number,
             slot,
             until: now + RESERVED_MAX,
-            bytes: bytes as u64,
+            bytes: write.bytes as u64,
         });
         Poll::Ready(Some(number))
     }
@@ -152,7 +169,12 @@ mod tests {
 
     fn reserve_bytes(scheduler: &PathScheduler, now: Instant, copy: u8, bytes: usize) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        let reserved = scheduler.poll_reserve(&mut cx, now, copy, bytes);
+        let write = CopyWrite {
+            copy,
+            bytes,
+            urgent: true,
+        };
+        let reserved = scheduler.poll_reserve(&mut cx, now, write);
         reserved.is_ready()
     }
 
@@ -176,7 +198,7 @@ mod tests {
     #[test]
     fn each_copy_keeps_its_path_whatever_else_is_sent() {
         let scheduler = scheduler(&[at(0, Rank::Active), at(0, Rank::Active)]);
-        scheduler.set_alternates(true);
+        scheduler.set_spread(true, true);
         let start = Instant::now();
         let mut sent: [Vec<usize>; 2] = Default::default();
         for message in 0..40u32 {
@@ -197,7 +219,7 @@ mod tests {
     #[test]
     fn a_write_waits_until_the_packet_before_was_sent() {
         let scheduler = scheduler(&[at(0, Rank::Active), at(0, Rank::Active)]);
-        scheduler.set_alternates(true);
+        scheduler.set_spread(true, true);
         let now = Instant::now();
         assert!(reserve(&scheduler, now, 0));
         assert!(!reserve(&scheduler, now, 1));
@@ -218,7 +240,7 @@ mod tests {
     #[test]
     fn a_write_of_many_packets_takes_one_path() {
         let scheduler = scheduler(&[at(0, Rank::Active), at(0, Rank::Active)]);
-        scheduler.set_alternates(true);
+        scheduler.set_spread(true, true);
         let now = Instant::now();
         assert!(reserve_bytes(&scheduler, now, 1, 10_000));
         for _ in 0..9 {
@@ -233,7 +255,7 @@ mod tests {
     #[test]
     fn lost_data_needs_no_reserved_path() {
         let scheduler = scheduler(&[at(0, Rank::Active), at(0, Rank::Active)]);
-        scheduler.set_alternates(true);
+        scheduler.set_spread(true, true);
         let start = Instant::now();
         scheduler.tick(start);
         scheduler.sent(0, 500, 500);
@@ -249,7 +271,7 @@ mod tests {
     #[test]
     fn a_reservation_yields_where_its_path_is_full_dead_or_late() {
         let scheduler = scheduler(&[at(0, Rank::Active), at(0, Rank::Active)]);
-        scheduler.set_alternates(true);
+        scheduler.set_spread(true, true);
         let now = Instant::now();
         assert!(reserve(&scheduler, now, 0));
         assert_eq!(admitted(&scheduler), [0]);
@@ -269,7 +291,7 @@ mod tests {
         let scheduler = scheduler(&[at(0, Rank::Active), at(1, Rank::Standby)]);
         let now = Instant::now();
         assert!(reserve(&scheduler, now, 1) && reserve(&scheduler, now, 0));
-        scheduler.set_alternates(true);
+        scheduler.set_spread(true, true);
         assert!(reserve(&scheduler, now, 1) && !reserve(&scheduler, now, 0));
         assert_eq!(send(&scheduler, 500), 0);
         assert!(reserve(&scheduler, now, 0));
@@ -278,7 +300,7 @@ mod tests {
     #[test]
     fn the_third_and_fourth_copy_begin_again_with_the_first_path() {
         let scheduler = scheduler(&[at(0, Rank::Active), at(0, Rank::Active)]);
-        scheduler.set_alternates(true);
+        scheduler.set_spread(true, true);
         let now = Instant::now();
         for (copy, path) in [(0, 0), (1, 1), (2, 0), (3, 1)] {
             assert!(reserve(&scheduler, now, copy));
@@ -294,7 +316,7 @@ mod tests {
             ..at(0, Rank::Active)
         };
         let scheduler = scheduler(&[of(90), of(10)]);
-        scheduler.set_alternates(true);
+        scheduler.set_spread(true, true);
         let now = Instant::now();
         for _ in 0..100 {
             for copy in [0, 1] {
@@ -311,7 +333,7 @@ mod tests {
             ..at(1, Rank::Standby)
         };
         let scheduler = scheduler(&[at(0, Rank::Active), held]);
-        scheduler.set_alternates(true);
+        scheduler.set_spread(true, true);
         let start = Instant::now();
         let mut went = Vec::new();
         for step in 0..12 {
@@ -326,5 +348,53 @@ mod tests {
         assert_eq!(send(&scheduler, 500), 1);
         scheduler.tick(start + RESERVED_MAX * 60);
         assert_eq!(admitted(&scheduler), [0], "it is open for nothing else");
+    }
+
+    /// The library fills the packet of a copy with data that waits, and sends lost data first.
+    #[test]
+    fn a_late_path_gets_copies_alone() {
+        let scheduler = scheduler(&[at(0, Rank::Active), at(0, Rank::Active)]);
+        scheduler.set_spread(true, true);
+        let now = Instant::now();
+        let reserve = |copy, urgent| {
+            let mut cx = Context::from_waker(Waker::noop());
+            let bytes = 450;
+            let write = CopyWrite {
+                copy,
+                bytes,
+                urgent,
+            };
+            match scheduler.poll_reserve(&mut cx, now, write) {
+                Poll::Ready(Some(number)) => scheduler.end_reservation(number),
+                Poll::Ready(None) | Poll::Pending => false,
+            }
+        };
+        // An ask without a packet: data waits.
+        scheduler.admission(0, true);
+        assert!(reserve(1, false), "both are alike");
+        let slow = crate::PathModel {
+            rtt_smoothed: Duration::from_millis(200),
+            ..scheduler.models()[1]
+        };
+        scheduler.report(now, slow, false, crate::Coupling::Off);
+        scheduler.admission(0, true);
+        assert!(!reserve(1, false) && reserve(0, false));
+        assert!(reserve(1, true), "it goes before what waits");
+        scheduler.sent(0, 500, 500);
+        assert!(reserve(1, false), "all is sent");
+        let mut cx = Context::from_waker(Waker::noop());
+        let write = CopyWrite {
+            copy: 1,
+            bytes: 450,
+            urgent: true,
+        };
+        assert!(scheduler.poll_reserve(&mut cx, now, write).is_ready());
+        assert_eq!(admitted(&scheduler), [1]);
+        scheduler.lost(500);
+        assert_eq!(
+            admitted(&scheduler),
+            [0],
+            "lost data waits for no late path"
+        );
     }
 }

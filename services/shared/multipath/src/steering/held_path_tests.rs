@@ -11,7 +11,7 @@ use noq_proto::{PathId, PathStatus};
 use crate::coupling::Coupling;
 use crate::path_scheduler::{Admission, PathModel};
 use crate::steering_rules::{PathSchedule, Rank};
-use crate::{Command, Event, PathScheduler, PathState, Side, Steering, SteeringConfig};
+use crate::{Command, CopyWrite, Event, PathScheduler, PathState, Side, Steering, SteeringConfig};
 
 const MS: Duration = Duration::from_millis(1);
 const TICK: Duration = Duration::from_millis(5);
@@ -119,8 +119,13 @@ impl World {
 
     fn send_copy(&mut self, now: Instant, copy: u8) -> usize {
         let mut cx = Context::from_waker(Waker::noop());
+        let write = CopyWrite {
+            copy,
+            bytes: 450,
+            urgent: true,
+        };
         for _ in 0..2 {
-            match self.scheduler.poll_reserve(&mut cx, now, copy, 450) {
+            match self.scheduler.poll_reserve(&mut cx, now, write) {
                 Poll::Ready(reserved) => {
                     let slot = self.send(500).unwrap();
                     assert!(!reserved.is_some_and(|number| self.scheduler.end_reservation(number)));

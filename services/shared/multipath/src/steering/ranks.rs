@@ -20,7 +20,7 @@ impl Steering {
         self.copies.change(now, copies > 1);
         // A copy must take another path than the packet that it copies.
         self.gathers = gathers && copies <= 1;
-        self.scheduler.set_alternates(!self.gathers);
+        self.scheduler.set_spread(!self.gathers, copies > 1);
     }
 
     /// Hands the ranks to the path scheduler.

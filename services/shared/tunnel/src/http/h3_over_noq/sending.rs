@@ -28,7 +28,7 @@ use h3::{
     error::Code,
     quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf},
 };
-use multipath::{PathScheduler, RESERVED_MAX};
+use multipath::{CopyWrite, PathScheduler, RESERVED_MAX};
 use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep, timeout};
 
@@ -128,8 +128,13 @@ impl SendHandles {
     /// own now.
     pub async fn reserve(&self, copy: u8, bytes: usize) {
         let scheduler = &self.window.path_scheduler;
+        let write = CopyWrite {
+            copy,
+            bytes,
+            urgent: true,
+        };
         let reserved = loop {
-            let asked = poll_fn(|cx| scheduler.poll_reserve(cx, Instant::now(), copy, bytes));
+            let asked = poll_fn(|cx| scheduler.poll_reserve(cx, Instant::now(), write));
             // Another copy has the next packet, and its reservation ends in this time.
             if let Ok(reserved) = timeout(RESERVED_MAX, asked).await {
                 break reserved;
@@ -219,9 +224,13 @@ impl Sending {
         let Some(copy) = self.copy.as_ref().map(CopyNumber::get) else {
             return Poll::Ready(None);
         };
-        let bytes = self.pending_bytes();
+        let write = CopyWrite {
+            copy,
+            bytes: self.pending_bytes(),
+            urgent: self.urgent,
+        };
         loop {
-            if let Poll::Ready(reserved) = scheduler.poll_reserve(cx, Instant::now(), copy, bytes) {
+            if let Poll::Ready(reserved) = scheduler.poll_reserve(cx, Instant::now(), write) {
                 self.asks_again = None;
                 return Poll::Ready(reserved);
             }
