@@ -21,6 +21,7 @@ mod dialogue;
 mod fastest;
 mod late;
 mod mute;
+mod patience;
 mod ranks;
 mod release;
 mod rest;
@@ -381,6 +382,7 @@ impl Steering {
                 .chain(tail)
                 .chain(detour)
                 .chain(self.rest_deadlines(path))
+                .chain(self.patience_ends_at(path))
         });
         let opens = self
             .interfaces
@@ -412,7 +414,7 @@ impl Steering {
     fn state_of(&self, now: Instant, path: &Path) -> PathState {
         if !path.established {
             PathState::Validating
-        } else if self.is_suspect(now, path) {
+        } else if self.seems_lost(now, path) {
             PathState::Suspect
         } else if path.status == PathStatus::Backup || self.leaves_all_but_copies(now, path) {
             PathState::Backup
@@ -570,12 +572,15 @@ impl Steering {
             .unwrap_or(interface)
     }
 
+    /// Whether data leaves the path to others.
+    fn is_suspect(&self, now: Instant, path: &Path) -> bool {
+        self.seems_lost(now, path) && !self.is_waited_for(now, path)
+    }
+
     /// Whether the path is silent, without interface, or unacknowledged while others are
     /// acknowledged.
-    fn is_suspect(&self, now: Instant, path: &Path) -> bool {
-        path.rerouted_at.is_some()
-            || path.detour.is_some()
-            || self.interface_is_down(path)
+    fn seems_lost(&self, now: Instant, path: &Path) -> bool {
+        self.is_without_interface(path)
             || self.config.liveness
                 && (self.is_silent(now, path)
                     || self.judges_by_pings(now, path)
@@ -585,9 +590,15 @@ impl Steering {
                             .is_some_and(|at| now >= at))
     }
 
+    fn is_without_interface(&self, path: &Path) -> bool {
+        path.rerouted_at.is_some() || path.detour.is_some() || self.interface_is_down(path)
+    }
+
     fn is_dead(&self, now: Instant, path: &Path) -> bool {
         self.interface_is_down(path)
-            || self.has_died(now, path) && self.closes_from().is_some_and(|at| now >= at)
+            || self.has_died(now, path)
+                && self.closes_from().is_some_and(|at| now >= at)
+                && !self.is_waited_for(now, path)
     }
 
     /// Earliest time at which this end may close a silent path.

@@ -81,9 +81,13 @@ mod tests {
     const QUICK: PathId = PathId::ZERO;
     const LATE_RTT: Duration = Duration::from_millis(140);
 
-    /// A client over a path of 20 ms and 1 MB/s and another of 140 ms, which has this backlog from
-    /// 500 ms on. Returns when the other path becomes available.
-    fn joins_at(written: u64, reported: bool, quick_dies: bool) -> Option<Duration> {
+    /// A client over a path of 20 ms and 1 MB/s and another of `late_rtt`, which has this backlog
+    /// from 500 ms on. Returns when the other path becomes available.
+    fn joins_at(
+        late_rtt: Duration,
+        (written, reported): (u64, bool),
+        quick_dies: bool,
+    ) -> Option<Duration> {
         let scheduler = PathScheduler::new();
         let start = Instant::now();
         let mut steering = Steering::new(SteeringConfig::new(Side::Client), scheduler.clone());
@@ -123,7 +127,7 @@ mod tests {
             if begun && reported {
                 steering.on_event(now, Event::Backlog { bytes: 1 });
             }
-            for (path, rtt) in [(QUICK, MS * 20), (other, LATE_RTT)] {
+            for (path, rtt) in [(QUICK, MS * 20), (other, late_rtt)] {
                 let datagrams = u64::from(tick);
                 let is_dead = quick_dies && begun && path == QUICK;
                 if !is_dead {
@@ -148,13 +152,17 @@ mod tests {
 
     #[test]
     fn a_late_path_joins_when_the_backlog_is_as_long_as_it_is_late() {
-        assert_eq!(joins_at(1_000_000, false, false), Some(MS * 120));
-        assert_eq!(joins_at(60_000, false, false), None, "sent in 60 ms");
-        assert_eq!(joins_at(60_000, true, false), Some(Duration::ZERO));
+        let joins_at = |backlog| joins_at(LATE_RTT, backlog, false);
+        assert_eq!(joins_at((1_000_000, false)), Some(MS * 120));
+        assert_eq!(joins_at((60_000, false)), None, "sent in 60 ms");
+        assert_eq!(joins_at((60_000, true)), Some(Duration::ZERO));
     }
 
     #[test]
     fn a_late_path_takes_over_from_a_dead_one() {
-        assert!(joins_at(60_000, false, true).is_some());
+        let joins_at = |late_rtt| joins_at(late_rtt, (60_000, false), true);
+        assert_eq!(joins_at(LATE_RTT), Some(MS * 80));
+        // One lost answer is no reason to wait in a queue of a second.
+        assert_eq!(joins_at(MS * 620), Some(MS * 290));
     }
 }
