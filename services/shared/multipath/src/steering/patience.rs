@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::{Path, Steering};
 
-/// Longest wait. The round trip of a path at rest may be an old one.
+/// Longest wait for a silent path. The round trip of another one at rest may be an old one.
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 
 impl Steering {
