@@ -20,7 +20,9 @@ impl Steering {
         });
         let later = others.map(|other| other.rtt.saturating_sub(path.rtt) / 2);
         let least = later.min().filter(|_| !self.is_without_interface(path))?;
-        path.liveness.heard_at().checked_add(least.min(PATIENCE_MAX))
+        path.liveness
+            .heard_at()
+            .checked_add(least.min(PATIENCE_MAX))
     }
 
     pub(super) fn is_waited_for(&self, now: Instant, path: &Path) -> bool {
