@@ -1,7 +1,8 @@
 //! Ranks: what the schedule of a session lets each path send ([`PathSchedule`]).
 //!
 //! Invariant: of the paths that are alive and not forbidden, the first of the order is always
-//! admitted. So is the weighted path that sent the least for its weight.
+//! admitted. Beside copies the quickest of the active ones is. So is the weighted path that sent
+//! the least for its weight.
 
 use std::time::Duration;
 
@@ -206,25 +207,22 @@ impl State {
     /// data has not waited for it as long as this path is late. A reader waits for the first hole
     /// of each copy: a late packet of the first copy costs as much as the late second one.
     fn is_late_for_copied(&self, own: usize, slot: &Slot) -> bool {
-        let quicker = |other: &&Slot| other.ranked.is_active() && self.is_later(slot, other);
-        let mut others = self.ranked_others(own).filter(quicker).peekable();
-        if !self.copies || others.peek().is_none() {
-            return false;
-        }
         let waited = self.backlog.waited(self.now);
-        others.any(|other| {
-            let late = slot.round_trip().saturating_sub(other.round_trip());
-            self.has_room(other) || waited < late
-        })
+        let waits = |other: &Slot| waited < slot.round_trip().saturating_sub(other.round_trip());
+        let mut quicker = self.quicker_others(own, slot);
+        self.copies && quicker.any(|other| self.has_room(other) || waits(other))
     }
 
     /// Whether a packet would arrive far earlier by another path that lives.
     pub(super) fn is_late(&self, own: usize) -> bool {
-        let Some(slot) = self.slots.get(own) else {
-            return false;
-        };
-        let mut others = self.ranked_others(own);
-        others.any(|other| other.ranked.is_active() && self.is_later(slot, other))
+        let slot = self.slots.get(own);
+        slot.is_some_and(|slot| self.quicker_others(own, slot).next().is_some())
+    }
+
+    /// The active paths for which this one is late.
+    fn quicker_others(&self, own: usize, slot: &Slot) -> impl Iterator<Item = &Slot> {
+        let others = self.ranked_others(own);
+        others.filter(move |other| other.ranked.is_active() && self.is_later(slot, other))
     }
 
     /// A path is not late before its round trip is measured, or it would never be validated.

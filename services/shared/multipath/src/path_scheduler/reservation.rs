@@ -113,6 +113,7 @@ impl PathScheduler {
         let mut state = self.state.lock();
         state.now = state.now.max(Some(now));
         let Some(slot) = state.path_of_copy(write.copy) else {
+            // The path is full, so this write waits before any path is asked.
             if state.alternates {
                 state.backlog.asked(Some(now));
             }
@@ -167,15 +168,18 @@ mod tests {
     use crate::path_scheduler::ranks::tests::{WINDOW, at, scheduler};
     use crate::steering_rules::{PathSchedule, Rank};
 
+    fn ask(scheduler: &PathScheduler, now: Instant, write: CopyWrite) -> Poll<Option<u64>> {
+        scheduler.poll_reserve(&mut Context::from_waker(Waker::noop()), now, write)
+    }
+
     fn reserve_bytes(scheduler: &PathScheduler, now: Instant, copy: u8, bytes: usize) -> bool {
-        let mut cx = Context::from_waker(Waker::noop());
+        let urgent = true;
         let write = CopyWrite {
             copy,
             bytes,
-            urgent: true,
+            urgent,
         };
-        let reserved = scheduler.poll_reserve(&mut cx, now, write);
-        reserved.is_ready()
+        ask(scheduler, now, write).is_ready()
     }
 
     fn reserve(scheduler: &PathScheduler, now: Instant, copy: u8) -> bool {
@@ -356,39 +360,32 @@ mod tests {
         let scheduler = scheduler(&[at(0, Rank::Active), at(0, Rank::Active)]);
         scheduler.set_spread(true, true);
         let now = Instant::now();
-        let reserve = |copy, urgent| {
-            let mut cx = Context::from_waker(Waker::noop());
+        let may_reserve = |copy, urgent| {
             let bytes = 450;
             let write = CopyWrite {
                 copy,
                 bytes,
                 urgent,
             };
-            match scheduler.poll_reserve(&mut cx, now, write) {
+            match ask(&scheduler, now, write) {
                 Poll::Ready(Some(number)) => scheduler.end_reservation(number),
                 Poll::Ready(None) | Poll::Pending => false,
             }
         };
         // An ask without a packet: data waits.
         scheduler.admission(0, true);
-        assert!(reserve(1, false), "both are alike");
+        assert!(may_reserve(1, false), "both are alike");
         let slow = crate::PathModel {
             rtt_smoothed: Duration::from_millis(200),
             ..scheduler.models()[1]
         };
         scheduler.report(now, slow, false, crate::Coupling::Off);
         scheduler.admission(0, true);
-        assert!(!reserve(1, false) && reserve(0, false));
-        assert!(reserve(1, true), "it goes before what waits");
+        assert!(!may_reserve(1, false) && may_reserve(0, false));
+        assert!(may_reserve(1, true), "it goes before what waits");
         scheduler.sent(0, 500, 500);
-        assert!(reserve(1, false), "all is sent");
-        let mut cx = Context::from_waker(Waker::noop());
-        let write = CopyWrite {
-            copy: 1,
-            bytes: 450,
-            urgent: true,
-        };
-        assert!(scheduler.poll_reserve(&mut cx, now, write).is_ready());
+        assert!(may_reserve(1, false), "all is sent");
+        assert!(reserve(&scheduler, now, 1));
         assert_eq!(admitted(&scheduler), [1]);
         scheduler.lost(500);
         assert_eq!(
