@@ -22,7 +22,8 @@ pub use alerts::{
 };
 pub use harness::{Harness, Process, SECOND_US, START_US, batch, ok, sample, waveform};
 pub use notices::{
-    a_tenants_documents_have_a_bound_in_bytes, a_timer_belongs_to_whoever_changes_it_first,
+    a_failure_hastens_the_timer_of_its_alert_alone, a_tenants_documents_have_a_bound_in_bytes,
+    a_timer_belongs_to_whoever_changes_it_first,
     documents_are_versioned_and_scoped, no_notice_waits_for_a_clock_that_was_set_back,
     notices_are_kept_with_their_alert, notices_that_fail_hold_up_no_others,
     notices_that_nobody_has_tried_are_counted, notices_wait_in_order_until_they_have_an_outcome,
@@ -73,7 +74,8 @@ macro_rules! conformance_suite {
             notices_wait_in_order_until_they_have_an_outcome, two_members_take_each_notice_once,
             notices_that_fail_hold_up_no_others, the_notices_of_one_gateway_delay_no_others,
             notices_that_nobody_has_tried_are_counted,
-            a_timer_belongs_to_whoever_changes_it_first, notices_are_kept_with_their_alert,
+            a_timer_belongs_to_whoever_changes_it_first,
+            a_failure_hastens_the_timer_of_its_alert_alone, notices_are_kept_with_their_alert,
             documents_are_versioned_and_scoped, a_tenants_documents_have_a_bound_in_bytes,
             path_reports_are_unique_and_scoped, the_newest_report_of_each_path_is_known,
             a_gateway_has_a_bounded_number_of_newest_reports, newest_reports_are_read_in_pages,

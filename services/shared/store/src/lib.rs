@@ -54,7 +54,10 @@ pub use identities::{
 };
 pub use in_force::{Damaged, InForce, Otherwise, PUT_ANEW, Reported, in_force};
 pub use maintenance::{Expire, Maintenance};
-pub use notices::{EscalationTimer, NoticesBatch, NoticesStore, QueuedNotice, TimerChange};
+pub use notices::{
+    EscalationTimer, NoticesBatch, NoticesStore, QueuedNotice, TimerChange, alert_of_timer,
+    timer_of,
+};
 pub use paths::{
     LatestPathKey, LatestPathsPage, PATHS_PER_GATEWAY_MAX, PathsQuery, PathsStore,
     each_latest_path, is_namesakes,

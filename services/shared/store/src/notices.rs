@@ -7,7 +7,7 @@ use crate::{
     error::{QueryError, WriteError},
 };
 
-/// The timer of one alert's escalation. A change names the version it follows, so that of two who
+/// The timer of one alert's escalation, named by [`timer_of`]. A change names the version it follows, so that of two who
 /// act on one timer one loses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EscalationTimer {
@@ -26,6 +26,28 @@ pub enum TimerChange {
     Set(EscalationTimer),
     /// No person waits for this alert any more.
     End(String),
+    /// A waiting timer is due at `at_us`, if not before. Its version rises, so that a decision
+    /// under way is made again. Changes nothing if the alert has no timer, or one that waits for
+    /// the end only.
+    Hasten { timer: String, at_us: i64 },
+}
+
+/// Name of the timer of an alert's escalation: the alert's id. An alert of neither a patient nor a
+/// gateway concerns several tenants, and each has a timer of its own.
+pub fn timer_of(alert: &Alert, tenant: &str) -> String {
+    if tenant.is_empty() || !alert.patient.is_empty() || !alert.gateway.is_empty() {
+        return alert.id.clone();
+    }
+    // No id of an alert or a tenant contains the separator.
+    format!("{}@{tenant}", alert.id)
+}
+
+/// The alert and, for an alert of several tenants, the tenant of a timer.
+pub fn alert_of_timer(timer: &str) -> (&str, Option<&str>) {
+    match timer.split_once('@') {
+        Some((alert, tenant)) => (alert, Some(tenant)),
+        None => (timer, None),
+    }
 }
 
 /// The result of one decision; stored as a whole or not at all.

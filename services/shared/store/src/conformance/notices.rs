@@ -335,6 +335,59 @@ pub async fn a_timer_belongs_to_whoever_changes_it_first(harness: &dyn Harness) 
     assert_eq!(ok(other.timer("b").await), None);
 }
 
+pub async fn a_failure_hastens_the_timer_of_its_alert_alone(harness: &dyn Harness) {
+    let (one, other) = (harness.start().await.store, harness.start().await.store);
+    let set = |alert: &str, version, due_s: Option<i64>| {
+        TimerChange::Set(EscalationTimer {
+            alert: alert.into(),
+            version,
+            due_us: due_s.map(|due_s| START_US + due_s * SECOND_US),
+            state: Bytes::from_static(b"state"),
+        })
+    };
+    let timers = |timers: Vec<TimerChange>| NoticesBatch {
+        timers,
+        ..NoticesBatch::default()
+    };
+    let hasten = |timer: &str, at_s: i64| TimerChange::Hasten {
+        timer: timer.into(),
+        at_us: START_US + at_s * SECOND_US,
+    };
+    let first = vec![
+        set("a", 1, Some(900)),
+        set("b", 1, Some(900)),
+        set("acknowledged", 1, None),
+    ];
+    ok(one.write_notices(timers(first)).await);
+    // The outcome and the timer change together. What has no timer is left alone.
+    let failed = NoticesBatch {
+        notices: vec![notice("a/1", &alert("a", "ann"), "webhook", 1)],
+        outcomes: vec![outcome("a/1", NoticeResult::GivenUp)],
+        timers: vec![
+            hasten("a", 5),
+            hasten("acknowledged", 5),
+            hasten("unknown", 5),
+        ],
+    };
+    ok(one.write_notices(failed).await);
+    let due = async |at_s: i64| -> Vec<(String, u32)> {
+        let due = other.due_timers(START_US + at_s * SECOND_US, 10).await;
+        let due = ok(due).into_iter();
+        due.map(|timer| (timer.alert, timer.version)).collect()
+    };
+    assert_eq!(due(4).await, []);
+    assert_eq!(due(5).await, [("a".to_owned(), 2)]);
+    // A decision that was made on the timer as it was before loses.
+    let late = other.write_notices(timers(vec![set("a", 2, Some(950))])).await;
+    assert!(matches!(late, Err(WriteError::Conflict(_))), "{late:?}");
+    // A timer that is due earlier stays.
+    ok(one.write_notices(timers(vec![hasten("a", 60)])).await);
+    assert_eq!(due(5).await, [("a".to_owned(), 2)]);
+    assert_eq!(ok(other.timer("unknown").await), None);
+    let acknowledged = ok(other.timer("acknowledged").await);
+    assert_eq!(acknowledged.map(|timer| timer.due_us), Some(None));
+}
+
 pub async fn notices_are_kept_with_their_alert(harness: &dyn Harness) {
     let store = harness.start().await.store;
     for (tenant, patient) in [("one", "ann"), ("two", "bob")] {

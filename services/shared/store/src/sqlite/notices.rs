@@ -85,6 +85,14 @@ fn change_timer(connection: &Connection, change: &TimerChange) -> rusqlite::Resu
                 .execute([alert])?;
             return Ok(true);
         }
+        TimerChange::Hasten { timer, at_us } => {
+            connection
+                .prepare_cached(
+                    "UPDATE watches SET version = version + 1, due_us = ?2 WHERE alert = ?1 AND due_us > ?2",
+                )?
+                .execute((timer, at_us))?;
+            return Ok(true);
+        }
     };
     Ok(changed > 0)
 }

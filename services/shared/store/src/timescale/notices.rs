@@ -133,6 +133,15 @@ async fn change_timer(transaction: &Transaction<'_>, change: &TimerChange) -> Re
             transaction.execute(&statement, &[alert]).await?;
             return Ok(true);
         }
+        TimerChange::Hasten { timer, at_us } => {
+            let statement = transaction
+                .prepare_cached(
+                    "UPDATE watches SET version = version + 1, due_us = $2 WHERE alert = $1 AND due_us > $2",
+                )
+                .await?;
+            transaction.execute(&statement, &[timer, at_us]).await?;
+            return Ok(true);
+        }
     };
     Ok(changed > 0)
 }
