@@ -27,8 +27,8 @@ pub struct Config {
     #[command(flatten)]
     #[serde(flatten)]
     pub people: crate::to_people::config::Options,
-    /// Readings that arrive this much later than their event time are a backfill. Their alerts are
-    /// recorded, but nobody is notified.
+    /// Readings that arrive this much later than their event time are a backfill. Their alerts of
+    /// high priority notify people at once, the others in one report for each patient.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub backfill_after_s: u64,
     /// A gateway, or a device with a worn sensor, that sends nothing for this time raises an alert;

@@ -2,37 +2,58 @@
 //!
 //! Arrival minus device time is the delay plus the clock's error. The smallest difference over the
 //! last one to two [`WINDOW_US`] is taken as the error, as one-way delay filters do. The rest of a
-//! reading's difference is its lateness. A clock is trusted until proven wrong. An error that lasts
-//! is learned within two windows. In doubt a reading is not late, so that its alert notifies.
+//! reading's difference is its lateness. An error that lasts is learned within two windows.
+//!
+//! In doubt a reading is not late, so that its alert notifies:
+//! - At the first contact nothing is known of a device's clock. Only the wait at the gateway counts
+//!   as lateness, where ingest has checked the gateway's clock. The rest may be the clock's error.
+//! - A known clock may be set back. Its readings then seem late, but follow each other at the pace
+//!   of time. Stored readings come faster or in another order. After [`CERTAIN_AFTER_US`] at that
+//!   pace the difference counts as the error.
 //!
 //! A gateway numbers a stream in the order of its readings. A higher number with an earlier gateway
 //! time means that the gateway's clock was set back. The error then grows by as much at once.
 //! Otherwise all later readings would count as late, and no person would be notified.
 //!
 //! Ingest has already corrected both clocks of a gateway that reports its time. Only a device's own
-//! wrong clock remains.
+//! wrong clock remains. What is learned is stored with the state of the rules.
 
-use contracts::vitals::Sample;
+use contracts::vitals::{EdgeAlert, Sample};
+use serde::{Deserialize, Serialize};
 
 /// One bucket of the minimum filter.
 const WINDOW_US: i64 = 600_000_000;
 /// A clock that goes back by more than this was set. Two readings taken at once may differ by less.
 const STEP_US: i64 = 1_000_000;
+/// Lateness beyond the wait at the gateway from which a clock is in doubt.
+const DOUBT_FROM_US: i64 = 30_000_000;
+/// Readings at the pace of time for this long show that their clock was set back.
+const CERTAIN_AFTER_US: i64 = 20_000_000;
+/// Tolerance of that pace: a sensor collects readings before it sends, and paths take time.
+const PACE_SLACK_US: u64 = 6_000_000;
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Lateness {
     /// The newest reading that the gateway took, by its own clock.
     newest: Option<Taken>,
     bucket_from_us: Option<i64>,
     current_us: i64,
     previous_us: i64,
+    doubt: Option<Doubt>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Taken {
     stream: String,
     sequence: u64,
     gateway_us: i64,
+    arrived_us: i64,
+}
+
+/// The first of the readings that seem late and follow each other at the pace of time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Doubt {
+    device_us: i64,
     arrived_us: i64,
 }
 
@@ -61,7 +82,13 @@ impl Lateness {
                 });
             }
         }
-        self.observe(sample.device_time_us, arrived_us)
+        let waited_us = match sample.device_offset_us {
+            Some(offset_us) if taken_us > 0 => {
+                arrived_us.saturating_sub(taken_us.saturating_add(offset_us))
+            }
+            _ => 0,
+        };
+        self.observe(sample.device_time_us, arrived_us, waited_us)
     }
 
     /// An excess does no harm, because the next reading that is less late corrects it.
@@ -71,20 +98,19 @@ impl Lateness {
     }
 
     /// How far the clock is known to be behind.
-    pub(crate) fn error_us(&self) -> i64 {
+    fn error_us(&self) -> i64 {
         self.current_us.min(self.previous_us)
     }
 
-    /// Lateness of a reading that arrived at `arrived_us` by the core's clock.
-    fn observe(&mut self, device_us: i64, arrived_us: i64) -> i64 {
+    /// Lateness of a reading that arrived at `arrived_us` by the core's clock. `waited_us`: since
+    /// the gateway took it, as far as that is certain.
+    fn observe(&mut self, device_us: i64, arrived_us: i64, waited_us: i64) -> i64 {
         let difference = arrived_us.saturating_sub(device_us);
         match self.bucket_from_us {
             None => {
                 self.bucket_from_us = Some(arrived_us);
-                // A first contact after an outage is late, not wrong, so the difference itself does
-                // not count.
-                self.current_us = difference.min(0);
-                self.previous_us = self.current_us;
+                let late_us = waited_us.clamp(0, difference.max(0));
+                self.set(difference.saturating_sub(late_us));
             }
             Some(from_us) if arrived_us.saturating_sub(from_us) >= WINDOW_US => {
                 self.previous_us = self.current_us;
@@ -93,7 +119,49 @@ impl Lateness {
             }
             Some(_) => self.current_us = self.current_us.min(difference),
         }
+        let late_us = difference.saturating_sub(self.error_us());
+        let waited_us = waited_us.clamp(0, late_us.max(0));
+        if self.is_set_back(device_us, arrived_us, late_us.saturating_sub(waited_us)) {
+            self.set(difference.saturating_sub(waited_us));
+        }
         difference.saturating_sub(self.error_us())
+    }
+
+    fn set(&mut self, error_us: i64) {
+        self.current_us = error_us;
+        self.previous_us = error_us;
+        self.doubt = None;
+    }
+
+    fn is_set_back(&mut self, device_us: i64, arrived_us: i64, unexplained_us: i64) -> bool {
+        if unexplained_us <= DOUBT_FROM_US {
+            self.doubt = None;
+            return false;
+        }
+        let first = Doubt {
+            device_us,
+            arrived_us,
+        };
+        let doubt = self.doubt.get_or_insert(first);
+        let passed_us = arrived_us.saturating_sub(doubt.arrived_us);
+        let went_us = device_us.saturating_sub(doubt.device_us);
+        if went_us.abs_diff(passed_us) > PACE_SLACK_US {
+            *doubt = first;
+            return false;
+        }
+        passed_us >= CERTAIN_AFTER_US
+    }
+}
+
+/// Lateness of an alert of the edge. `clock`: what is known of its device's clock. Without it only
+/// the wait at the gateway counts.
+pub(crate) fn of_edge_alert(clock: Option<&Lateness>, edge: &EdgeAlert, arrived_us: i64) -> i64 {
+    let difference = arrived_us.saturating_sub(edge.time_us);
+    match clock {
+        Some(clock) => difference.saturating_sub(clock.error_us().max(0)),
+        // 0: a gateway of an older version.
+        None if edge.gateway_time_us == 0 => difference,
+        None => difference.min(arrived_us.saturating_sub(edge.gateway_time_us)),
     }
 }
 
@@ -108,20 +176,38 @@ mod tests {
     fn a_backlog_is_late_until_it_has_caught_up() {
         let mut lateness = Lateness::default();
         for second in 0..100 {
-            assert_eq!(lateness.observe(second * S, second * S + 50_000), 50_000);
+            assert_eq!(
+                lateness.observe(second * S, second * S + 50_000, 50_000),
+                50_000
+            );
         }
         // A backlog of one hour arrives within a minute.
         for second in 100..3700 {
             let arrived = 3700 * S + second * S / 60;
-            let late = lateness.observe(second * S, arrived);
-            assert_eq!(late, arrived - second * S);
+            let late = arrived - second * S;
+            assert_eq!(lateness.observe(second * S, arrived, late), late);
         }
-        assert!(lateness.observe(3760 * S, 3761 * S) < 2 * S);
+        assert!(lateness.observe(3760 * S, 3761 * S, S) < 2 * S);
     }
 
     #[test]
-    fn a_first_contact_may_be_late() {
-        assert_eq!(Lateness::default().observe(0, HOUR), HOUR);
+    fn at_the_first_contact_only_the_wait_at_the_gateway_is_late() {
+        assert_eq!(Lateness::default().observe(0, HOUR, 0), 0);
+        assert_eq!(Lateness::default().observe(0, HOUR, HOUR), HOUR);
+        // The gateway's clock is ahead, or further behind than the reading is old.
+        assert_eq!(Lateness::default().observe(0, HOUR, -HOUR), 0);
+        assert_eq!(Lateness::default().observe(0, S, HOUR), S);
+        // A backlog of a gateway that is new here, from a device that is ten minutes behind.
+        let mut lateness = Lateness::default();
+        for second in 0..1800 {
+            let arrived = HOUR + second * S / 60;
+            let waited = arrived - second * S;
+            assert_eq!(
+                lateness.observe((second - 600) * S, arrived, waited),
+                waited
+            );
+        }
+        assert!(lateness.observe(HOUR - 500 * S, HOUR + 100 * S, 0) <= 0);
     }
 
     #[test]
@@ -152,6 +238,7 @@ mod tests {
         let mut lateness = Lateness::default();
         let mut sample = Sample {
             stream: "heart-rate".into(),
+            device_offset_us: Some(0),
             ..Sample::default()
         };
         for second in 0..100 {
@@ -160,26 +247,54 @@ mod tests {
             sample.device_time_us = sample.gateway_time_us;
             assert!(lateness.of(&sample, sample.gateway_time_us) < S);
         }
-        sample.sequence += 1;
-        sample.gateway_time_us += S;
-        sample.device_time_us -= HOUR;
-        assert!(lateness.of(&sample, sample.gateway_time_us) >= HOUR);
+        // Twice as fast as they were measured, then at that pace between new ones.
+        for second in 0..1200 {
+            sample.gateway_time_us += S;
+            sample.device_time_us = HOUR + second * if second < 600 { 2 * S } else { S };
+            let now_us = sample.gateway_time_us;
+            assert!(lateness.of(&sample, now_us) >= HOUR / 2, "{second} s");
+            if second >= 600 {
+                sample.device_time_us = now_us;
+                assert!(lateness.of(&sample, now_us) < S);
+            }
+        }
+    }
+
+    /// Lateness in seconds of a second's reading, whose clock is behind by `behind_s`.
+    fn late_s(lateness: &mut Lateness, second: i64, behind_s: i64) -> i64 {
+        let now_us = 2 * HOUR + second * S;
+        let sample = Sample {
+            stream: "heart-rate".into(),
+            sequence: second as u64 + 1,
+            device_time_us: now_us - behind_s * S,
+            gateway_time_us: now_us,
+            device_offset_us: Some(0),
+            ..Sample::default()
+        };
+        lateness.of(&sample, now_us + 20_000) / S
     }
 
     #[test]
-    fn a_wrong_clock_is_learned() {
-        for skew in [HOUR, -HOUR] {
+    fn a_wrong_clock_makes_no_reading_late_at_any_time() {
+        for behind_s in [601, 3600, -3600] {
             let mut lateness = Lateness::default();
-            let mut late_s = 0;
             for second in 0..3600 {
-                let late = lateness.observe(second * S - skew, second * S + 20_000);
-                late_s = if late > 600 * S { second } else { late_s };
+                assert_eq!(late_s(&mut lateness, second, behind_s), 0, "{second} s");
             }
-            assert!(late_s <= 2 * 600, "still late after {late_s} s");
-            assert!(
-                skew > 0 || late_s == 0,
-                "a clock ahead never makes a reading late"
-            );
         }
+    }
+
+    #[test]
+    fn a_right_clock_that_is_set_back_is_in_doubt_for_20_s() {
+        let mut lateness = Lateness::default();
+        for second in 0..1000 {
+            assert_eq!(late_s(&mut lateness, second, 0), 0);
+        }
+        for second in 1000..3600 {
+            let late_s = late_s(&mut lateness, second, 3600);
+            assert_eq!(late_s, if second < 1020 { 3600 } else { 0 }, "{second} s");
+        }
+        // Set right again.
+        assert_eq!(late_s(&mut lateness, 3600, 0), 0);
     }
 }

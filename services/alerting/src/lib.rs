@@ -35,6 +35,7 @@ mod to_bus;
 mod to_people;
 mod to_store;
 mod turns;
+mod unheard;
 mod watermark;
 
 use std::{sync::Arc, time::Duration};
@@ -99,7 +100,8 @@ pub async fn run(
     let shutdown = context.shutdown().clone();
     tasks.spawn(canary::remove_old(Arc::clone(&store), shutdown));
     watch_duties(&bus, &store, &context);
-    let engines = rule_engines::RuleEngines::new(Arc::clone(&rules), backfill_after_us);
+    let engines = rule_engines::RuleEngines::new(Arc::clone(&rules), backfill_after_us)
+        .with_zone(channels.zone.clone());
     let (own_bus, own_store, own) = (Arc::clone(&bus), Arc::clone(&store), context.clone());
     tasks.spawn(async move {
         // No record is judged and no person is notified before rules and teams are loaded.

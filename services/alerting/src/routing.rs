@@ -33,6 +33,7 @@ use crate::{
     names::NamePolicy,
     silence::SilenceInForce,
     team::{Contact, Plan, Role, Step, Team},
+    unheard::is_report,
 };
 
 pub(crate) const WEBHOOK: &str = "webhook";
@@ -116,7 +117,11 @@ impl Router {
         }
         let progress = case.timer.map(read).unwrap_or_default();
         match alert.state() {
-            AlertState::Active if case.timer.is_none() && alert.acknowledged_by.is_empty() => {
+            _ if is_report(alert) => self.report(&mut batch, case),
+            // A latched alert that nobody was told of still waits for a person.
+            AlertState::Active | AlertState::Latched
+                if case.timer.is_none() && alert.acknowledged_by.is_empty() =>
+            {
                 let opened = Progress {
                     opened_us: case.now_us,
                     ..Progress::default()
@@ -209,6 +214,16 @@ impl Router {
         }
         set(&mut batch, case, &progress, due_us);
         batch
+    }
+
+    /// Tells the people of the first step that reaches somebody, once.
+    fn report(&mut self, batch: &mut NoticesBatch, case: Case<'_>) {
+        let mut index = 0;
+        while people_of(case, index).is_empty() && step(case, index + 1).is_some() {
+            index += 1;
+        }
+        let (people, why) = (people_of(case, index), withheld(case));
+        self.emit(batch, case, &What::Revision, &people, why.as_ref());
     }
 
     /// Takes the next step that reaches a person. Steps that reach no person are skipped.

@@ -240,6 +240,40 @@ fn without_a_team_the_ward_hears_of_it() {
 }
 
 #[test]
+fn a_latched_alert_that_nobody_was_told_of_begins_its_escalation() {
+    let team = Team::from_json(EXAMPLE).unwrap();
+    let (mut router, mut row) = (router(), Row::default());
+    let latched = alert("a", Priority::High, AlertState::Latched, 2);
+    let first = router.on_news(case(&latched, Some(&team), &row, 0));
+    row.apply(&first);
+    assert!(ids(&first).contains(&"a/2/email/ada@example.org"));
+    assert!(row.due_s().is_some(), "a person must answer");
+    // Told by its first revision, its end calls nobody again.
+    let again = alert("a", Priority::High, AlertState::Latched, 3);
+    let batch = router.on_news(case(&again, Some(&team), &row, 1));
+    assert_eq!(ids(&batch), ["a/3/webhook"]);
+}
+
+#[test]
+fn a_report_of_what_is_over_is_told_once() {
+    let team = Team::from_json(EXAMPLE).unwrap();
+    for team in [Some(&team), None] {
+        let row = Row::default();
+        let report = Alert {
+            rule: crate::unheard::RULE.into(),
+            ..alert("a", Priority::Medium, AlertState::Resolved, 1)
+        };
+        let batch = router().on_news(case(&report, team, &row, 0));
+        assert!(batch.timers.is_empty(), "nothing escalates");
+        assert_eq!(batch.notices.len(), ids(&batch).len());
+        let mails = batch.notices.iter().filter(|it| it.channel == EMAIL);
+        assert!(mails.count() > 0, "{:?}", ids(&batch));
+        let again = router().on_news(case(&report, team, &row, 9));
+        assert_eq!(ids(&again), ids(&batch), "the same notices");
+    }
+}
+
+#[test]
 fn a_silence_is_written_down_and_when_it_ends_the_first_step_is_taken() {
     let team = Team::from_json(EXAMPLE).unwrap();
     let silence = SilenceInForce {

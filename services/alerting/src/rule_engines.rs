@@ -6,6 +6,8 @@
 //! rows ([`RuleEngines::adopt`]), and the attempt is repeated. Changes of a kept attempt are
 //! unstored until [`RuleEngines::stored`].
 
+mod beside;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
@@ -13,20 +15,21 @@ use std::{
 };
 
 use bus::Topic;
-use bytes::Bytes;
+use calendar::Zone;
 use contracts::{
     alerts::Alert,
-    vitals::{Sample, VitalsRecord},
+    vitals::{EdgeAlert, Sample, VitalsRecord},
 };
 use store::RuleState;
 use vitals::{Engine, Origin, PRESENT_US, Profile, RuleSet};
 
 use crate::{
-    canary,
-    lateness::Lateness,
+    canary, lateness,
     rules_in_force::DocumentsInForce,
+    unheard::{self, Unheard},
     watermark::{LATE_US_MIN, Watermark},
 };
+use beside::Beside;
 
 /// Patients of one member. Beyond it the patient silent for longest without an open alert is
 /// dropped. The rules of a patient that returns start afresh.
@@ -45,7 +48,9 @@ const PROFILE_SPREAD_US: u64 = 15_000_000;
 struct Patient {
     engine: Engine,
     partition: u32,
-    clocks: BTreeMap<String, Lateness>,
+    beside: Beside,
+    /// The notes of a backlog have changed.
+    is_changed: bool,
     watermark: Watermark,
     /// Last reading, by the core's clock.
     seen_us: i64,
@@ -61,6 +66,8 @@ pub(crate) struct RuleEngines {
     rules: Arc<RuleSet>,
     in_force: Arc<DocumentsInForce>,
     backfill_after_us: i64,
+    /// Time zone of messages about a tenant whose team names none.
+    zone: Zone,
     patients: HashMap<String, Patient>,
     /// Patients touched by the running attempt, as they were before. `None`: the patient was not
     /// there.
@@ -90,6 +97,7 @@ impl RuleEngines {
             rules,
             in_force: Arc::default(),
             backfill_after_us,
+            zone: Zone::default(),
             patients: HashMap::new(),
             before: HashMap::new(),
             changed: BTreeSet::new(),
@@ -97,6 +105,10 @@ impl RuleEngines {
             newest_revisions: BTreeMap::new(),
             found: BTreeMap::new(),
         }
+    }
+
+    pub(crate) fn with_zone(self, zone: Zone) -> RuleEngines {
+        RuleEngines { zone, ..self }
     }
 
     /// Restores the stored states of a partition. An unreadable state is logged and dropped,
@@ -116,6 +128,7 @@ impl RuleEngines {
                 fresh(&self.rules, &state.key)
             });
             let mut patient = Patient::new(engine, partition);
+            patient.beside = Beside::of(&state.state);
             // A pending notice must not wait for a reading that may never come. A clock further off
             // does not make a patient present. Time passes from here on, so no alert is raised
             // early.
@@ -283,19 +296,11 @@ impl RuleEngines {
                 let id = subject(&edge.patient, key);
                 let backfill_after_us = self.backfill_after_us;
                 let patient = self.touch(id, *partition);
-                // A clock that is known to be behind does not make an alert a backfill.
-                let clock = patient.clocks.get(&edge.device);
-                let behind_us = clock.map_or(0, |clock| clock.error_us().max(0));
-                // Arrival at ingest counts. An outage of the core makes alerts late, but not a
-                // backfill.
-                let arrived_us = match edge.ingest_time_us {
-                    0 => now_us,
-                    ingest_us => ingest_us,
-                };
-                let backfill = arrived_us.saturating_sub(edge.time_us)
-                    > behind_us.saturating_add(backfill_after_us);
-                patient.engine.set_backfill(backfill);
+                let late_us = patient.lateness_of_edge_us(edge, now_us);
+                let is_late = late_us > backfill_after_us;
+                patient.engine.set_backfill(is_late);
                 let alerts = patient.engine.on_edge_alert(edge);
+                patient.note(&alerts, is_late, now_us);
                 collect(
                     &mut self.newest_revisions,
                     &mut evaluation.transitions,
@@ -312,11 +317,13 @@ impl RuleEngines {
                     .watermark
                     .on_reading(&sample.device, &sample.stream, event_us, now_us);
                 let late_us = patient.lateness_us(sample, now_us);
-                patient.engine.set_backfill(late_us > backfill_after_us);
+                let is_late = late_us > backfill_after_us;
+                patient.engine.set_backfill(is_late);
                 let skipped = patient.engine.skipped();
                 let alerts = patient.engine.on_sample(sample);
                 evaluation.skipped += patient.engine.skipped() - skipped;
                 evaluation.samples += 1;
+                patient.note(&alerts, is_late, now_us);
                 collect(
                     &mut self.newest_revisions,
                     &mut evaluation.transitions,
@@ -329,9 +336,10 @@ impl RuleEngines {
         evaluation
     }
 
-    /// Whether any engine waits for time to pass.
+    /// Whether any engine or report waits for time to pass.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.patients.values().any(|it| it.engine.is_waiting())
+        let mut patients = self.patients.values();
+        patients.any(|it| it.engine.is_waiting() || !it.beside.unheard.is_empty())
     }
 
     /// Advances event time of present patients whose rules wait for it. All records published
@@ -374,10 +382,39 @@ impl RuleEngines {
             if let Some(clock_us) = patient.watermark.clock_us(heard_us) {
                 alerts.extend(patient.engine.on_time_of_falls(clock_us));
             }
+            patient.note(&alerts, false, now_us);
             collect(&mut self.newest_revisions, &mut transitions, alerts, now_us);
         }
+        transitions.extend(self.reports(now_us, heard_us.min(now_us)));
         self.note_changes();
         transitions
+    }
+
+    /// What happened while nobody could hear, of each patient whose backlog has arrived.
+    fn reports(&mut self, now_us: i64, heard_us: i64) -> Vec<Alert> {
+        let due = self.patients.iter_mut().filter_map(|(key, patient)| {
+            let is_due = patient.beside.unheard.is_due(now_us, heard_us);
+            is_due.then(|| (key.clone(), patient.partition))
+        });
+        let due: Vec<(String, u32)> = due.collect();
+        let mut reports = Vec::new();
+        for (key, partition) in due {
+            let in_force = Arc::clone(&self.in_force);
+            let default = self.zone.clone();
+            let patient = self.touch(&key, partition);
+            let team = in_force.team(&patient.tenant);
+            let zone = team.and_then(|team| team.time_zone.clone());
+            let zone = zone.unwrap_or(default);
+            patient.is_changed = true;
+            let report = patient.beside.unheard.take(&key, &zone);
+            collect(
+                &mut self.newest_revisions,
+                &mut reports,
+                report.into_iter().collect(),
+                now_us,
+            );
+        }
+        reports
     }
 
     /// Unstored states, of the running attempt and of kept ones.
@@ -389,7 +426,7 @@ impl RuleEngines {
                 topic: Topic::Vitals,
                 partition: patient.partition,
                 key: key.clone(),
-                state: Bytes::from(patient.engine.state()),
+                state: patient.beside.join(patient.engine.state()),
             })
             .collect()
     }
@@ -434,6 +471,11 @@ impl RuleEngines {
     /// from it.
     pub(crate) fn adopt(&mut self, stored: &Alert) {
         match self.patients.get_mut(&stored.patient) {
+            // Another member has reported the same backlog.
+            Some(patient) if unheard::is_report(stored) => {
+                patient.beside.unheard = Unheard::default();
+                patient.is_changed = true;
+            }
             Some(patient) => patient.engine.adopt(stored),
             None => {
                 let found = self.found.entry(stored.patient.clone()).or_default();
@@ -472,10 +514,11 @@ impl RuleEngines {
 
     fn note_changes(&mut self) {
         for key in self.before.keys() {
-            if let Some(patient) = self.patients.get_mut(key)
-                && patient.engine.take_dirty()
-            {
-                self.changed.insert(key.clone());
+            if let Some(patient) = self.patients.get_mut(key) {
+                let is_changed = std::mem::take(&mut patient.is_changed);
+                if patient.engine.take_dirty() || is_changed {
+                    self.changed.insert(key.clone());
+                }
             }
         }
     }
@@ -485,7 +528,9 @@ impl RuleEngines {
         let silent = self
             .patients
             .iter()
-            .filter(|(_, patient)| !patient.engine.has_open_alert())
+            .filter(|(_, patient)| {
+                !patient.engine.has_open_alert() && patient.beside.unheard.is_empty()
+            })
             .min_by_key(|(_, patient)| patient.seen_us)
             .map(|(key, _)| key.clone());
         let Some(key) = silent else {
@@ -505,7 +550,8 @@ impl Patient {
         Patient {
             engine,
             partition,
-            clocks: BTreeMap::new(),
+            beside: Beside::default(),
+            is_changed: false,
             watermark: Watermark::default(),
             seen_us: 0,
             profile_us: 0,
@@ -521,18 +567,38 @@ impl Patient {
     }
 
     fn lateness_us(&mut self, sample: &Sample, now_us: i64) -> i64 {
-        // Arrival at ingest counts. An outage of the core makes alerts late, but not a backfill.
-        let arrived_us = match sample.ingest_time_us {
-            0 => now_us,
-            ingest_us => ingest_us,
-        };
-        if self.clocks.len() >= CLOCKS_MAX && !self.clocks.contains_key(&sample.device) {
-            self.clocks.clear();
+        let arrived_us = arrived_us(sample.ingest_time_us, now_us);
+        let clocks = &mut self.beside.clocks;
+        if clocks.len() >= CLOCKS_MAX && !clocks.contains_key(&sample.device) {
+            clocks.clear();
         }
-        self.clocks
+        clocks
             .entry(sample.device.clone())
             .or_default()
             .of(sample, arrived_us)
+    }
+
+    fn lateness_of_edge_us(&self, edge: &EdgeAlert, now_us: i64) -> i64 {
+        let arrived_us = arrived_us(edge.ingest_time_us, now_us);
+        let clock = self.beside.clocks.get(&edge.device);
+        lateness::of_edge_alert(clock, edge, arrived_us)
+    }
+
+    /// Notes what calls nobody on its own.
+    fn note(&mut self, alerts: &[Alert], is_late: bool, now_us: i64) {
+        let unheard = &mut self.beside.unheard;
+        self.is_changed |= unheard.note(alerts, now_us);
+        if is_late {
+            unheard.on_late(now_us);
+        }
+    }
+}
+
+/// Arrival at ingest counts. An outage of the core makes alerts late, but not a backfill.
+fn arrived_us(ingest_us: i64, now_us: i64) -> i64 {
+    match ingest_us {
+        0 => now_us,
+        ingest_us => ingest_us,
     }
 }
 

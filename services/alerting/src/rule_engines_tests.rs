@@ -463,7 +463,7 @@ fn a_state_that_cannot_be_read_begins_anew() {
             topic: Topic::Vitals,
             partition: 0,
             key: "p".into(),
-            state: Bytes::from_static(b"{"),
+            state: bytes::Bytes::from_static(b"{"),
         }],
         T0,
     );
@@ -522,4 +522,119 @@ impl RuleEngines {
     pub(crate) fn tenant_of(&self, key: &str) -> Option<&str> {
         self.patients.get(key).map(|it| it.tenant.as_str())
     }
+}
+
+/// A reading of a sensor whose clock is behind by `behind_s`, through a gateway whose clock is
+/// right.
+fn of_sensor(second: i64, behind_s: i64, value: f64) -> (u32, String, VitalsRecord) {
+    let mut one = record_of(Metric::Spo2, second as u64 + 1, value);
+    let sample = &mut one.2.samples[0];
+    let taken_us = T0 + second * S;
+    sample.device_time_us = taken_us - behind_s * S;
+    sample.gateway_time_us = taken_us;
+    sample.ingest_time_us = taken_us + 1000;
+    sample.device_offset_us = Some(0);
+    one
+}
+
+/// Another member takes over from what is stored.
+fn taken_over(engines: &RuleEngines, now_us: i64) -> RuleEngines {
+    let mut taken_over = self::engines();
+    taken_over.load(3, engines.states(), now_us);
+    taken_over
+}
+
+#[test]
+fn what_was_learned_of_a_sensors_clock_survives_a_restart() {
+    for behind_s in [0, 900] {
+        let mut engines = engines();
+        for second in 0..1300 {
+            engines.evaluate(&[of_sensor(second, behind_s, 97.0)], T0 + second * S);
+            engines.keep();
+        }
+        let mut engines = taken_over(&engines, T0 + 1300 * S);
+        let mut raised = Vec::new();
+        for second in 1300..1330 {
+            let judged = engines.evaluate(&[of_sensor(second, behind_s, 88.0)], T0 + second * S);
+            raised.extend(judged.transitions);
+            engines.keep();
+        }
+        let alert = raised.iter().find(|it| it.rule == "spo2-low").unwrap();
+        assert!(!alert.backfill, "somebody is called: {alert:?}");
+        // The same clock makes a reading late that the sensor kept.
+        engines.evaluate(&[of_sensor(1330, behind_s + 700, 97.0)], T0 + 1330 * S);
+        let clock = &engines.patients["p"].beside.clocks["d"];
+        let kept = of_sensor(1331, behind_s + 700, 97.0);
+        let late_us = clock.clone().of(&kept.2.samples[0], T0 + 1331 * S);
+        assert!(late_us >= 690 * S, "{late_us}");
+    }
+}
+
+#[test]
+fn a_sensor_of_a_wrong_clock_alerts_at_its_first_contact() {
+    let mut engines = engines();
+    let mut raised = Vec::new();
+    for second in 0..30 {
+        let judged = engines.evaluate(&[of_sensor(second, 900, 88.0)], T0 + second * S);
+        raised.extend(judged.transitions);
+        engines.keep();
+    }
+    let alert = raised.iter().find(|it| it.rule == "spo2-low").unwrap();
+    assert!(!alert.backfill, "{alert:?}");
+}
+
+/// Forty minutes without a network: of each of three rules two episodes are over, a third lasts,
+/// and no live reading follows.
+#[test]
+fn a_backlog_ends_in_one_report_also_over_restarts() {
+    let mut engines = engines();
+    let arrives_us = T0 + 2400 * S;
+    let late = |second: i64, value: f64| {
+        let mut one = of_sensor(second, 0, value);
+        one.2.samples[0].ingest_time_us = arrives_us;
+        one
+    };
+    engines.evaluate(&[of_sensor(0, 0, 97.0)], T0);
+    engines.keep();
+    let value = |second: i64| match second {
+        100..200 | 600..700 | 1400.. => 88.0,
+        _ => 97.0,
+    };
+    let mut transitions = Vec::new();
+    for second in 1..1500 {
+        let judged = engines.evaluate(&[late(second, value(second))], arrives_us);
+        transitions.extend(judged.transitions);
+        engines.keep();
+        if second % 300 == 0 {
+            engines = taken_over(&engines, arrives_us);
+        }
+    }
+    let own = transitions.iter().filter(|it| it.rule == "spo2-low");
+    assert_eq!(own.clone().count(), 5);
+    assert!(own.clone().all(|it| it.backfill));
+    // The bus may have more.
+    let mut reported = engines.on_time(arrives_us + 60 * S, arrives_us + 20 * S);
+    engines.keep();
+    engines = taken_over(&engines, arrives_us + 60 * S);
+    for second in 60..80 {
+        let now_us = arrives_us + second * S;
+        let again = engines.on_time(now_us, now_us);
+        // The write loses, and is tried again.
+        engines.undo();
+        let told = engines.on_time(now_us, now_us);
+        assert_eq!(again, told);
+        engines.keep();
+        if !told.is_empty() {
+            engines = taken_over(&engines, now_us);
+        }
+        reported.extend(told);
+    }
+    let reports = reported.iter().filter(|it| unheard::is_report(it));
+    let reports: Vec<&Alert> = reports.collect();
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    let (state, summary) = (reports[0].state(), &reports[0].summary);
+    assert_eq!(state, AlertState::Resolved);
+    assert_eq!(summary.matches(" to 08:").count(), 6, "{summary}");
+    assert_eq!(summary.matches("lasts").count(), 3, "{summary}");
+    assert_eq!(summary.matches("others").count(), 0, "{summary}");
 }

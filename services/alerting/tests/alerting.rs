@@ -377,36 +377,40 @@ async fn edge_and_core_are_one_alert_and_poison_stops_nothing() {
     running.stop().await;
 }
 
+/// The fall, or whatever it was, broke the sensor: no live reading follows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backfill_is_recorded_and_calls_nobody() {
+async fn of_a_backlog_only_high_alerts_call_people_on_their_own() {
     let world = World::new();
     let (url, calls) = receiver(0).await;
     let running = world.start(Some(&url));
     let long_ago = contracts::now_us() - 7200 * S;
+    let mut low = vec![88.0; 20];
+    low.extend([97.0; 20]);
+    let of_eve = readings(Metric::Spo2, "eve", 1, long_ago, &low);
+    world.publish("eve", of_eve).await;
+    let recorded = world.alert("spo2-low", AlertState::Resolved).await;
+    assert!(recorded.backfill);
     let mut ended = vec![150.0; 15];
     ended.extend([80.0; 15]);
     world
         .publish("dan", pulses("dan", 1, long_ago, &ended))
         .await;
-    let recorded = world
+    let latched = world
         .alert("heart-rate-very-high", AlertState::Latched)
         .await;
-    assert!(recorded.backfill);
-    // A live alert of another patient proves that the receiver works and that no backfill came
-    // before.
-    world
-        .publish(
-            "eve",
-            pulses("eve", 1, contracts::now_us() - 30 * S, &[150.0; 15]),
-        )
-        .await;
-    until("eve's call", || !calls.lock().is_empty()).await;
+    assert!(!latched.backfill);
+    assert_eq!(latched.since_us, long_ago);
+    until("dan's calls", || calls.lock().len() >= 2).await;
+    let calls = calls.lock().clone();
     assert!(
         calls
-            .lock()
             .iter()
-            .all(|(_, body)| body["patient"] == "eve")
+            .all(|(_, body)| body["rule"] == "heart-rate-very-high"),
+        "{calls:?}"
     );
+    assert_eq!(calls[0].1["since_us"], long_ago);
+    let late_s = calls[0].1["reported_late_s"].as_i64().unwrap();
+    assert!((7100..7400).contains(&late_s), "{late_s}");
     running.stop().await;
 }
 

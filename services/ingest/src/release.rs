@@ -139,7 +139,7 @@ fn add(it: Quarantined, patient: String, urgent: &mut Records, bulk: &mut Record
     match it.entry {
         Some(Entry::Sample(mut sample)) => {
             sample.patient.clone_from(&patient);
-            // It arrives now, so alerting treats it as a backfill and notifies nobody.
+            // It arrives now, so alerting treats it as a backfill.
             sample.ingest_time_us = contracts::now_us();
             bulk.entry(patient).or_default().samples.push(sample);
         }

@@ -163,7 +163,7 @@ async fn its_clock_is_judged_by_when_it_came() {
             .await
             .unwrap();
         assert_eq!(latest[0].device_time_us, arrived_us - S, "{device}");
-        // It arrives now, so alerting treats it as a backfill and notifies nobody.
+        // It arrives now, so alerting treats it as a backfill.
         assert!(latest[0].ingest_time_us > arrived_us + 23 * HOUR);
     }
     running.stop().await;

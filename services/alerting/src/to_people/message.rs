@@ -1,8 +1,14 @@
 //! Content of messages: the JSON of a webhook and of MQTT, and the text of an e-mail.
 
-use calendar::Zone;
-use contracts::alerts::{Alert, Notice};
+use calendar::{Zone, duration_text};
+use contracts::alerts::{Alert, AlertState, Notice};
 use serde_json::{Value, json};
+
+use crate::unheard;
+
+const SECOND_US: i64 = 1_000_000;
+/// An alert that was recorded so long after its time is said to be late. A live one takes seconds.
+const LATE_FROM_US: i64 = 120 * SECOND_US;
 
 /// One or more notices in one message. The first names the message.
 pub(super) struct Message<'a> {
@@ -82,6 +88,7 @@ impl<'a> Message<'a> {
             "link": self.link(alert),
             "changed_us": alert.changed_us,
             "recorded_us": alert.recorded_us,
+            "reported_late_s": late_us(alert) / SECOND_US,
             "acknowledged_by": alert.acknowledged_by,
             "note": alert.note,
             "traceparent": alert.traceparent,
@@ -110,10 +117,11 @@ impl<'a> Message<'a> {
             _ => "",
         };
         one_line(&format!(
-            "{head}[{}] {}: {}{more}",
+            "{head}[{}] {}: {}{}{more}",
             priority(alert),
             subject_of(notice, alert),
-            alert.summary
+            title(alert),
+            late(notice, alert)
         ))
     }
 
@@ -129,13 +137,14 @@ impl<'a> Message<'a> {
                 format!(" by {}", alert.acknowledged_by)
             };
             text.push_str(&format!(
-                "{}\n  {}, priority {}, rule {}, {}{by}\n  since {}\n",
+                "{}\n  {}, priority {}, rule {}, {}{by}\n  since {}{}\n",
                 one_line(&alert.summary),
                 one_line(&subject_of(notice, alert)),
                 priority(alert),
                 alert.rule,
                 state(alert),
                 zone_of(notice).text(alert.since_us),
+                late(notice, alert),
             ));
             if !alert.note.is_empty() {
                 text.push_str(&format!("  note: {}\n", one_line(&alert.note)));
@@ -151,6 +160,30 @@ impl<'a> Message<'a> {
         text.push_str("Braid is not a certified medical device.\n");
         text
     }
+}
+
+fn title(alert: &Alert) -> &str {
+    match unheard::is_report(alert) {
+        true => unheard::title(&alert.summary),
+        false => &alert.summary,
+    }
+}
+
+/// How long after its time an alert that still waits for people was recorded. 0: at once.
+fn late_us(alert: &Alert) -> i64 {
+    let late_us = alert.recorded_us.saturating_sub(alert.changed_us);
+    match alert.state() {
+        AlertState::Active | AlertState::Latched if late_us >= LATE_FROM_US => late_us,
+        _ => 0,
+    }
+}
+
+fn late(notice: &Notice, alert: &Alert) -> String {
+    if late_us(alert) == 0 {
+        return String::new();
+    }
+    let ago = duration_text(notice.created_us.saturating_sub(alert.since_us));
+    format!(", {ago} ago, reported late")
 }
 
 fn subject_of(notice: &Notice, alert: &Alert) -> String {
@@ -209,7 +242,7 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use contracts::alerts::{AlertState, NoticeReason};
+    use contracts::alerts::NoticeReason;
     use contracts::vitals::Priority;
 
     use super::*;
@@ -287,5 +320,32 @@ mod tests {
         let notices = [&notice];
         let message = Message::new(&notices, None);
         assert!(message.json()["link"].is_null() && !message.text().contains("http"));
+    }
+
+    #[test]
+    fn an_alert_of_a_backlog_says_when_it_happened_and_that_it_is_late() {
+        let mut notice = notice("a", Priority::High, "Fallen");
+        notice.created_us = 10_000 * SECOND_US;
+        let alert = notice.alert.get_or_insert_default();
+        alert.since_us = 7_600 * SECOND_US;
+        alert.changed_us = 7_610 * SECOND_US;
+        for (state, recorded_s, late_s) in [
+            (AlertState::Active, 7_612, 0),
+            (AlertState::Active, 10_000, 2_390),
+            (AlertState::Latched, 10_000, 2_390),
+            // A person's doing.
+            (AlertState::Acknowledged, 10_000, 0),
+        ] {
+            let alert = notice.alert.get_or_insert_default();
+            alert.state = state.into();
+            alert.recorded_us = recorded_s * SECOND_US;
+            let notices = [&notice];
+            let message = Message::new(&notices, None);
+            let says = ", 40 min ago, reported late";
+            let (subject, text) = (message.subject(), message.text());
+            assert_eq!(subject.ends_with(says), late_s > 0, "{subject}");
+            assert_eq!(text.contains(&format!("(UTC){says}\n")), late_s > 0);
+            assert_eq!(message.json()["reported_late_s"], late_s);
+        }
     }
 }

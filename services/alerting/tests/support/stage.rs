@@ -174,6 +174,8 @@ pub fn readings(
             sequence: first_sequence + index as u64,
             metric: metric.into(),
             device_time_us: from_us + index as i64 * S,
+            gateway_time_us: from_us + index as i64 * S,
+            device_offset_us: Some(0),
             ingest_time_us: contracts::now_us(),
             reading: Some(sample::Reading::Value(*value)),
             ..Sample::default()

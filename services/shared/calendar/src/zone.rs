@@ -43,6 +43,14 @@ impl Zone {
         }
     }
 
+    /// For people, within a sentence that need not name the year or the zone: `Sun 29 Mar 03:30`.
+    pub fn minute_text(&self, us: i64) -> String {
+        match self.at(us) {
+            Some(at) => at.strftime("%a %d %b %H:%M").to_string(),
+            None => format!("{us} us after 1970"),
+        }
+    }
+
     /// For machines, such as `2026-03-29T03:30:00+02:00`.
     pub fn rfc3339(&self, us: i64) -> Option<String> {
         self.at(us)

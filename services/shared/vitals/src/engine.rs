@@ -202,7 +202,7 @@ impl Engine {
     }
 
     /// Marks samples from here on as a backfill. Their alerts are marked until a live reading
-    /// confirms them.
+    /// confirms them, except those of high priority, which call people at once.
     pub fn set_backfill(&mut self, backfill: bool) {
         self.backfill = backfill;
     }
@@ -389,11 +389,6 @@ impl Engine {
         if verdict == Verdict::Holds && rule_state.machine.phase == Phase::Pending {
             let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
             alerts.extend(rule_state.episodes.returns(subject, &evidence));
-        }
-        if !self.backfill && verdict != Verdict::Holds {
-            let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
-            let episodes = &mut self.rule_states[index].episodes;
-            alerts.extend(episodes.confirm_latched(subject, now_us));
         }
         alerts
     }

@@ -88,7 +88,7 @@ pub(crate) struct Episode {
     pub from_edge: bool,
     pub from_core: bool,
     pub state: i32,
-    /// Raised from a backfill and not confirmed by a live reading.
+    /// Raised from a backfill and not confirmed by a live reading. False if it latches.
     #[serde(default)]
     pub backfill: bool,
     /// Event time of the newest fact that began or ended a stretch.
@@ -357,16 +357,6 @@ impl Episodes {
         unseen.map(|episode| episode.until_us).max()
     }
 
-    /// A live reading confirms an episode from a backfill that waits for an acknowledgement. It is
-    /// published once more, so that people are notified.
-    pub(crate) fn confirm_latched(&mut self, subject: Subject<'_>, at_us: i64) -> Option<Alert> {
-        let latched = |it: &&mut Episode| it.backfill && it.state() == AlertState::Latched;
-        let episode = self.0.iter_mut().rfind(latched)?;
-        episode.backfill = false;
-        episode.changed_us = at_us;
-        Some(episode.next_revision(subject))
-    }
-
     /// A person acknowledged the episode. `None`: it is already acknowledged or resolved.
     pub(crate) fn acknowledge(
         &mut self,
@@ -569,7 +559,8 @@ impl Episodes {
             from_edge: false,
             from_core: false,
             state: AlertState::Active.into(),
-            backfill: evidence.backfill,
+            // An alert that waits for a person calls people whenever it comes.
+            backfill: evidence.backfill && !subject.latches(),
             until_us: evidence.time_us,
             own_open: source == Source::Own,
             own_seen_us: 0,

@@ -423,28 +423,31 @@ fn thresholds_of_the_default_set_fire() {
 
 #[test]
 fn a_backfill_is_marked_until_a_live_reading_confirms_it() {
-    let mut engine = engine(vec![
-        rule("high", Priority::High, 0),
-        rule("medium", Priority::Medium, 0),
-    ]);
+    let mut engine = engine(vec![rule("medium", Priority::Medium, 0)]);
     engine.set_backfill(true);
     let past = feed(&mut engine, &[(0, 140.0), (1, 100.0), (2, 140.0)]);
     assert!(past.iter().all(|alert| alert.backfill), "{past:?}");
-    assert_eq!(past.len(), 6);
+    assert_eq!(past.len(), 3);
     engine.set_backfill(false);
     let live = feed(&mut engine, &[(3, 140.0), (4, 140.0)]);
-    assert_eq!(states(&live), [AlertState::Active, AlertState::Active]);
+    assert_eq!(states(&live), [AlertState::Active]);
     assert!(live.iter().all(|alert| !alert.backfill));
+}
 
-    // An episode that ended within the backfill but waits for an acknowledgement is published again
-    // too.
-    let mut engine = self::engine(vec![rule("high", Priority::High, 0)]);
-    engine.set_backfill(true);
-    feed(&mut engine, &[(0, 140.0), (1, 100.0)]);
-    engine.set_backfill(false);
-    let live = feed(&mut engine, &[(2, 100.0), (3, 100.0)]);
-    assert_eq!(states(&live), [AlertState::Latched]);
-    assert!(!live[0].backfill);
+#[test]
+fn a_high_alert_from_a_backfill_calls_people_without_a_live_reading() {
+    for broken in [false, true] {
+        let mut engine = self::engine(vec![rule("high", Priority::High, 0)]);
+        engine.set_backfill(true);
+        let readings = [(0, 140.0), (1, 100.0)];
+        let past = feed(&mut engine, &readings[..if broken { 1 } else { 2 }]);
+        assert!(past.iter().all(|alert| !alert.backfill), "{past:?}");
+        assert_eq!(past[0].changed_us, T0, "with its true time");
+        // Live readings say nothing again.
+        engine.set_backfill(false);
+        let live = feed(&mut engine, &[(2, if broken { 140.0 } else { 100.0 })]);
+        assert_eq!(states(&live), []);
+    }
 }
 
 #[test]
