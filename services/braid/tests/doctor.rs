@@ -162,7 +162,7 @@ async fn what_stands_still_is_a_failure_until_it_moves() {
     has(&text, "FAIL", "canary", "the last test alert is 6");
 
     for group in ["alerting", "ingest-store"] {
-        let claims = Claims::new(Arc::clone(&store), group);
+        let claims = Claims::new(Arc::clone(&bus), Arc::clone(&store), group);
         for (partition, extent) in bus.extents(Topic::Vitals).await.unwrap() {
             bus::StartAt::start(&*claims, Topic::Vitals, partition)
                 .await

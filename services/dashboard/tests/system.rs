@@ -45,7 +45,7 @@ async fn until_said(client: &mut Client, code: &str, is_said: bool) -> Option<Sy
 
 /// Stores the progress of a consumer that is up to date.
 async fn catch_up(ward: &Ward, group: &str) {
-    let claims = Claims::new(Arc::clone(&ward.store), group);
+    let claims = Claims::new(Arc::clone(&ward.bus), Arc::clone(&ward.store), group);
     for (partition, extent) in ward.bus.extents(Topic::Vitals).await.unwrap() {
         bus::StartAt::start(&*claims, Topic::Vitals, partition)
             .await

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bus::{EmbeddedBus, EmbeddedOptions, Start, StartAt, Topic};
+use bus::{Bus, EmbeddedBus, EmbeddedOptions, Start, StartAt, Topic};
 use clocks::{CheckedClock, Moment};
 use contracts::vitals::{EdgeAlert, Metric, Sample, VitalsRecord, sample};
 use parking_lot::Mutex;
@@ -121,15 +121,17 @@ fn world(answers_for_ben: usize) -> World {
     let of_questions: Arc<dyn Entries> = Arc::<Forgetful>::clone(&register);
     let (_, in_force) = watch::channel(Arc::default());
     let turns = context.health().progress("from-bus", STUCK_AFTER);
+    let bus = EmbeddedBus::open(dir.path(), EmbeddedOptions::default());
+    let bus: Arc<dyn Bus> = Arc::new(bus.unwrap());
     let state = JudgingState {
-        bus: Arc::new(EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap()),
+        bus: Arc::clone(&bus),
         register: Arc::<Forgetful>::clone(&register),
         questions: Questions::new(&of_questions),
         asked_for: BTreeMap::new(),
         deferred: Deferred::default(),
         waiting: context.health().warning("profiles"),
         refreshing: tokio::task::JoinSet::new(),
-        claims: Claims::new(Arc::clone(&of_state), GROUP),
+        claims: Claims::new(bus, Arc::clone(&of_state), GROUP),
         writer: Writer::new(of_state, Arc::default(), &context),
         engines: RuleEngines::new(Arc::new(RuleSet::default_set()), 600 * S),
         in_force,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bus::Bus;
-use consumer_health::{Duty, Moment, Pace, Report, Source, Standing, Watcher, duty};
+use consumer_health::{Duty, Moment, Pace, Report, Source, Standing, Watcher, duty, gap};
 use contracts::canary::NAME;
 use store::{AlertsQuery, Scope, Store, TimescaleStore};
 
@@ -31,7 +31,21 @@ pub async fn look(store: &StoreConfig, bus: &BusConfig, within: Duration) -> Vec
     let [a, b, c, d, e, f] = duty::ALL.map(|duty| progress(&bus, &store, duty, within));
     let (a, b, c, d, e, f) = tokio::join!(a, b, c, d, e, f);
     let canary = canary(store.as_ref()).await;
-    vec![a, b, c, d, e, f, canary]
+    let mut findings = vec![a, b, c, d, e, f, canary];
+    findings.extend(gaps(store.as_ref()).await);
+    findings
+}
+
+/// Records that a lost bus may have taken with it.
+async fn gaps(store: &dyn Store) -> Vec<Finding> {
+    let since_us = gap::shown_since(Moment::now().wall_us);
+    match store.log_gaps(since_us).await {
+        Ok(gaps) => gap::sentences(&gaps)
+            .into_iter()
+            .map(|says| Finding::warning("bus", says, gap::TO_DO))
+            .collect(),
+        Err(error) => vec![Finding::failed("store", error.to_string(), RUNBOOK)],
+    }
 }
 
 async fn open(config: &StoreConfig, within: Duration) -> Option<Arc<dyn Store>> {

@@ -10,6 +10,7 @@ mod damage;
 mod groups;
 mod headers;
 mod heads;
+mod identity;
 mod instance;
 mod membership;
 mod options;
@@ -46,7 +47,7 @@ use self::{
     writer::{Job, Writer},
 };
 use crate::{
-    Bus, Consumer, Extent, IN_FLIGHT_BYTES_MAX, NotReady, PublishError, Record, StartAt,
+    Bus, Consumer, Extent, IN_FLIGHT_BYTES_MAX, Log, NotReady, PublishError, Record, StartAt,
     SubscribeError, Topic,
     beginning::Beginning,
     keys::{check_group_name, check_limits},
@@ -77,14 +78,12 @@ impl EmbeddedBus {
             }
             private_files::file(&dir.join(file)).map_err(directory)?;
         }
-        let records = schema::open_records(dir)?;
-        let group_tables = schema::open_groups(dir)?;
+        let mut records = schema::open_records(dir)?;
+        let mut group_tables = schema::open_groups(dir)?;
+        identity::settle(&mut records, &mut group_tables)?;
         let instance = Instance::register(dir).map_err(directory)?;
         let watch = schema::open_reader(dir, schema::RECORDS_FILE)?;
-        let known = schema::heads(&records).map_err(|source| OpenError::Sqlite {
-            file: schema::RECORDS_FILE,
-            source,
-        })?;
+        let known = schema::heads(&records).map_err(OpenError::of(schema::RECORDS_FILE))?;
         let heads = Arc::new(Heads::new(&known));
 
         let (writer, writer_commands) = mpsc::channel();
@@ -123,6 +122,12 @@ impl EmbeddedBus {
                 }),
             }),
         })
+    }
+
+    /// Whether a process has the bus of this directory open. Every service of the embedded shape
+    /// does.
+    pub fn is_open(dir: &Path) -> bool {
+        Instance::any_lives(dir)
     }
 
     /// Ends as if the process were killed: members stay in their groups' tables, queued records are
@@ -276,10 +281,16 @@ impl Bus for EmbeddedBus {
         let dir = self.inner.dir.clone();
         aside(move || {
             let reader = schema::open_reader(&dir, schema::RECORDS_FILE)?;
-            schema::extents(&reader, topic).map_err(|source| OpenError::Sqlite {
-                file: schema::RECORDS_FILE,
-                source,
-            })
+            schema::extents(&reader, topic).map_err(OpenError::of(schema::RECORDS_FILE))
+        })
+        .await
+    }
+
+    async fn log(&self, topic: Topic, partition: u32) -> Result<Log, NotReady> {
+        let dir = self.inner.dir.clone();
+        aside(move || {
+            let reader = schema::open_reader(&dir, schema::RECORDS_FILE)?;
+            identity::log(&reader, topic, partition).map_err(OpenError::of(schema::RECORDS_FILE))
         })
         .await
     }
@@ -288,10 +299,8 @@ impl Bus for EmbeddedBus {
         let (dir, group) = (self.inner.dir.clone(), group.to_owned());
         aside(move || {
             let reader = schema::open_reader(&dir, schema::GROUPS_FILE)?;
-            schema::all_committed(&reader, &group, topic).map_err(|source| OpenError::Sqlite {
-                file: schema::GROUPS_FILE,
-                source,
-            })
+            schema::all_committed(&reader, &group, topic)
+                .map_err(OpenError::of(schema::GROUPS_FILE))
         })
         .await
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 
 use crate::{
-    Bus, Consumer, Extent, NotReady, PublishError, Record, StartAt, SubscribeError, Topic,
+    Bus, Consumer, Extent, Log, NotReady, PublishError, Record, StartAt, SubscribeError, Topic,
 };
 
 /// Every implementor is a [`Bus`].
@@ -60,6 +60,10 @@ impl<T: Interposed> Bus for T {
 
     async fn extents(&self, topic: Topic) -> Result<BTreeMap<u32, Extent>, NotReady> {
         Interposed::extents(self, topic).await
+    }
+
+    async fn log(&self, topic: Topic, partition: u32) -> Result<Log, NotReady> {
+        self.inner().log(topic, partition).await
     }
 
     async fn committed(&self, topic: Topic, group: &str) -> Result<BTreeMap<u32, u64>, NotReady> {

@@ -20,6 +20,7 @@ mod offsets;
 mod open_error;
 mod options;
 mod publisher;
+mod topic_id;
 mod topics;
 mod trouble;
 
@@ -55,8 +56,8 @@ use self::{
     trouble::{Listener, Trouble},
 };
 use crate::{
-    Bus, ConsumeError, Consumer, Extent, NotReady, PublishError, Record, StartAt, SubscribeError,
-    Topic,
+    Bus, ConsumeError, Consumer, Extent, Log, NotReady, PublishError, Record, StartAt,
+    SubscribeError, Topic,
     beginning::Beginning,
     keys::{check_group_name, check_limits},
 };
@@ -248,6 +249,15 @@ impl Bus for KafkaBus {
         let partitions = self.partitions_of(&name);
         let asked = self.publisher.watermarks(&name, partitions, OFFSETS_WITHIN);
         let answer = asked.await;
+        answer.map_err(|error| NotReady(self.trouble.explain(&error.to_string())))
+    }
+
+    async fn log(&self, topic: Topic, partition: u32) -> Result<Log, NotReady> {
+        if *self.ended.borrow() {
+            return Err(NotReady("it was closed".into()));
+        }
+        let name = self.options.topic(topic);
+        let answer = self.publisher.log(&name, partition, OFFSETS_WITHIN).await;
         answer.map_err(|error| NotReady(self.trouble.explain(&error.to_string())))
     }
 

@@ -103,6 +103,17 @@ pub struct Extent {
     pub next: u64,
 }
 
+/// The log behind one partition, for a position that is kept outside the bus. A position counts for
+/// the log that it names, and not for another one in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Log {
+    /// Another one when the log was lost and made anew. Never empty.
+    pub identity: String,
+    /// The end of the partition. `None`: it is not known at present. A position behind it is of
+    /// records that the log has lost.
+    pub next: Option<u64>,
+}
+
 /// A record as a publisher gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
@@ -220,6 +231,10 @@ pub trait Bus: Send + Sync {
     /// The extent of each partition, read from the engine and not from this process's memory. All
     /// partitions or none.
     async fn extents(&self, topic: Topic) -> Result<BTreeMap<u32, Extent>, NotReady>;
+
+    /// The log that this partition is now, asked of the engine. An end that is not known is no
+    /// error: positions of other partitions do not wait for it.
+    async fn log(&self, topic: Topic, partition: u32) -> Result<Log, NotReady>;
 
     /// The next offset of each partition whose progress the group committed. The caller joins no
     /// group.

@@ -313,3 +313,94 @@ async fn nobody_else_on_the_machine_reads_its_files() {
         }
     }
 }
+
+/// Publishes, reads and commits as one process, and returns the identity of its log.
+async fn read_and_commit(dir: &Path, numbers: std::ops::Range<u32>) -> String {
+    let bus: Arc<dyn Bus> = Arc::new(EmbeddedBus::open(dir, EmbeddedOptions::default()).unwrap());
+    let records = numbers.clone().map(|n| numbered("k", n)).collect();
+    publish(&bus, Topic::DeadLetters, records).await;
+    let mut consumer = join(&bus, Topic::DeadLetters, "g").await;
+    let got = read(&mut consumer, numbers.len()).await;
+    let got: Vec<u32> = got.iter().map(number).collect();
+    assert_eq!(got, numbers.collect::<Vec<_>>(), "after the commits");
+    let log = bus.log(Topic::DeadLetters, 0).await.unwrap();
+    let next = log.next.unwrap();
+    consumer.commit(&[(0, next)]).await.unwrap();
+    log.identity
+}
+
+/// Neither the commits of the former log nor its positions count for the one in its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bus_file_that_was_lost_is_another_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bus.db");
+    let first = read_and_commit(dir.path(), 0..5).await;
+    assert_eq!(
+        read_and_commit(dir.path(), 5..7).await,
+        first,
+        "opened again"
+    );
+    let copy = std::fs::read(&file).unwrap();
+
+    std::fs::remove_file(&file).unwrap();
+    let second = read_and_commit(dir.path(), 20..23).await;
+    assert_ne!(second, first, "a new file");
+
+    std::fs::File::create(&file).unwrap();
+    let third = read_and_commit(dir.path(), 30..31).await;
+    assert!(third != first && third != second, "an empty file");
+
+    // A copy of this log that is younger than what its groups have read: 0 to 7 came from before.
+    std::fs::write(&file, &copy).unwrap();
+    let bus: Arc<dyn Bus> =
+        Arc::new(EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap());
+    let log = bus.log(Topic::DeadLetters, 0).await.unwrap();
+    assert_eq!(
+        (&log.identity, log.next),
+        (&first, Some(7)),
+        "the log came back"
+    );
+    let committed = bus.committed(Topic::DeadLetters, "g").await.unwrap();
+    assert!(committed.is_empty(), "{committed:?} of the third log");
+    let mut consumer = join(&bus, Topic::DeadLetters, "g").await;
+    assert_eq!(read(&mut consumer, 7).await.len(), 7);
+    publish(&bus, Topic::DeadLetters, vec![numbered("k", 7)]).await;
+    assert_eq!(read(&mut consumer, 1).await.len(), 1);
+    consumer.commit(&[(0, 8)]).await.unwrap();
+    drop((bus, consumer));
+    std::fs::write(&file, &copy).unwrap();
+    let bus = EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap();
+    let younger = bus.log(Topic::DeadLetters, 0).await.unwrap();
+    assert_ne!(
+        younger.identity, first,
+        "it has lost a record that was read"
+    );
+    let committed = bus.committed(Topic::DeadLetters, "g").await.unwrap();
+    assert!(committed.is_empty(), "{committed:?}");
+}
+
+/// A file that was cut short is refused with what to do, or its readable records are read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bus_file_that_was_cut_short_is_refused_or_read() {
+    let dir = tempfile::tempdir().unwrap();
+    read_and_commit(dir.path(), 0..200).await;
+    let file = dir.path().join("bus.db");
+    let whole = std::fs::read(&file).unwrap();
+    let mut refused = 0;
+    for parts in 1..8 {
+        std::fs::write(&file, &whole[..whole.len() * parts / 8]).unwrap();
+        match EmbeddedBus::open(dir.path(), EmbeddedOptions::default()) {
+            Err(error @ OpenError::Damaged { .. }) => {
+                let says = error.to_string();
+                assert!(
+                    says.contains("to fix: move bus.db and bus.db-wal away"),
+                    "{says}"
+                );
+                refused += 1;
+            }
+            Err(error) => panic!("{parts}/8: {error}"),
+            Ok(bus) => drop(bus),
+        }
+    }
+    assert!(refused > 0, "the first part has no end of the tables");
+}

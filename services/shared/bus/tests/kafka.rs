@@ -17,6 +17,10 @@ use bus::{
     conformance::{Harness, Process, numbered},
     kafka::OpenError,
 };
+use rdkafka::{
+    ClientConfig,
+    admin::{AdminClient, AdminOptions},
+};
 use testkit::kafka::Cluster;
 use tokio::sync::mpsc;
 
@@ -185,4 +189,40 @@ async fn an_absent_broker_is_waited_for_and_named() {
         .unwrap();
     assert!(bus.ready().await.is_ok());
     drop(cluster);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_was_made_anew_is_another_log() {
+    let Some(brokers) = brokers() else { return };
+    let options = options(brokers.clone(), "anew-");
+    let bus = open(&options).await;
+    let before = [Topic::Paths, Topic::Alerts].map(|topic| bus.log(topic, 0));
+    let before = futures::future::try_join_all(before).await.unwrap();
+    let named = |log: &bus::Log| log.identity.matches(':').count() == 2;
+    assert!(before.iter().all(named), "cluster and topic: {before:?}");
+    assert_ne!(before[0].identity, before[1].identity);
+    bus.publish(Topic::Paths, vec![numbered("g", 1); 4])
+        .await
+        .unwrap();
+    drop(bus);
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", brokers.join(","));
+    let admin: AdminClient<_> = config.create().unwrap();
+    let deleted = admin.delete_topics(&["anew-paths"], &AdminOptions::new());
+    deleted.await.unwrap().remove(0).unwrap();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    // The cluster goes on naming a deleted topic for a moment.
+    let after = loop {
+        let bus = open(&options).await;
+        match bus.log(Topic::Paths, 0).await {
+            Ok(log) if log.identity != before[0].identity => {
+                assert_eq!(bus.log(Topic::Alerts, 0).await.unwrap(), before[1]);
+                break log;
+            }
+            seen => println!("not yet: {seen:?}"),
+        }
+        assert!(tokio::time::Instant::now() < deadline, "the same log still");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    assert!(named(&after), "{after:?}");
 }

@@ -28,6 +28,8 @@ pub struct Duty {
     pub stands: &'static str,
     /// Message while the duty cannot be measured.
     pub does: &'static str,
+    /// Name of the warning that the bus of this group was replaced. Empty: no topic is consumed.
+    pub log_warning: &'static str,
     /// Gauges of the service.
     pub lag_metric: &'static str,
     pub still_metric: &'static str,
@@ -41,6 +43,7 @@ pub const JUDGING: Duty = Duty {
     kept: Kept::InStore,
     stands: "alerts are not being judged",
     does: "alerts are being judged",
+    log_warning: "judging-log",
     lag_metric: "braid_alerting_lag_records",
     still_metric: "braid_alerting_standing_still_seconds",
 };
@@ -53,6 +56,7 @@ pub const PUBLISHING: Duty = Duty {
     kept: Kept::Outbox,
     stands: "alerts do not leave the store",
     does: "alerts leave the store",
+    log_warning: "",
     lag_metric: "braid_alerting_outbox_lag_records",
     still_metric: "braid_alerting_outbox_standing_still_seconds",
 };
@@ -65,6 +69,7 @@ pub const TELLING: Duty = Duty {
     kept: Kept::OnBus,
     stands: "people are not being notified of alerts",
     does: "people are being notified of alerts",
+    log_warning: "telling-log",
     lag_metric: "braid_alerting_people_lag_records",
     still_metric: "braid_alerting_people_standing_still_seconds",
 };
@@ -77,6 +82,7 @@ pub const DELIVERING: Duty = Duty {
     kept: Kept::Notices,
     stands: "notices wait and their delivery is not tried",
     does: "the delivery of notices is tried",
+    log_warning: "",
     lag_metric: "braid_alerting_untried_notices",
     still_metric: "braid_alerting_untried_standing_still_seconds",
 };
@@ -89,6 +95,7 @@ pub const STORING_VITALS: Duty = Duty {
     kept: Kept::InStore,
     stands: "readings are not being stored",
     does: "readings are being stored",
+    log_warning: "storing-vitals-log",
     lag_metric: "braid_ingest_lag_records",
     still_metric: "braid_ingest_standing_still_seconds",
 };
@@ -101,6 +108,7 @@ pub const STORING_PATHS: Duty = Duty {
     kept: Kept::InStore,
     stands: "path reports are not being stored",
     does: "path reports are being stored",
+    log_warning: "storing-paths-log",
     lag_metric: "braid_path_telemetry_lag_records",
     still_metric: "braid_path_telemetry_standing_still_seconds",
 };

@@ -13,6 +13,7 @@
 //! group count, whichever replica has the partitions.
 
 pub mod duty;
+pub mod gap;
 mod measure;
 pub mod standing;
 mod watch;

@@ -226,7 +226,7 @@ async fn notices_that_are_not_tried_are_a_warning_until_they_are() {
 async fn another_replicas_partition_is_a_warning_here() {
     let stage = Stage::new();
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(stage._dir.path()).unwrap());
-    let claims = Claims::new(store, "alerting");
+    let claims = Claims::new(Arc::clone(&stage.bus) as Arc<dyn Bus>, store, "alerting");
     let own = Own::duty(duty::JUDGING, Level::Failing, Some(Arc::clone(&claims)));
     stage.watch(own);
     stage.publish(Topic::Vitals).await;

@@ -2,10 +2,23 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use bus::{Committed, StartAt, Topic};
+use async_trait::async_trait;
+use bus::{Bus, Delivery, Start, StartAt, StartAtError, Topic};
 use consumer_health::{Duty, duty::Kept};
 use parking_lot::Mutex;
 use store::{Claims, Progress, Store};
+
+/// Begins after the group's commits. The claim in the store names the log of these commits, so that
+/// a lost bus is noticed; it fences nobody.
+struct OnBus(Arc<Claims<dyn Store>>);
+
+#[async_trait]
+impl StartAt for OnBus {
+    async fn start(&self, topic: Topic, partition: u32) -> Result<Start, StartAtError> {
+        self.0.start(topic, partition).await?;
+        Ok(Start::Committed)
+    }
+}
 
 pub(crate) struct Account {
     duty: Duty,
@@ -16,10 +29,10 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    pub(crate) fn new(duty: Duty, store: Arc<dyn Store>) -> Account {
+    pub(crate) fn new(duty: Duty, bus: Arc<dyn Bus>, store: Arc<dyn Store>) -> Account {
         Account {
             duty,
-            claims: Claims::new(store, duty.group),
+            claims: Claims::new(bus, store, duty.group),
             done: Mutex::default(),
         }
     }
@@ -40,7 +53,7 @@ impl Account {
         if self.is_in_store() {
             self.claims()
         } else {
-            Arc::new(Committed)
+            Arc::new(OnBus(self.claims()))
         }
     }
 
@@ -58,6 +71,12 @@ impl Account {
         let reached = reached.iter().copied();
         self.claims
             .progress_to(reached.map(|(partition, next)| (topic, partition, next)))
+    }
+
+    pub(crate) fn on_read(&self, deliveries: &[Delivery]) {
+        if self.is_in_store() {
+            self.claims.on_read(deliveries);
+        }
     }
 
     pub(crate) fn stored(&self, progress: &[Progress], reached: &[(u32, u64)]) {

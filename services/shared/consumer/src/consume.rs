@@ -15,6 +15,7 @@ use tokio::time::{Interval, MissedTickBehavior, timeout};
 use crate::{
     Answer, Away, Done, Sink,
     account::Account,
+    gaps::Gaps,
     parts,
     work::{Command, Work},
 };
@@ -61,6 +62,7 @@ pub struct Consumer {
     bus: Arc<dyn Bus>,
     store: Arc<dyn Store>,
     account: Account,
+    gaps: Gaps,
     setup: Setup,
     /// Beats with each write, too: a store that is away is no reason for a restart.
     turns: Arc<ProgressHandle>,
@@ -74,12 +76,14 @@ impl Consumer {
         setup: Setup,
         context: Context,
     ) -> Consumer {
-        let account = Account::new(setup.duty, Arc::clone(&store));
+        let account = Account::new(setup.duty, Arc::clone(&bus), Arc::clone(&store));
+        let gaps = Gaps::new(setup.duty, Arc::clone(&store), &context);
         let turns = context.health().progress(setup.turns, setup.silence_max);
         Consumer {
             bus,
             store,
             account,
+            gaps,
             setup,
             turns: Arc::new(turns),
             context,
@@ -196,6 +200,9 @@ impl<S: Sink> Member<S> {
 
     async fn on_tick(&self, consumer: &mut dyn bus::Consumer) {
         consumer.renew(&self.account.to_renew());
+        if self.gaps.look(self.context.clock().now_us()).await {
+            self.sink.on_another_log().await;
+        }
         self.sink.on_tick(consumer).await;
         let reached = self.account.to_commit();
         match timeout(COMMIT_WITHIN, consumer.commit(&reached)).await {
@@ -212,6 +219,7 @@ impl<S: Sink> Member<S> {
         match event {
             Event::Assigned(partitions) => {
                 tracing::info!(group, partitions = bus::listed(&partitions), "assigned");
+                self.gaps.on_assigned();
                 self.sink.on_assigned(&partitions).await;
             }
             Event::Revoked(partitions) => {
@@ -232,6 +240,7 @@ impl<S: Sink> Member<S> {
         else {
             return true;
         };
+        self.account.on_read(&deliveries);
         let (records, started) = (deliveries.len(), Instant::now());
         let [one, other] = parts::divide(deliveries, self.setup.two_transactions_from);
         let done = tokio::join!(self.on_part(one), self.on_part(other));

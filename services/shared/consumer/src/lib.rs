@@ -12,6 +12,7 @@
 
 mod account;
 mod consume;
+mod gaps;
 mod parts;
 mod sink;
 mod tail;

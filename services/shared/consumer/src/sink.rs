@@ -99,6 +99,10 @@ pub trait Sink: Send + Sync {
     /// The member has these partitions from here on.
     async fn on_assigned(&self, _: &[u32]) {}
 
+    /// The bus was replaced within the last days: records of the former one may never have come.
+    /// Called after each assignment, so that an effect that was cut short is repeated.
+    async fn on_another_log(&self) {}
+
     /// These partitions are another member's, and what is held of them is void. It may be called
     /// twice for one loss.
     async fn on_lost(&self, _: &[u32]) {}

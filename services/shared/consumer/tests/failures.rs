@@ -201,7 +201,11 @@ async fn a_member_whose_claims_were_taken_in_passing_claims_them_again() {
     // Another caller claims all partitions and leaves, and no event of the group reports it.
     let store = SqliteStore::open(stage.dir.path()).unwrap();
     for partition in 0..Topic::Paths.default_partitions() {
-        store.claim(GROUP, Topic::Paths, partition).await.unwrap();
+        let log = stage.log(partition).await;
+        store
+            .claim(GROUP, Topic::Paths, partition, &log)
+            .await
+            .unwrap();
     }
     stage.publish(records(4..12)).await;
     stage.done().await;
@@ -220,7 +224,11 @@ async fn a_write_whose_claims_are_lost_stores_nothing_and_its_records_come_again
     member.faults.has_stopped.notified().await;
     let store = SqliteStore::open(stage.dir.path()).unwrap();
     for partition in 0..Topic::Paths.default_partitions() {
-        store.claim(GROUP, Topic::Paths, partition).await.unwrap();
+        let log = stage.log(partition).await;
+        store
+            .claim(GROUP, Topic::Paths, partition, &log)
+            .await
+            .unwrap();
     }
     member.faults.resumes.notify_one();
     stage.done().await;
@@ -308,4 +316,65 @@ async fn a_store_restored_from_a_backup_gets_what_the_group_had_passed() {
     assert_eq!(stage.rows_on(backup.path()).await, names(0..20));
     assert_eq!(restored.counted(|it| &it.new), 10);
     restored.stop().await;
+}
+
+/// The bus file is gone while the service is stopped, and the store's positions are not.
+async fn a_bus_that_was_lost(is_on_bus: bool) {
+    let mut stage = Stage::new();
+    let faults = || {
+        Arc::new(Faults {
+            is_on_bus,
+            ..Faults::default()
+        })
+    };
+    let done = async |stage: &Stage| match is_on_bus {
+        true => stage.committed().await,
+        false => stage.done().await,
+    };
+    stage.publish(records(0..8)).await;
+    let first = stage.start(faults());
+    done(&stage).await;
+    first.until_replaced(0).await;
+    assert!(first.context.health().warnings().is_empty());
+    first.stop().await;
+
+    stage.lose_bus();
+    // Fewer than before: their offsets are behind the stored positions.
+    stage.publish(records(8..12)).await;
+    let before_us = contracts::now_us();
+    let second = stage.start(faults());
+    done(&stage).await;
+    assert_eq!(stage.rows().await, names(0..12), "nothing is passed over");
+    assert_eq!(second.counted(|it| &it.new), 4);
+    second.until_replaced(1).await;
+    let warnings = second.context.health().warnings();
+    let (name, warning) = &warnings[0];
+    assert_eq!((warnings.len(), *name), (1, "storing-paths-log"));
+    let says = "the bus is another one than before: records of paths that it had taken between 20";
+    let of_unknown =
+        "the bus is another one than before: records of paths that it had taken between an unknown";
+    let says = if is_on_bus { of_unknown } else { says };
+    assert!(warning.says.starts_with(says), "{}", warning.says);
+    second.stop().await;
+    let store = SqliteStore::open(stage.dir.path()).unwrap();
+    let gaps = store.log_gaps(before_us).await.unwrap();
+    assert!(!gaps.is_empty() && gaps.iter().all(|gap| gap.group == GROUP));
+    drop(store);
+
+    // The same bus again: it is said, and nothing is read twice.
+    let third = stage.start(faults());
+    third.until_replaced(1).await;
+    done(&stage).await;
+    assert_eq!(third.counted(|it| &it.duplicate), 0);
+    third.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bus_that_was_lost_is_read_from_its_beginning_and_said() {
+    a_bus_that_was_lost(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_keeps_its_positions_on_the_bus_says_so_too() {
+    a_bus_that_was_lost(true).await;
 }

@@ -112,7 +112,7 @@ async fn main() {
             (started.elapsed().as_secs_f64(), cpu_s() - cpu)
         }
     });
-    let claims = Claims::new(store.clone(), "throughput");
+    let claims = Claims::new(bus.clone(), store.clone(), "throughput");
     let start = claims.clone() as Arc<dyn StartAt>;
     let mut consumer = bus
         .subscribe(Topic::Vitals, "throughput", start)

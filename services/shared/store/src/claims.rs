@@ -11,7 +11,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bus::{Delivery, Start, StartAt, StartAtError, Topic};
+use bus::{Bus, Delivery, Start, StartAt, StartAtError, Topic};
 use parking_lot::Mutex;
 
 use crate::{Claim, Progress, ProgressStore};
@@ -21,6 +21,7 @@ use crate::{Claim, Progress, ProgressStore};
 const RENEW_AFTER: Duration = Duration::from_secs(1);
 
 pub struct Claims<S: ?Sized> {
+    bus: Arc<dyn Bus>,
     store: Arc<S>,
     group: String,
     /// One entry per partition of the topics consumed; partitions are few.
@@ -29,17 +30,29 @@ pub struct Claims<S: ?Sized> {
     fenced: Mutex<BTreeMap<(Topic, u32), Instant>>,
     /// Stored since the bus was told last. Bounded as `held`.
     stored: Mutex<BTreeMap<(Topic, u32), u64>>,
+    /// When the bus took the first record of the newest batch. Bounded as `held`.
+    read_us: Mutex<BTreeMap<(Topic, u32), i64>>,
 }
 
 impl<S: ProgressStore + ?Sized> Claims<S> {
-    pub fn new(store: Arc<S>, group: impl Into<String>) -> Arc<Claims<S>> {
+    pub fn new(bus: Arc<dyn Bus>, store: Arc<S>, group: impl Into<String>) -> Arc<Claims<S>> {
         Arc::new(Claims {
+            bus,
             store,
             group: group.into(),
             held: Mutex::default(),
             fenced: Mutex::default(),
             stored: Mutex::default(),
+            read_us: Mutex::default(),
         })
+    }
+
+    /// A batch is in hand, in the order of the bus. Progress over it carries its time.
+    pub fn on_read(&self, deliveries: &[Delivery]) {
+        let mut read_us = self.read_us.lock();
+        for delivery in deliveries.iter().rev() {
+            read_us.insert((delivery.topic, delivery.partition), delivery.published_us);
+        }
     }
 
     /// Progress that says these deliveries are done. Leaves out partitions that are not held any
@@ -55,14 +68,20 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
         &self,
         reached: impl IntoIterator<Item = (Topic, u32, u64)>,
     ) -> Vec<Progress> {
-        let held = self.held.lock();
+        let (held, read_us) = (self.held.lock(), self.read_us.lock());
         let mut next: BTreeMap<(Topic, u32), u64> = BTreeMap::new();
         for (topic, partition, reached) in reached {
             let offset = next.entry((topic, partition)).or_default();
             *offset = (*offset).max(reached);
         }
         next.into_iter()
-            .filter_map(|(partition, offset)| held.get(&partition).map(|c| c.progress(offset)))
+            .filter_map(|(partition, offset)| {
+                let progress = held.get(&partition)?.progress(offset);
+                Some(Progress {
+                    read_us: read_us.get(&partition).copied(),
+                    ..progress
+                })
+            })
             .collect()
     }
 
@@ -104,6 +123,7 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
         for partition in partitions {
             held.remove(&(topic, partition));
             fenced.remove(&(topic, partition));
+            self.read_us.lock().remove(&(topic, partition));
         }
     }
 
@@ -144,11 +164,24 @@ impl<S: ProgressStore + ?Sized> StartAt for Claims<S> {
     /// The store's account alone counts: what the group committed on the bus is ahead of a store
     /// that was restored.
     async fn start(&self, topic: Topic, partition: u32) -> Result<Start, StartAtError> {
+        let log = self.bus.log(topic, partition).await;
+        let log = log.map_err(|e| StartAtError(e.to_string()))?;
         let claim = self
             .store
-            .claim(&self.group, topic, partition)
+            .claim(&self.group, topic, partition, &log)
             .await
             .map_err(|e| StartAtError(e.to_string()))?;
+        if let Some(gap) = &claim.gap {
+            tracing::error!(
+                group = gap.group,
+                %topic,
+                partition,
+                from_us = gap.from_us,
+                to_us = gap.to_us,
+                log = log.identity,
+                "the bus is another one than before: reading begins at its oldest record, and records of this time may be missing"
+            );
+        }
         let start = claim.next_offset.map_or(Start::Oldest, Start::At);
         self.fenced.lock().remove(&(topic, partition));
         self.held.lock().insert((topic, partition), claim);

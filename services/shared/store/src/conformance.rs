@@ -20,7 +20,7 @@ pub use alerts::{
     outbox_keeps_entries_until_cleared, rule_states_follow_their_partition,
     the_canary_is_in_no_list_and_is_nobody,
 };
-pub use harness::{Harness, Process, SECOND_US, START_US, batch, ok, sample, waveform};
+pub use harness::{Harness, Process, SECOND_US, START_US, batch, log, ok, sample, waveform};
 pub use notices::{
     a_failure_hastens_the_timer_of_its_alert_alone, a_tenants_documents_have_a_bound_in_bytes,
     a_timer_belongs_to_whoever_changes_it_first,
@@ -37,11 +37,12 @@ pub use paths::{
 };
 pub use people::{
     accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
-    the_register_refuses_other_tenants,
+    the_newest_restore_is_known, the_register_refuses_other_tenants,
 };
 pub use progress::{
-    a_fenced_write_leaves_nothing, a_newer_claim_fences_the_older, progress_survives_reopening,
-    two_processes_write_at_once, writes_are_ready_and_durable,
+    a_fenced_write_leaves_nothing, a_newer_claim_fences_the_older,
+    a_position_counts_for_the_log_that_it_names, gaps_of_logs_have_a_bound,
+    progress_survives_reopening, two_processes_write_at_once, writes_are_ready_and_durable,
 };
 pub use register::{
     assignments_of_a_device_do_not_overlap, the_register_is_read_in_pages,
@@ -65,6 +66,7 @@ macro_rules! conformance_suite {
             series_are_thinned_without_losing_extremes, waveforms_become_points_of_their_own_times,
             gaps_that_overlap_are_found, expiry_removes_only_what_is_older,
             a_newer_claim_fences_the_older, a_fenced_write_leaves_nothing, progress_survives_reopening,
+            a_position_counts_for_the_log_that_it_names, gaps_of_logs_have_a_bound,
             two_processes_write_at_once, writes_are_ready_and_durable,
             alerts_are_listed_by_their_last_revision, a_conflicting_transition_undoes_the_whole_write,
             a_bounded_list_of_alerts_leaves_out_what_matters_least,
@@ -82,7 +84,7 @@ macro_rules! conformance_suite {
             newest_values_are_read_in_pages,
             a_namesakes_reports_are_not_shown_to_whom_the_name_belongs,
             accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
-            the_register_refuses_other_tenants, assignments_of_a_device_do_not_overlap,
+            the_register_refuses_other_tenants, the_newest_restore_is_known, assignments_of_a_device_do_not_overlap,
             the_register_is_read_in_pages,
             what_is_kept_apart_stays_until_it_is_settled);
     };

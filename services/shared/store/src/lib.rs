@@ -33,6 +33,7 @@ mod paths;
 mod progress;
 mod quarantine;
 mod register;
+pub mod removals;
 mod scope;
 pub mod sqlite;
 mod thinning;
@@ -53,7 +54,7 @@ pub use identities::{
     follow_revocations, revocations, until_revoked,
 };
 pub use in_force::{Damaged, InForce, Otherwise, PUT_ANEW, Reported, in_force};
-pub use maintenance::{Expire, Maintenance};
+pub use maintenance::{Expire, Maintenance, Restore};
 pub use notices::{
     EscalationTimer, NoticesBatch, NoticesStore, QueuedNotice, TimerChange, alert_of_timer,
     timer_of,
@@ -62,7 +63,7 @@ pub use paths::{
     LatestPathKey, LatestPathsPage, PATHS_PER_GATEWAY_MAX, PathsQuery, PathsStore,
     each_latest_path, is_namesakes,
 };
-pub use progress::{Claim, Progress, ProgressStore};
+pub use progress::{Claim, LOG_GAPS_MAX, LogGap, Progress, ProgressStore};
 pub use quarantine::{
     CASES_LISTED_MAX, QuarantineCase, QuarantineEntry, QuarantineFill, QuarantineQuery,
     QuarantineStore, QuarantineTotals,
@@ -72,6 +73,7 @@ pub use register::{
     Change, DeviceEntry, GatewayEntry, Of, PatientEntry, REGISTER_PAGE, REGISTER_TEXT_BYTES_MAX,
     Register, Spo2Scale, each_assignment_at,
 };
+pub use removals::Removal;
 pub use scope::Scope;
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use thinning::Thinner;

@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 
-use crate::error::{NotReady, WriteError};
+use crate::error::{NotReady, QueryError, WriteError};
 
 /// Rows that expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,6 +18,14 @@ pub enum Expire {
     Audit,
 }
 
+/// The database was replaced by a backup. People and the bus know what was decided between the two
+/// times, and the store does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restore {
+    pub restored_us: i64,
+    pub made_us: i64,
+}
+
 #[async_trait]
 pub trait Maintenance: Send + Sync {
     /// Proves that the store takes a write, not only that it is connected.
@@ -26,4 +34,10 @@ pub trait Maintenance: Send + Sync {
     /// Removes what is older than `before_us`; returns how many rows. Engines do this by themselves
     /// as configured; this is for operators and tests.
     async fn expire(&self, what: Expire, before_us: i64) -> Result<u64, WriteError>;
+
+    /// For the tool that restores, before any service uses the store.
+    async fn note_restore(&self, restore: Restore) -> Result<(), WriteError>;
+
+    /// The newest restore.
+    async fn last_restore(&self) -> Result<Option<Restore>, QueryError>;
 }

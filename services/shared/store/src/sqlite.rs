@@ -5,6 +5,7 @@
 
 mod accounts;
 mod alerts;
+pub mod backup;
 mod documents;
 mod keys;
 mod maintenance;

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use contracts::vitals::Metric;
 use store::{
     DOCUMENTS_MAX, DocumentsStore, Scope, SqliteOptions, SqliteStore, Store,
-    conformance::{Harness, Process, batch, ok, sample},
+    conformance::{Harness, Process, batch, log, ok, sample},
     sqlite::OpenError,
 };
 use tempfile::TempDir;
@@ -125,7 +125,7 @@ async fn child() {
         return;
     };
     let store = open(dir.as_ref());
-    let claim = ok(store.claim("group", bus::Topic::Vitals, 0).await);
+    let claim = ok(store.claim("group", bus::Topic::Vitals, 0, &log()).await);
     for n in claim.next_offset.unwrap_or(1).. {
         let heart = batch(vec![sample("belt", "ann", Metric::HeartRate, n)]);
         ok(store.write_vitals(heart, vec![claim.progress(n + 1)]).await);
@@ -196,4 +196,124 @@ async fn nobody_else_on_the_machine_reads_its_files() {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         }
     }
+}
+
+/// Acts of after the copy stay (revoked, removed, ended), and the rest is as in the copy.
+#[tokio::test]
+async fn a_restore_brings_nobody_back() {
+    use std::collections::BTreeSet;
+    use store::{
+        Account, Accounts, Assignment, Change, Maintenance, Of, ProgressStore, REVOCATION,
+        Register, Restore, Role, removals, sqlite::backup,
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (data, copy) = (dir.path().join("data"), dir.path().join("copies/monday"));
+    let list = dir.path().join("copies/removed.jsonl");
+    let scope = Scope::Service;
+    let account = |name: &str, created_us| Account {
+        name: name.to_owned(),
+        tenant: "home".to_owned(),
+        role: Role::Clinician,
+        password_hash: "x".to_owned(),
+        created_us,
+    };
+    let worn = |device: &str, patient: &str, from_us| Assignment {
+        device: device.to_owned(),
+        tenant: "home".to_owned(),
+        gateway: "gw".to_owned(),
+        patient: patient.to_owned(),
+        from_us,
+        until_us: i64::MAX,
+        entered: Change::by_program("test"),
+    };
+    let revoked = |version| contracts::alerts::Document {
+        kind: REVOCATION.to_owned(),
+        tenant: "home".to_owned(),
+        subject: "gw".to_owned(),
+        version,
+        body: "{\"excepted\":[]}".to_owned(),
+        ..Default::default()
+    };
+    let store = SqliteStore::open(&data).unwrap();
+    for name in ["eve", "bob"] {
+        ok(store.put_account(&account(name, 1)).await);
+    }
+    for device in ["belt", "clip", "ring"] {
+        ok(store.assign(&worn(device, "ann", 100)).await);
+    }
+    let claim = ok(store.claim("g", bus::Topic::Vitals, 0, &log()).await);
+    let made = backup::make(&data, &copy, 7).unwrap();
+    assert_eq!(made.tables["accounts"], 2);
+    assert_eq!(backup::check(&copy).unwrap(), made);
+    let again = backup::make(&data, &copy, 8).unwrap_err().to_string();
+    assert!(again.contains("is there already"), "{again}");
+
+    // After the copy.
+    ok(store.remove_account("eve").await);
+    ok(store.put_account(&account("new", i64::MAX - 1)).await);
+    let change = Change::by_program("test");
+    ok(store.end_assignment(&scope, "belt", 200, &change).await);
+    ok(store.assign(&worn("belt", "ben", 200)).await);
+    ok(store
+        .remove_assignments(&scope, "clip", Some(100), &change)
+        .await);
+    ok(store.put_document(&revoked(1)).await);
+    let known = removals::append(&list, backup::removals(&data).unwrap()).unwrap();
+    assert_eq!(known.len(), 4, "{known:?}");
+    drop(store);
+
+    let restored = backup::restore(&data, &copy, &known, 300).unwrap();
+    assert_eq!(restored, made);
+    let store = SqliteStore::open(&data).unwrap();
+    let names = ok(store.accounts(&scope).await);
+    let names: BTreeSet<String> = names.into_iter().map(|it| it.name).collect();
+    assert_eq!(names, BTreeSet::from(["bob".to_owned()]));
+    let found = ok(store.assignments(&scope, Of::Everything).await);
+    let found: BTreeSet<(String, String, i64, i64)> = found
+        .into_iter()
+        .map(|it| (it.device, it.patient, it.from_us, it.until_us))
+        .collect();
+    let expected = [("belt", 200), ("ring", i64::MAX)];
+    let expected =
+        expected.map(|(device, until_us)| (device.to_owned(), "ann".to_owned(), 100, until_us));
+    assert_eq!(found, BTreeSet::from(expected));
+    let documents = ok(store.documents(&scope, REVOCATION, 0).await);
+    assert_eq!(documents.len(), 1, "the gateway stays revoked");
+    let restore = Restore {
+        restored_us: 300,
+        made_us: 7,
+    };
+    assert_eq!(ok(store.last_restore().await), Some(restore));
+    let next = ok(store.claim("g", bus::Topic::Vitals, 0, &log()).await);
+    assert!(next.epoch > claim.epoch + 1, "a member of before is fenced");
+    drop(store);
+
+    // The store of before is kept, and a second restore does not overwrite it.
+    let before = SqliteStore::open(&data.join("store-before-restore")).unwrap();
+    assert!(ok(before.account("new").await).is_some());
+    drop(before);
+    let second = backup::restore(&data, &copy, &known, 400).unwrap_err();
+    assert!(
+        second.to_string().contains("store-before-restore"),
+        "{second}"
+    );
+    std::fs::remove_dir_all(data.join("store-before-restore")).unwrap();
+    // The list outlives the acts in the store.
+    std::fs::remove_file(data.join("store.db")).unwrap();
+    let known = removals::read(&list).unwrap();
+    backup::restore(&data, &copy, &known, 500).unwrap();
+    let store = SqliteStore::open(&data).unwrap();
+    assert_eq!(ok(store.account("eve").await), None);
+    drop(store);
+    a_copy_that_was_cut_short_is_refused(&copy);
+}
+
+fn a_copy_that_was_cut_short_is_refused(copy: &Path) {
+    use store::sqlite::backup;
+    let mut bytes = std::fs::read(copy.join("store.db")).unwrap();
+    let middle = bytes.len() / 2;
+    bytes.truncate(middle);
+    std::fs::write(copy.join("store.db"), bytes).unwrap();
+    let damaged = backup::check(copy).unwrap_err().to_string();
+    assert!(damaged.contains("is not what was written"), "{damaged}");
 }

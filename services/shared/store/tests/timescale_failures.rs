@@ -67,7 +67,9 @@ impl Writer {
         let (store, stop) = (self.store.clone(), self.stop.clone());
         let (stored, retries) = (self.stored.clone(), self.retries.clone());
         tokio::spawn(async move {
-            let claim = ok(store.claim(GROUP, Topic::Vitals, 0).await);
+            let claim = ok(store
+                .claim(GROUP, Topic::Vitals, 0, &store::conformance::log())
+                .await);
             let mut next = claim.next_offset.unwrap_or(1);
             while !stop.load(Ordering::Relaxed) {
                 let rows = batch(
@@ -257,7 +259,9 @@ async fn of_two_writers_of_a_partition_only_the_newer_stores() {
     let fenced = tokio::spawn({
         let old = old.clone();
         async move {
-            let claim = ok(old.claim(GROUP, Topic::Vitals, 0).await);
+            let claim = ok(old
+                .claim(GROUP, Topic::Vitals, 0, &store::conformance::log())
+                .await);
             for next in 1.. {
                 let rows = batch(vec![sample("belt", "ann", Metric::HeartRate, next)]);
                 match old.write_vitals(rows, vec![claim.progress(next + 1)]).await {
@@ -276,7 +280,9 @@ async fn of_two_writers_of_a_partition_only_the_newer_stores() {
     while ok(new.stream_count("belt", "HeartRate").await).0 < 20 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let claim = ok(new.claim(GROUP, Topic::Vitals, 0).await);
+    let claim = ok(new
+        .claim(GROUP, Topic::Vitals, 0, &store::conformance::log())
+        .await);
     let next = claim.next_offset.unwrap();
     let refused = fenced.await.unwrap();
     assert_eq!(

@@ -240,3 +240,23 @@ pub async fn lag_counts_what_waits(harness: &dyn Harness) {
     }
     assert_eq!(lag, 0);
 }
+
+/// Every process sees the same log, and its end is the next record's offset.
+pub async fn a_log_keeps_its_name_and_tells_its_end(harness: &dyn Harness) {
+    let first = harness.start().await;
+    let log = async |bus: &dyn crate::Bus, topic| {
+        let log = bus.log(topic, 0).await;
+        log.unwrap_or_else(|e| panic!("{topic}: {e}"))
+    };
+    let empty = log(&*first.bus, Topic::DeadLetters).await;
+    assert!(!empty.identity.is_empty());
+    assert_eq!(empty.next, Some(0));
+    let records = (0..3).map(|n| numbered("k", n)).collect();
+    publish(&first.bus, Topic::DeadLetters, records).await;
+    (first.kill)();
+    let second = harness.start().await;
+    let filled = log(&*second.bus, Topic::DeadLetters).await;
+    assert_eq!(filled.identity, empty.identity);
+    assert_eq!(filled.next, Some(3));
+    assert_eq!(log(&*second.bus, Topic::Paths).await.next, Some(0));
+}

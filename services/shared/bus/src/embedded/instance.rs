@@ -39,6 +39,15 @@ impl Instance {
         })
     }
 
+    /// Whether a process has the bus of this directory open.
+    pub fn any_lives(dir: &Path) -> bool {
+        let Ok(entries) = fs::read_dir(dir.join(FOLDER)) else {
+            return false;
+        };
+        let mut files = entries.filter_map(|entry| File::open(entry.ok()?.path()).ok());
+        files.any(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
     /// True only when the process of that instance has surely ended.
     pub fn gone(&self, other: &str) -> bool {
         if other == self.name {

@@ -43,11 +43,28 @@ pub enum OpenError {
         found: i64,
         known: i64,
     },
+    #[error(
+        "{file} is damaged: {source}\n  to fix: move {file} and {file}-wal away; a new bus begins, and the time in which records may be missing is reported"
+    )]
+    Damaged {
+        file: &'static str,
+        source: rusqlite::Error,
+    },
     #[error("{file}: {source}")]
     Sqlite {
         file: &'static str,
         source: rusqlite::Error,
     },
+}
+
+impl OpenError {
+    pub(super) fn of(file: &'static str) -> impl Fn(rusqlite::Error) -> OpenError {
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+        move |source| match source.sqlite_error_code() {
+            Some(DatabaseCorrupt | NotADatabase) => OpenError::Damaged { file, source },
+            _ => OpenError::Sqlite { file, source },
+        }
+    }
 }
 
 pub fn table(topic: Topic, partition: u32) -> String {
@@ -103,25 +120,25 @@ fn open(
     known: i64,
     create: impl FnOnce(&Connection) -> rusqlite::Result<()>,
 ) -> Result<Connection, OpenError> {
-    let sqlite = |source| OpenError::Sqlite { file, source };
-    let mut connection = Connection::open(dir.join(file)).map_err(sqlite)?;
-    configure(&connection, synchronous).map_err(sqlite)?;
+    let sqlite = OpenError::of(file);
+    let mut connection = Connection::open(dir.join(file)).map_err(&sqlite)?;
+    configure(&connection, synchronous).map_err(&sqlite)?;
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
-        .map_err(sqlite)?;
+        .map_err(&sqlite)?;
     let found: i64 = transaction
         .pragma_query_value(None, "user_version", |row| row.get(0))
-        .map_err(sqlite)?;
+        .map_err(&sqlite)?;
     if found > known {
         return Err(OpenError::Newer { file, found, known });
     }
     if found == 0 {
-        create(&transaction).map_err(sqlite)?;
+        create(&transaction).map_err(&sqlite)?;
         transaction
             .pragma_update(None, "user_version", known)
-            .map_err(sqlite)?;
+            .map_err(&sqlite)?;
     }
-    transaction.commit().map_err(sqlite)?;
+    transaction.commit().map_err(&sqlite)?;
     Ok(connection)
 }
 
@@ -164,17 +181,17 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 
 /// A connection that only reads one of the two files.
 pub fn open_reader(dir: &Path, file: &'static str) -> Result<Connection, OpenError> {
-    let sqlite = |source| OpenError::Sqlite { file, source };
+    let sqlite = OpenError::of(file);
     // A missing file must not be created anew, empty.
     let existing = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(dir.join(file), existing).map_err(sqlite)?;
-    connection.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
+    let connection = Connection::open_with_flags(dir.join(file), existing).map_err(&sqlite)?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(&sqlite)?;
     connection
         .pragma_update(None, "query_only", true)
-        .map_err(sqlite)?;
+        .map_err(&sqlite)?;
     connection
         .pragma_update(None, "cache_size", -CACHE_KIB)
-        .map_err(sqlite)?;
+        .map_err(&sqlite)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }

@@ -37,10 +37,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::{
     open_error::OpenError,
     options::KafkaOptions,
+    topic_id,
     trouble::{self, Trouble},
 };
 use crate::{
-    Extent, IN_FLIGHT_BYTES_MAX, PublishError, RECORD_BYTES_MAX, Record,
+    Extent, IN_FLIGHT_BYTES_MAX, Log, PublishError, RECORD_BYTES_MAX, Record,
     keys::{bytes_of, partition_of},
 };
 
@@ -49,6 +50,8 @@ const UNIT: usize = 1 << 10;
 /// Memory of a record beside its bytes, in librdkafka and here. It bounds the number of records
 /// too, at a quarter of a million.
 const RECORD_OVERHEAD_BYTES: usize = 256;
+/// A leader that is away must not hold up the positions of other partitions.
+const END_WITHIN: Duration = Duration::from_secs(1);
 
 pub struct Publisher {
     options: KafkaOptions,
@@ -58,6 +61,8 @@ pub struct Publisher {
     current: Mutex<Option<Arc<Sender>>>,
     /// One replacement at a time; a caller that waited finds it done.
     replacing: tokio::sync::Mutex<()>,
+    /// Identity of the cluster; empty until it was asked for.
+    cluster: Arc<Mutex<String>>,
 }
 
 type Sender = ThreadedProducer<Reports>;
@@ -125,6 +130,7 @@ impl Publisher {
             trouble,
             room: Arc::new(Semaphore::new(IN_FLIGHT_BYTES_MAX / UNIT)),
             current: Mutex::new(Some(Arc::new(sender))),
+            cluster: Arc::default(),
             replacing: tokio::sync::Mutex::new(()),
         })
     }
@@ -162,6 +168,37 @@ impl Publisher {
                 extents.insert(partition, Extent { oldest, next });
             }
             Ok(extents)
+        })
+        .await
+        .unwrap_or(Err(KafkaError::Canceled))
+    }
+
+    /// The identity of the topic on its cluster, and the end of one partition where its leader
+    /// answers.
+    pub async fn log(
+        &self,
+        topic: &str,
+        partition: u32,
+        within: Duration,
+    ) -> Result<Log, KafkaError> {
+        let Some(sender) = self.current.lock().clone() else {
+            return Err(KafkaError::Canceled);
+        };
+        let (topic, cluster) = (topic.to_owned(), Arc::clone(&self.cluster));
+        tokio::task::spawn_blocking(move || {
+            let client = sender.client();
+            let id = topic_id::of(client, &topic, within)?;
+            // The cluster of a client stays, and the library leaks the text at each question.
+            let mut cluster = cluster.lock();
+            if cluster.is_empty() {
+                *cluster = client.fetch_cluster_id(within).unwrap_or_default();
+            }
+            let identity = format!("kafka:{cluster}:{id}");
+            drop(cluster);
+            let number = i32::try_from(partition).unwrap_or(i32::MAX);
+            let ends = client.fetch_watermarks(&topic, number, END_WITHIN);
+            let next = ends.ok().and_then(|(_, next)| u64::try_from(next).ok());
+            Ok(Log { identity, next })
         })
         .await
         .unwrap_or(Err(KafkaError::Canceled))

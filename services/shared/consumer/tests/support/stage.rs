@@ -57,6 +57,8 @@ pub struct Faults {
     pub new: AtomicU64,
     pub duplicate: AtomicU64,
     pub subscribed: AtomicUsize,
+    /// Calls that said the bus was replaced.
+    pub replaced: AtomicUsize,
     pub away: Mutex<Vec<String>>,
 }
 
@@ -130,6 +132,10 @@ impl Sink for Toy {
         // The rows are durable, and the member does not know it yet.
         faults.step().await;
         answer
+    }
+
+    async fn on_another_log(&self) {
+        self.faults.replaced.fetch_add(1, Ordering::Relaxed);
     }
 
     fn on_away(&self, away: Away<'_>) {
@@ -233,6 +239,17 @@ impl Running {
         let _ = self.task.await;
     }
 
+    /// Waits until the sink was told so often, and for the round of the loop that shows it.
+    pub async fn until_replaced(&self, times: usize) {
+        let deadline = Instant::now() + LIMIT;
+        let told = || self.faults.replaced.load(Ordering::Relaxed);
+        while told() < times || self.context.health().warnings().is_empty() == (times > 0) {
+            assert!(Instant::now() < deadline, "{} of {times}", told());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(told(), times);
+    }
+
     pub fn counted(&self, of: impl Fn(&Faults) -> &AtomicU64) -> u64 {
         of(&self.faults).load(Ordering::Relaxed)
     }
@@ -290,6 +307,19 @@ impl Stage {
             bus,
             task,
         }
+    }
+
+    pub async fn log(&self, partition: u32) -> bus::Log {
+        self.bus.log(Topic::Paths, partition).await.unwrap()
+    }
+
+    /// While no member runs: another bus is in the place of this one.
+    pub fn lose_bus(&mut self) {
+        self.bus.abandon();
+        for file in ["bus.db", "bus.db-wal", "bus.db-shm"] {
+            let _ = std::fs::remove_file(self.dir.path().join(file));
+        }
+        self.bus = Arc::new(open_bus(self.dir.path()));
     }
 
     pub async fn publish(&self, records: Vec<Record>) {

@@ -173,7 +173,9 @@ pub async fn a_conflicting_transition_undoes_the_whole_write(harness: &dyn Harne
             Vec::new(),
         )
         .await);
-    let claim = ok(store.claim("alerting", Topic::Vitals, 0).await);
+    let claim = ok(store
+        .claim("alerting", Topic::Vitals, 0, &super::log())
+        .await);
     let batch = AlertsBatch {
         transitions: vec![
             alert("b", "bob", 1, AlertState::Active),

@@ -24,6 +24,14 @@ pub const START_US: i64 = 1_780_000_000_000_000;
 
 pub const SECOND_US: i64 = 1_000_000;
 
+/// A log that is as long as a position says.
+pub fn log() -> bus::Log {
+    bus::Log {
+        identity: "a log".to_owned(),
+        next: None,
+    }
+}
+
 /// The value, or the check fails with the error.
 #[track_caller]
 pub fn ok<T, E: Debug>(result: Result<T, E>) -> T {

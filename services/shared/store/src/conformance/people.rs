@@ -6,7 +6,7 @@ use contracts::{
 use super::{Harness, START_US, ok, sample};
 use crate::{
     Account, AlertsBatch, AlertsQuery, AuditEntry, AuditQuery, DeviceEntry, Expire, GatewayEntry,
-    PatientEntry, Role, Scope, SeriesQuery, Spo2Scale, Store, VitalsBatch, WriteError,
+    PatientEntry, Restore, Role, Scope, SeriesQuery, Spo2Scale, Store, VitalsBatch, WriteError,
 };
 
 fn device(id: &str, tenant: &str) -> DeviceEntry {
@@ -280,4 +280,17 @@ pub async fn audit_is_kept_in_order(harness: &dyn Harness) {
         4
     );
     assert_eq!(ok(store.expire(Expire::Audit, START_US + 3).await), 3);
+}
+
+pub async fn the_newest_restore_is_known(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    assert_eq!(ok(store.last_restore().await), None);
+    let of = |restored_us, made_us| Restore {
+        restored_us,
+        made_us,
+    };
+    for restore in [of(20, 10), of(40, 5), of(30, 25)] {
+        ok(store.note_restore(restore).await);
+    }
+    assert_eq!(ok(store.last_restore().await), Some(of(40, 5)));
 }

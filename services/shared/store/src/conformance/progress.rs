@@ -1,19 +1,19 @@
 use bus::Topic;
 use contracts::{alerts::Alert, paths::PathReport, vitals::Metric};
 
-use super::{Harness, batch, ok, sample};
-use crate::{AlertsBatch, Scope, WriteError};
+use super::{Harness, SECOND_US, batch, log, ok, sample};
+use crate::{AlertsBatch, LOG_GAPS_MAX, Progress, Scope, WriteError};
 
 const GROUP: &str = "writers";
 
 pub async fn a_newer_claim_fences_the_older(harness: &dyn Harness) {
     let (one, other) = (harness.start().await.store, harness.start().await.store);
-    let old = ok(one.claim(GROUP, Topic::Vitals, 3).await);
+    let old = ok(one.claim(GROUP, Topic::Vitals, 3, &log()).await);
     assert_eq!(old.next_offset, None, "nothing was stored yet");
     let heart = |sequence| batch(vec![sample("belt", "ann", Metric::HeartRate, sequence)]);
     ok(one.write_vitals(heart(1), vec![old.progress(10)]).await);
 
-    let new = ok(other.claim(GROUP, Topic::Vitals, 3).await);
+    let new = ok(other.claim(GROUP, Topic::Vitals, 3, &log()).await);
     assert_eq!(new.epoch, old.epoch + 1);
     assert_eq!(new.next_offset, Some(10), "it goes on where the other was");
     let fenced = one.write_vitals(heart(2), vec![old.progress(20)]).await;
@@ -30,7 +30,7 @@ pub async fn a_newer_claim_fences_the_older(harness: &dyn Harness) {
         (GROUP, Topic::Paths, 3),
         (GROUP, Topic::Vitals, 4),
     ] {
-        let claim = ok(one.claim(group, topic, partition).await);
+        let claim = ok(one.claim(group, topic, partition, &log()).await);
         assert_eq!(
             (claim.epoch, claim.next_offset),
             (1, None),
@@ -41,9 +41,9 @@ pub async fn a_newer_claim_fences_the_older(harness: &dyn Harness) {
 
 pub async fn a_fenced_write_leaves_nothing(harness: &dyn Harness) {
     let store = harness.start().await.store;
-    let stale = ok(store.claim(GROUP, Topic::Vitals, 0).await);
-    let good = ok(store.claim(GROUP, Topic::Vitals, 1).await);
-    ok(store.claim(GROUP, Topic::Vitals, 0).await);
+    let stale = ok(store.claim(GROUP, Topic::Vitals, 0, &log()).await);
+    let good = ok(store.claim(GROUP, Topic::Vitals, 1, &log()).await);
+    ok(store.claim(GROUP, Topic::Vitals, 0, &log()).await);
     let progress = vec![good.progress(5), stale.progress(5)];
 
     let heart = batch(vec![sample("belt", "ann", Metric::HeartRate, 1)]);
@@ -90,7 +90,7 @@ pub async fn a_fenced_write_leaves_nothing(harness: &dyn Harness) {
 pub async fn progress_survives_reopening(harness: &dyn Harness) {
     for round in 1..4 {
         let process = harness.start().await;
-        let claim = ok(process.store.claim(GROUP, Topic::Vitals, 0).await);
+        let claim = ok(process.store.claim(GROUP, Topic::Vitals, 0, &log()).await);
         assert_eq!(claim.epoch, round);
         assert_eq!(claim.next_offset, (round > 1).then_some((round - 1) * 100));
         let heart = batch(vec![sample("belt", "ann", Metric::HeartRate, round)]);
@@ -102,6 +102,82 @@ pub async fn progress_survives_reopening(harness: &dyn Harness) {
     }
     let store = harness.start().await.store;
     assert_eq!(ok(store.stream_count("belt", "HeartRate").await), (3, 3));
+}
+
+/// A bus that was lost and made anew has other records under the same offsets.
+pub async fn a_position_counts_for_the_log_that_it_names(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let of = |identity: &str, next| bus::Log {
+        identity: identity.to_owned(),
+        next,
+    };
+    let claim = async |log: &bus::Log| ok(store.claim(GROUP, Topic::Vitals, 0, log).await);
+    let first = claim(&of("one", Some(0))).await;
+    assert_eq!((first.next_offset, first.gap), (None, None), "a new group");
+    let first = claim(&of("one", Some(0))).await;
+    let done = Progress {
+        read_us: Some(7 * SECOND_US),
+        ..first.progress(10)
+    };
+    ok(store.write_vitals(batch(Vec::new()), vec![done]).await);
+    // A write that does not know the time leaves it as it is.
+    ok(store
+        .write_vitals(batch(Vec::new()), vec![first.progress(11)])
+        .await);
+    for end in [Some(11), Some(90), None] {
+        let same = claim(&of("one", end)).await;
+        assert_eq!((same.next_offset, same.gap), (Some(11), None), "{end:?}");
+    }
+    assert_eq!(ok(store.log_gaps(0).await), []);
+
+    // Another log, and a younger copy of the same.
+    for (log, position) in [(of("two", Some(90)), 5), (of("two", Some(4)), 3)] {
+        let before_us = contracts::now_us();
+        let other = claim(&log).await;
+        let Some(gap) = other.gap.clone() else {
+            panic!("{log:?} is another log")
+        };
+        assert_eq!(other.next_offset, None, "reading begins anew");
+        assert_eq!((gap.topic, gap.partition), (Topic::Vitals, 0));
+        assert_eq!(
+            (gap.group.as_str(), gap.from_us),
+            (GROUP, Some(7 * SECOND_US))
+        );
+        assert!(gap.to_us >= before_us);
+        assert_eq!(ok(store.log_gaps(before_us).await), [gap.clone()]);
+        assert_eq!(ok(store.log_gaps(gap.to_us + 1).await), []);
+        assert_eq!(ok(store.progress(GROUP, Topic::Vitals).await), []);
+        let again = claim(&log).await;
+        assert_eq!((again.next_offset, &again.gap), (None, &None), "told once");
+        let moved = vec![again.progress(position)];
+        ok(store.write_vitals(batch(Vec::new()), moved).await);
+        // The next gap must have a time of its own.
+        while contracts::now_us() <= gap.to_us {
+            tokio::task::yield_now().await;
+        }
+    }
+    let of_both = ok(store.log_gaps(0).await);
+    assert_eq!(of_both.len(), 2);
+    assert!(of_both[0].to_us < of_both[1].to_us);
+    assert_eq!(claim(&of("two", Some(4))).await.next_offset, Some(3));
+}
+
+pub async fn gaps_of_logs_have_a_bound(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    for round in 0..LOG_GAPS_MAX + 3 {
+        let log = bus::Log {
+            identity: format!("log {round}"),
+            next: Some(0),
+        };
+        ok(store.claim(GROUP, Topic::Paths, 1, &log).await);
+        let after_us = contracts::now_us();
+        while contracts::now_us() <= after_us {
+            tokio::task::yield_now().await;
+        }
+    }
+    let kept = ok(store.log_gaps(0).await);
+    assert_eq!(kept.len(), LOG_GAPS_MAX as usize);
+    assert!(kept.iter().all(|gap| gap.from_us.is_none()));
 }
 
 pub async fn two_processes_write_at_once(harness: &dyn Harness) {

@@ -1,7 +1,8 @@
 use async_trait::async_trait;
+use rusqlite::OptionalExtension;
 
 use super::{SqliteStore, retention};
-use crate::{Expire, Maintenance, NotReady, WriteError};
+use crate::{Expire, Maintenance, NotReady, QueryError, Restore, WriteError};
 
 #[async_trait]
 impl Maintenance for SqliteStore {
@@ -27,5 +28,31 @@ impl Maintenance for SqliteStore {
                 return Ok(total);
             }
         }
+    }
+
+    async fn note_restore(&self, restore: Restore) -> Result<(), WriteError> {
+        self.write(move |writing| {
+            writing.connection.execute(
+                "INSERT OR REPLACE INTO restores VALUES (?1, ?2)",
+                (restore.restored_us, restore.made_us),
+            )?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn last_restore(&self) -> Result<Option<Restore>, QueryError> {
+        self.read(|connection| {
+            let newest =
+                "SELECT restored_us, made_us FROM restores ORDER BY restored_us DESC LIMIT 1";
+            let restore = connection.query_row(newest, [], |row| {
+                Ok(Restore {
+                    restored_us: row.get(0)?,
+                    made_us: row.get(1)?,
+                })
+            });
+            Ok(restore.optional()?)
+        })
+        .await
     }
 }

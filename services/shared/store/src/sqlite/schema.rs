@@ -27,7 +27,7 @@ pub fn files(dir: &Path) -> [PathBuf; 3] {
 
 /// A writer of another process holds the lock for one transaction; a longer wait means that it
 /// hangs, and is reported as an error.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pages in the write-ahead log before the writer copies them into the database: 32 MiB.
 const CHECKPOINT_PAGES: u32 = 8192;
 /// Page caches, in KiB. A full one drops the page that was used longest ago, and reads it again
@@ -166,6 +166,22 @@ CREATE TABLE quarantine (key INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT 
 -- Whose share of the queue a notice takes: its alert's gateway or, without one, its patient.
 -- Rows of an older version share one.
 ALTER TABLE notice_queue ADD COLUMN share TEXT NOT NULL DEFAULT '';
+", "
+-- The log that a position is of; '' was stored before positions had one. read_us: when the bus took the last record that was read.
+ALTER TABLE progress ADD COLUMN log TEXT NOT NULL DEFAULT '';
+ALTER TABLE progress ADD COLUMN read_us INTEGER;
+-- Records that a group may never get, because its position was of a log that is gone. from_us NULL: unknown. log: the one found.
+CREATE TABLE log_gaps (grp TEXT NOT NULL, topic TEXT NOT NULL, part INTEGER NOT NULL, from_us INTEGER, to_us INTEGER NOT NULL,
+    log TEXT NOT NULL, PRIMARY KEY (grp, topic, part, to_us)) WITHOUT ROWID;
+-- Restores of this database from a backup that was made at made_us.
+CREATE TABLE restores (restored_us INTEGER PRIMARY KEY, made_us INTEGER NOT NULL);
+-- What was deleted by hand; a restore deletes it again. from_us: 0 for an account.
+CREATE TABLE removals (kind TEXT NOT NULL, subject TEXT NOT NULL, from_us INTEGER NOT NULL, removed_us INTEGER NOT NULL,
+    PRIMARY KEY (kind, subject, from_us, removed_us)) WITHOUT ROWID;
+CREATE TRIGGER accounts_removed AFTER DELETE ON accounts BEGIN
+    INSERT OR IGNORE INTO removals VALUES ('account', OLD.name, 0, CAST(unixepoch('subsec') * 1000000 AS INTEGER)); END;
+CREATE TRIGGER assignments_removed AFTER DELETE ON assignments BEGIN
+    INSERT OR IGNORE INTO removals VALUES ('assignment', OLD.device, OLD.from_us, CAST(unixepoch('subsec') * 1000000 AS INTEGER)); END;
 "];
 /// The first version whose alerts have a priority.
 const ALERTS_WITH_PRIORITY: usize = 4;

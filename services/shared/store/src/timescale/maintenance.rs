@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 
 use super::{TimescaleStore, fault::Fault, retention, rollups, transaction};
-use crate::{Expire, Maintenance, NotReady, WriteError};
+use crate::{Expire, Maintenance, NotReady, QueryError, Restore, WriteError};
 
 impl TimescaleStore {
     /// Brings the roll-ups up to date with all rows older than some seconds, as the background task
@@ -35,5 +35,25 @@ impl Maintenance for TimescaleStore {
 
     async fn expire(&self, what: Expire, before_us: i64) -> Result<u64, WriteError> {
         transaction!(self, tx => retention::expire(tx, what, before_us))
+    }
+
+    async fn note_restore(&self, restore: Restore) -> Result<(), WriteError> {
+        transaction!(self, tx => async {
+            tx.execute(
+                "INSERT INTO restores VALUES ($1, $2) ON CONFLICT (restored_us) DO UPDATE SET made_us = excluded.made_us",
+                &[&restore.restored_us, &restore.made_us],
+            )
+            .await?;
+            Ok::<_, Fault>(())
+        })
+    }
+
+    async fn last_restore(&self) -> Result<Option<Restore>, QueryError> {
+        let newest = "SELECT restored_us, made_us FROM restores ORDER BY restored_us DESC LIMIT 1";
+        let row = self.reader().await?.query_opt(newest, &[]).await?;
+        Ok(row.map(|row| Restore {
+            restored_us: row.get(0),
+            made_us: row.get(1),
+        }))
     }
 }

@@ -80,8 +80,12 @@ pub async fn sink_vs_copy(options: &TimescaleOptions, shape: Shape) -> Result<Me
     let samples = |batch: &Batch| batch.iter().map(|b| b.samples.len() as u64).sum::<u64>();
     let rows = batches.iter().map(samples).sum();
     let mut claims = Vec::new();
+    let log = bus::Log {
+        identity: "bench".to_owned(),
+        next: None,
+    };
     for partition in 0..PARTITIONS {
-        let claim = store.claim("bench", Topic::Vitals, partition).await;
+        let claim = store.claim("bench", Topic::Vitals, partition, &log).await;
         claims.push(claim.map_err(|e| e.to_string())?);
     }
     let refused = |e: WriteError| e.to_string();

@@ -27,6 +27,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "path_steering",
         include_str!("migrations/0006_path_steering.sql"),
     ),
+    (
+        "logs_and_restores",
+        include_str!("migrations/0007_logs_and_restores.sql"),
+    ),
 ];
 /// Roll-ups depend on the edition: made by TimescaleDB where it can, else by the store.
 const ROLLUPS_OWN: &str = include_str!("rollups_own.sql");
