@@ -6,6 +6,9 @@ WEB   := services/dashboard/web
 ARGS  ?=
 CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 
+# Each commit plays other faults. The run prints its seed, so that it can be repeated.
+COMMIT_SEED = $(shell printf %d 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 16))
+
 # Tools that need.sh installed come first.
 export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(CACHE)/go/bin:$(PATH)
 
@@ -26,19 +29,20 @@ build: ## compiles everything
 	cargo build --workspace --all-targets
 
 test: ## runs all checks of CI, and installs the programs that they need
-	@rm -f target/steps.txt
+	@rm -rf target/steps.txt target/steps
 	@infra/dev/need.sh room cc ip programs sctp node chromium cargo-deny buf envoy kafka timescaledb curl peers
 	@$(STEP) format   cargo fmt --all --check
 	@$(STEP) contracts $(MAKE) --no-print-directory proto
 	@$(STEP) lint     $(MAKE) --no-print-directory lint
 	@$(STEP) licences $(MAKE) --no-print-directory deny
-	@$(STEP) unit     $(MAKE) --no-print-directory unit
-	@$(STEP) chaos    $(MAKE) --no-print-directory chaos SEED=22 MINUTES=3
+	@$(STEP) unit     env BRAID_EXECUTED=$(CURDIR)/target/steps/tests.txt $(MAKE) --no-print-directory unit
+	@$(STEP) chaos    $(MAKE) --no-print-directory chaos SEED=$(COMMIT_SEED) MINUTES=3
 	@$(STEP) web      $(MAKE) --no-print-directory web-check
 	@$(STEP) page     $(MAKE) --no-print-directory page
 	@$(STEP) dashboards $(MAKE) --no-print-directory dashboards
 	@$(STEP) charts   $(MAKE) --no-print-directory chart
 	@$(STEP) compose  $(MAKE) --no-print-directory compose
+	@$(STEP) hazards  infra/dev/hazards.py target/steps
 	@echo; cat target/steps.txt
 
 fmt: ## formats the code
@@ -68,7 +72,7 @@ deny: ## checks licences, bans and sources of dependencies
 unit: export BRAID_TEST_ENGINES ?= required
 unit: ## runs every Rust test, and installs the real engines that some of them need
 	@infra/dev/need.sh cc ip programs sctp envoy kafka timescaledb curl peers
-	@infra/dev/unit.sh
+	@infra/dev/unit.py
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
 	@infra/dev/need.sh node

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::{
     readings,
-    scenario::{GATEWAYS, LINKS, METRICS, SERVICES, patients},
+    scenario::{GATEWAYS, LINKS, METRICS, SERVICES, SILENT_AFTER_S, patients},
 };
 
 /// The shortest run, in which every lane has room for a fault.
@@ -33,6 +33,19 @@ const LASTING_MS_MAX: u32 = 120_000;
 /// Shortest fault of an engine: a broker that is stopped again within its start has not been up in
 /// between.
 const ENGINE_MS_MIN: u32 = 1_500;
+
+/// The sensors of this patient are silent for long once in each run, and both members of alerting
+/// restart within that silence.
+pub const LONG_SILENT: &str = "hana";
+/// Length of that silence: a quarter of the run, within these bounds.
+const LONG_SILENCE_MS: (u32, u32) = (55_000, 300_000);
+/// Time from its beginning to the restart: the silence is raised before.
+const RESTART_AFTER_MS: u32 = 22_000;
+const RESTART_MS: u32 = 1_500;
+/// Members of alerting. At least one of them judges silence.
+pub const WATCHES: [&str; 2] = ["alerting", "alerting-2"];
+/// Longest time from the start of a process, or of the database, until it works on a busy machine.
+const WORKS_AFTER_MS: u32 = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -121,12 +134,71 @@ impl Plan {
             .into_iter()
             .map(|(target, every_s)| lane(&mut random, &target, every_s * 1_000, seconds * 1_000))
             .collect();
-        Plan {
+        let mut plan = Plan {
             seed,
             seconds,
             scripts,
             lanes,
+        };
+        if let Some((from_ms, to_ms)) = long_silence_ms(seconds * 1_000) {
+            plan.silence_for_long(from_ms, to_ms);
         }
+        plan
+    }
+
+    /// The faults that hide the long silence, or its restart, give way to it.
+    fn silence_for_long(&mut self, from_ms: u32, to_ms: u32) {
+        let restart_ms = from_ms + RESTART_AFTER_MS;
+        for (lane, (target, _)) in self.lanes.iter_mut().zip(targets()) {
+            let fault = |at_ms, for_ms, kind| Fault {
+                at_ms,
+                for_ms,
+                target: target.clone(),
+                kind,
+            };
+            let (own, clear_from_ms) = match &target {
+                Target::Radio { patient } if *patient == LONG_SILENT => {
+                    (Some(fault(from_ms, to_ms - from_ms, Kind::Away)), from_ms)
+                }
+                Target::Process(name) if WATCHES.contains(name) => {
+                    (Some(fault(restart_ms, RESTART_MS, Kind::Kill)), from_ms)
+                }
+                Target::Database => (None, from_ms),
+                _ => continue,
+            };
+            lane.retain(|it| it.end_ms() < clear_from_ms || it.at_ms > to_ms);
+            lane.extend(own);
+            lane.sort_by_key(|fault| fault.at_ms);
+        }
+    }
+
+    /// Times in milliseconds in which the database and at least one watch for silence work. A watch
+    /// that was paused holds its judgement for one limit of silence, and a new one learns first.
+    pub fn able_to_watch_ms(&self) -> Vec<(u32, u32)> {
+        let down_ms = |target: &Target, again_ms: u32| -> Vec<(u32, u32)> {
+            let faults = self.lanes.iter().flatten();
+            let own = faults.filter(|fault| fault.target == *target);
+            own.map(|fault| (fault.at_ms, fault.end_ms() + again_ms))
+                .collect()
+        };
+        let mut able = Vec::new();
+        for name in WATCHES {
+            let judges_again_ms = WORKS_AFTER_MS + SILENT_AFTER_S * 1_000;
+            let mut down = down_ms(&Target::Process(name), judges_again_ms);
+            down.extend(down_ms(&Target::Database, WORKS_AFTER_MS));
+            down.sort_unstable();
+            let mut from_ms = 0;
+            for (down_ms, up_ms) in down {
+                if down_ms > from_ms {
+                    able.push((from_ms, down_ms));
+                }
+                from_ms = from_ms.max(up_ms);
+            }
+            able.push((from_ms, self.seconds * 1_000));
+        }
+        able.retain(|(from_ms, to_ms)| from_ms < to_ms);
+        able.sort_unstable();
+        able
     }
 
     /// All faults, sorted by time.
@@ -146,6 +218,14 @@ impl Plan {
         }
         count
     }
+}
+
+/// Begin and end of the long silence; `None` in a run that is too short for it.
+fn long_silence_ms(run_ms: u32) -> Option<(u32, u32)> {
+    let length_ms = (run_ms / 4).clamp(LONG_SILENCE_MS.0, LONG_SILENCE_MS.1);
+    let from_ms = run_ms * 2 / 5;
+    let calm_ms = (run_ms / 10).clamp(CALM_LAST_MS.0, CALM_LAST_MS.1);
+    (from_ms + length_ms + calm_ms < run_ms).then_some((from_ms, from_ms + length_ms))
 }
 
 /// The targets, each with the mean time in seconds between the end of a fault and the next.
@@ -244,6 +324,7 @@ impl fmt::Display for Kind {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -261,7 +342,12 @@ mod tests {
                 let plan = Plan::new(seed, seconds);
                 let end_ms = seconds * 1_000 - CALM_LAST_MS.0;
                 for (lane, (target, _)) in plan.lanes.iter().zip(targets()) {
-                    assert!(!lane.is_empty(), "{seed} {seconds}: {target} never fails");
+                    // The database may give its only fault of a short run to the long silence.
+                    let may_be_empty = target == Target::Database && seconds < 600;
+                    assert!(
+                        may_be_empty || !lane.is_empty(),
+                        "{seed} {seconds}: {target} never fails"
+                    );
                     for fault in lane {
                         assert!(
                             fault.at_ms >= CALM_FIRST_MS && fault.end_ms() <= end_ms,
@@ -279,5 +365,31 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_watch_that_restarts_within_the_long_silence_has_time_to_judge_it() {
+        for seed in 0..200 {
+            for seconds in [180, 1_200] {
+                let plan = Plan::new(seed, seconds);
+                let (from_ms, to_ms) = long_silence_ms(seconds * 1_000).unwrap();
+                let faults = plan.faults();
+                let restarts = faults.iter().filter(|fault| {
+                    let is_watch =
+                        matches!(fault.target, Target::Process(name) if WATCHES.contains(&name));
+                    is_watch && fault.at_ms == from_ms + RESTART_AFTER_MS
+                });
+                assert_eq!(restarts.count(), WATCHES.len());
+                let able = plan.able_to_watch_ms();
+                let judged = |from_ms: u32, to_ms: u32| {
+                    able.iter().any(|able| {
+                        able.1.min(to_ms).saturating_sub(able.0.max(from_ms)) >= 10_000
+                    })
+                };
+                assert!(judged(from_ms, to_ms), "{seed} {seconds}: {able:?}");
+                assert!(able.iter().all(|(from_ms, to_ms)| from_ms < to_ms));
+            }
+        }
+        assert_eq!(long_silence_ms(SECONDS_MIN * 1_000), None);
     }
 }

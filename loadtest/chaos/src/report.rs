@@ -97,6 +97,7 @@ impl fmt::Display for Report {
         line(f, "readings stored", verdict.readings_stored)?;
         line(f, "alerts due", verdict.alerts_due)?;
         line(f, "alerts raised", verdict.alerts_raised)?;
+        line(f, "silences raised", verdict.silences)?;
         line(
             f,
             "alerts of other rules, not judged",

@@ -43,11 +43,12 @@ use self::{
 };
 use crate::{
     oracle::{self, Due},
-    plan::{Fault, Kind, Plan, Target},
+    plan::{Fault, Kind, Plan, Target, WATCHES},
     readings::PER_SECOND,
     report::Report,
-    scenario::{LINKS, METRICS, RULES},
-    verdict::{Found, Reading, Verdict},
+    scenario::{LINKS, METRICS, RULES, SILENT_AFTER_S},
+    silences::Watched,
+    verdict::{Found, Raised, Reading, Verdict},
 };
 
 /// Seconds after the last reading within which everything must be stored.
@@ -64,6 +65,10 @@ const STAGGER_US: i64 = 110_000;
 /// Ends of processes that are listed; further ones are dropped.
 const ENDED_MAX: usize = 50;
 const SECOND_US: i64 = 1_000_000;
+/// Time in which the silence of all sensors is raised after the end of the run.
+const SILENCE_WITHIN: Duration = Duration::from_secs(60);
+/// A restarted watch looks three times at least, with a clock that it trusts.
+const SILENT_AGAIN: Duration = Duration::from_secs(SILENT_AFTER_S as u64 + 16);
 
 #[derive(Debug)]
 pub struct Options {
@@ -246,6 +251,10 @@ impl Stage {
             };
             devices.push(device.start(deadline.into()));
         }
+        let watched = Watched {
+            able_us: able_us(plan, contracts::now_us()),
+            until_us: start_us + i64::from(plan.seconds) * SECOND_US,
+        };
         let mut ended = self.drive(plan, run, &radios, &counts)?;
         let mut accepted = Vec::new();
         let mut refused = Vec::new();
@@ -254,7 +263,11 @@ impl Stage {
             refused.extend(readings.split_off(count));
             accepted.append(&mut readings);
         }
-        let verdict = self.settle(&accepted, &refused, &due, deadline, &mut ended)?;
+        let judge = |found: &Found| Verdict::of(&accepted, &refused, &due, &watched, found);
+        let mut verdict = self.settle(judge, deadline, &mut ended)?;
+        if verdict.is_good() {
+            verdict = self.restart_in_silence(judge, &mut ended)?;
+        }
         ended.extend(counts.refusals.lock().drain(..));
         self.keep_evidence(&verdict, &due, &accepted);
         // Services first, so that none complains about engines that end.
@@ -356,11 +369,42 @@ impl Stage {
         Ok(())
     }
 
+    /// Everything is silent now, since the sensors have ended. A restart of all watches ends no
+    /// silence.
+    fn restart_in_silence(
+        &mut self,
+        judge: impl Fn(&Found) -> Verdict,
+        ended: &mut Vec<String>,
+    ) -> Result<Verdict, RunError> {
+        eprintln!("chaos: all sensors are silent; the members of alerting restart");
+        let deadline = Instant::now() + SILENCE_WITHIN;
+        while !self.found()?.alerts.iter().any(is_silence_of_all) {
+            if Instant::now() > deadline {
+                ended.push("the silence of all sensors was not raised".to_owned());
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        for name in WATCHES {
+            self.site.kill(name);
+        }
+        for name in WATCHES {
+            self.site.start(name)?;
+        }
+        for name in WATCHES {
+            self.runtime.block_on(self.site.wait_ready(name))?;
+        }
+        std::thread::sleep(SILENT_AGAIN);
+        let found = self.found()?;
+        if !found.alerts.iter().any(is_silence_of_all) {
+            ended.push("after a restart of alerting the silence of all sensors is over".to_owned());
+        }
+        Ok(judge(&found))
+    }
+
     fn settle(
         &mut self,
-        accepted: &[Reading],
-        refused: &[Reading],
-        due: &[Due],
+        judge: impl Fn(&Found) -> Verdict,
         deadline: Instant,
         ended: &mut Vec<String>,
     ) -> Result<Verdict, RunError> {
@@ -372,7 +416,7 @@ impl Stage {
             self.start_what_ended(ended)?;
             match self.found() {
                 Ok(found) => {
-                    let verdict = Verdict::of(accepted, refused, due, &found);
+                    let verdict = judge(&found);
                     if verdict.is_good() && was_good || Instant::now() > deadline {
                         return Ok(verdict);
                     }
@@ -477,4 +521,16 @@ fn due(readings: &[Reading]) -> Vec<Due> {
         oracle::due(first.patient, rule, &series)
     };
     RULES.iter().flat_map(of_rule).collect()
+}
+
+/// The intervals in which silence could be judged, of a run whose faults count from `began_us`.
+fn able_us(plan: &Plan, began_us: i64) -> Vec<(i64, i64)> {
+    let to_us = |at_ms: u32| began_us + i64::from(at_ms) * 1_000;
+    let able = plan.able_to_watch_ms().into_iter();
+    able.map(|(from_ms, to_ms)| (to_us(from_ms), to_us(to_ms)))
+        .collect()
+}
+
+fn is_silence_of_all(alert: &Raised) -> bool {
+    alert.rule == "pipeline-silent" && alert.state != "resolved"
 }

@@ -33,6 +33,9 @@ pub const SERVICES: [(&str, &str); 6] = [
     ("dashboard", "dashboard"),
 ];
 
+/// A sensor that sends nothing for this time is silent. Most of the long faults last longer.
+pub const SILENT_AFTER_S: u32 = 10;
+
 /// Access networks of every gateway, with the bound address of each.
 pub const LINKS: [(&str, &str); 2] = [("wifi", "127.0.1.200"), ("lte", "127.0.2.200")];
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::{
     oracle::{Due, State},
     scenario::RULES,
+    silences::{self, Watched},
 };
 
 /// Differences that are listed; further ones are only counted.
@@ -32,6 +33,8 @@ pub struct Row {
     pub metric: &'static str,
     pub number: u64,
     pub time_us: i64,
+    /// When ingest received it.
+    pub arrived_us: i64,
     pub value: f64,
 }
 
@@ -40,6 +43,7 @@ pub struct Row {
 pub struct Raised {
     pub id: String,
     pub patient: String,
+    pub gateway: String,
     pub rule: String,
     pub since_us: i64,
     pub changed_us: i64,
@@ -87,10 +91,15 @@ pub enum Fault {
     AlertUntold,
     CallNotDue,
     CallKeyReused,
+    SilenceMissing,
+    SilenceEndedUnheard,
+    SilenceOutlived,
+    SilenceDoubled,
+    SilenceUntold,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 17] = [
+    pub const ALL: [Fault; 22] = [
         Fault::ReadingNotAccepted,
         Fault::ReadingLost,
         Fault::ReadingDoubled,
@@ -108,6 +117,11 @@ impl Fault {
         Fault::AlertUntold,
         Fault::CallNotDue,
         Fault::CallKeyReused,
+        Fault::SilenceMissing,
+        Fault::SilenceEndedUnheard,
+        Fault::SilenceOutlived,
+        Fault::SilenceDoubled,
+        Fault::SilenceUntold,
     ];
 
     pub fn what(self) -> &'static str {
@@ -129,6 +143,11 @@ impl Fault {
             Fault::AlertUntold => "raised alerts of which nobody was told",
             Fault::CallNotDue => "calls about alerts that were not due",
             Fault::CallKeyReused => "idempotency keys with two contents",
+            Fault::SilenceMissing => "silences that were not raised",
+            Fault::SilenceEndedUnheard => "silences that ended without a reading",
+            Fault::SilenceOutlived => "open silences of sensors that were heard",
+            Fault::SilenceDoubled => "silences raised more than once",
+            Fault::SilenceUntold => "silences of which nobody was told",
         }
     }
 }
@@ -139,7 +158,8 @@ pub struct Verdict {
     pub readings_stored: usize,
     pub alerts_due: usize,
     pub alerts_raised: usize,
-    /// Alerts of other rules, for example silence, which are not judged.
+    pub silences: usize,
+    /// Alerts of other rules, for example lost paths, which are not judged.
     pub alerts_of_other_rules: usize,
     pub calls: usize,
     /// Calls that repeated an earlier key, which is permitted.
@@ -150,7 +170,13 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    pub fn of(accepted: &[Reading], refused: &[Reading], due: &[Due], found: &Found) -> Verdict {
+    pub fn of(
+        accepted: &[Reading],
+        refused: &[Reading],
+        due: &[Due],
+        watched: &Watched,
+        found: &Found,
+    ) -> Verdict {
         let mut verdict = Verdict {
             readings_accepted: accepted.len(),
             readings_stored: found.rows.len(),
@@ -164,6 +190,12 @@ impl Verdict {
         verdict.judge_rows(accepted, refused, &found.rows);
         let ids = verdict.judge_alerts(due, &found.alerts);
         verdict.judge_calls(&ids, due, &found.calls);
+        let (faults, count) = silences::judge(watched, &found.rows, &found.alerts, &found.calls);
+        for (fault, text) in faults {
+            verdict.count(fault, || text);
+        }
+        verdict.silences = count;
+        verdict.alerts_of_other_rules -= count;
         verdict
     }
 
@@ -414,6 +446,7 @@ mod tests {
             metric,
             number,
             time_us,
+            arrived_us: time_us,
             value,
         }
     }
@@ -432,6 +465,7 @@ mod tests {
         Raised {
             id: "one".into(),
             patient: "ada".into(),
+            gateway: "gw-1".into(),
             rule: RULE.into(),
             since_us: 10,
             changed_us: 23,
@@ -462,22 +496,28 @@ mod tests {
     fn judged(edit: impl FnOnce(&mut Found)) -> Vec<Fault> {
         let mut found = good();
         edit(&mut found);
-        let verdict = Verdict::of(&[reading(1), reading(2)], &[], &[due()], &found);
+        let verdict = Verdict::of(
+            &[reading(1), reading(2)],
+            &[],
+            &[due()],
+            &Watched::default(),
+            &found,
+        );
         verdict.counts.into_keys().collect()
     }
 
     #[test]
     fn everything_in_its_place_is_good() {
         assert_eq!(judged(|_| {}), []);
-        let silence = |found: &mut Found| {
+        let path = |found: &mut Found| {
             found.alerts.push(Raised {
-                rule: "gateway-silent".into(),
+                rule: "path-degraded".into(),
                 id: "two".into(),
                 ..raised()
             });
         };
         assert_eq!(
-            judged(silence),
+            judged(path),
             [],
             "rules of others are no affair of this run"
         );
@@ -500,7 +540,13 @@ mod tests {
             judged(|it| it.rows[0].patient = "ben".into()),
             [Fault::ReadingWrongPatient]
         );
-        let verdict = Verdict::of(&[], &[reading(1)], &[], &Found::default());
+        let verdict = Verdict::of(
+            &[],
+            &[reading(1)],
+            &[],
+            &Watched::default(),
+            &Found::default(),
+        );
         assert_eq!(
             verdict.counts.into_keys().collect::<Vec<_>>(),
             [Fault::ReadingNotAccepted]

@@ -14,7 +14,8 @@ use crate::{
 /// Alerts that are read; a run makes some thousands.
 const ALERTS_MAX: usize = 1_000_000;
 const ROWS: &str = "SELECT h.device, p.id, e.metric, s.sensor_sequence,
-        (extract(epoch FROM s.time) * 1000000)::bigint, s.value
+        (extract(epoch FROM s.time) * 1000000)::bigint, s.value,
+        (extract(epoch FROM s.ingest_time) * 1000000)::bigint
     FROM samples s
     JOIN series e ON e.key = s.series
     JOIN streams t ON t.key = e.stream
@@ -50,6 +51,7 @@ pub(super) async fn rows(url: &str) -> Result<Vec<Row>, FoundError> {
             .cast_unsigned(),
         time_us: row.get(4),
         value: row.get(5),
+        arrived_us: row.get(6),
     });
     Ok(rows.collect())
 }
@@ -95,6 +97,7 @@ fn raised(alert: Alert) -> Raised {
         state: state.to_lowercase(),
         id: alert.id,
         patient: alert.patient,
+        gateway: alert.gateway,
         rule: alert.rule,
         since_us: alert.since_us,
         changed_us: alert.changed_us,

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use testkit::{ports, timescale_server::PASSWORD};
 
 use super::http;
-use crate::scenario::{self, GATEWAYS, LINKS, SERVICES};
+use crate::scenario::{self, GATEWAYS, LINKS, SERVICES, SILENT_AFTER_S};
 
 /// Longer than a run. Overlapping faults can keep a gateway away for more than the default. Each
 /// alert that is due must reach the receiver all the same.
@@ -108,6 +108,7 @@ impl Site {
                     ),
                     format!("--webhook=http://{}/", site.receiver),
                     format!("--backfill-after-s={BACKFILL_AFTER_S}"),
+                    format!("--silent-after-s={SILENT_AFTER_S}"),
                     format!("--rules={}", rules.display()),
                 ],
                 "path-telemetry" => vec![format!("--listen={path_telemetry}")],

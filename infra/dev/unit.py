@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""unit.py - runs every Rust test of the workspace.
+
+Cargo builds the targets. This program runs several of them side by side, the longest first, since
+most of their time they wait for clocks, engines and kernels. Targets of alone.txt measure times of
+this machine, so each of them runs with no other.
+
+Tests with real engines and clocks can miss a deadline when the machine pauses. So a failed test
+runs once more, alone on the machine. A test that fails again has failed. A test that then passes
+is named as unsteady, because it may be a rare fault. The run fails all the same unless
+unsteady.txt lists the test with a reason. A target that does not end has failed. It names no test,
+so all of its tests run again, and the target may be listed.
+
+Variables: BRAID_TEST_JOBS, targets at once (default 3); BRAID_EXECUTED, a file for the tests that
+passed, which hazards.py reads; UNSTEADY_LIST and ALONE_LIST, other lists."""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+FAILED_MAX = 5  # more failures are not repeated
+LISTED_MAX = 5  # a longer list is refused, since it would hide faults
+TARGET_SECONDS_MAX = 1500  # the longest target takes a third of it
+SLOWEST = 20  # targets that are listed with their seconds
+TIMES = pathlib.Path(os.environ.get("BRAID_CACHE", pathlib.Path.home() / ".cache/braid")) / "test-seconds.json"
+
+say = threading.Lock()
+
+
+def entries(file):
+    for line in file.read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            yield line
+
+
+def unsteady_list(file):
+    """{test: reason}. A line is `TEST | REASON`."""
+    reasons = {}
+    for line in entries(file):
+        name, _, reason = (part.strip() for part in line.partition("|"))
+        if not name or not reason:
+            sys.exit('%s: a line is "TEST | REASON", and both are needed: %s' % (file, line))
+        reasons[name] = reason
+    if len(reasons) > LISTED_MAX:
+        sys.exit("%s: %d tests are listed, and at most %d may be" % (file, len(reasons), LISTED_MAX))
+    return reasons
+
+
+def build():
+    """The test programs as (name, program, folder). Cargo's own messages go to stderr."""
+    command = ["cargo", "test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]
+    built = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if built.returncode != 0:
+        sys.exit(built.returncode)
+    targets = []
+    for line in built.stdout.splitlines():
+        if not line.startswith("{"):
+            continue
+        message = json.loads(line)
+        if message.get("reason") != "compiler-artifact" or not message.get("executable") or not message["profile"]["test"]:
+            continue
+        manifest = pathlib.Path(message["manifest_path"])
+        kind, name = message["target"]["kind"][0], message["target"]["name"]
+        option = {"test": "--test " + name, "bin": "--bin " + name, "example": "--example " + name}.get(kind, "--lib")
+        package = message["package_id"].rpartition("/")[2].partition("#")[2] or manifest.parent.name
+        package = package.partition("@")[0] if "@" in package else manifest.parent.name
+        source = pathlib.Path(message["target"]["src_path"])
+        source = source.relative_to(manifest.parent) if source.is_relative_to(manifest.parent) else source
+        targets.append({"name": "%s %s" % (package, option), "program": message["executable"], "folder": manifest.parent, "source": source, "is_unit": kind != "test"})
+    return targets
+
+
+def run(target, arguments=()):
+    """(status, output, seconds). The whole process group ends with a target that takes too long."""
+    environment = {**os.environ, "CARGO_MANIFEST_DIR": str(target["folder"])}
+    began = time.monotonic()
+    process = subprocess.Popen([target["program"], *arguments], cwd=target["folder"], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=int(os.environ.get("TARGET_SECONDS_MAX", TARGET_SECONDS_MAX)))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        output += b"\nthe target did not end in time\n"
+    return process.returncode, output.decode(errors="replace"), time.monotonic() - began
+
+
+def head(target):
+    kind = "unittests " if target["is_unit"] else ""
+    return "     Running %s%s (%s)" % (kind, target["source"], target["program"])
+
+
+def report(target, status, output, seconds):
+    """Passed tests are not printed one by one."""
+    lines = [line for line in output.splitlines() if not re.match(r"test .* \.\.\. ok$", line)]
+    text = "\n".join(line for line in lines if line.strip()) if status == 0 else output
+    with say:
+        print("%s\n%s\n  %s: %.0f s" % (head(target), text, "ok" if status == 0 else "FAILED", seconds), flush=True)
+
+
+def failed_tests(output):
+    names, found = [], []
+    for line in output.splitlines():
+        if line == "failures:":
+            found = []
+        elif re.match(r"    [A-Za-z0-9_:]+$", line):
+            found.append(line.strip())
+        elif line.startswith("test result: FAILED"):
+            names += found
+    return sorted(set(names))
+
+
+def run_all(targets, alone, jobs):
+    """Every result as (target, status, output, seconds)."""
+    known = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+    order = sorted(targets, key=lambda target: -known.get(target["name"], 30))
+    results = []
+
+    def one(target):
+        done = run(target)
+        report(target, *done)
+        results.append((target, *done))
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, [target for target in order if target["name"] not in alone]))
+    for target in order:
+        if target["name"] in alone:
+            one(target)
+    return results
+
+
+def keep(results):
+    """The tests that passed, for hazards.py, and the seconds, for the next run's order."""
+    if os.environ.get("BRAID_EXECUTED"):
+        with open(os.environ["BRAID_EXECUTED"], "w") as file:
+            for target, _, output, _ in results:
+                passed = [line for line in output.splitlines() if re.match(r"test .* \.\.\. ok$", line)]
+                file.write("\n".join([head(target), *passed]) + "\n")
+    seconds = {target["name"]: round(seconds, 1) for target, _, _, seconds in results}
+    TIMES.parent.mkdir(parents=True, exist_ok=True)
+    TIMES.write_text(json.dumps(seconds, indent=1))
+    print("\nthe slowest of %d targets:" % len(seconds))
+    for name, took in sorted(seconds.items(), key=lambda it: -it[1])[:SLOWEST]:
+        print("  %6.1f s  %s" % (took, name))
+
+
+def repeat(failed, reasons):
+    """Names of unsteady tests that no list excuses; `None`: a test failed again."""
+    unlisted = []
+    for target, _, output, _ in failed:
+        tests = failed_tests(output)
+        for name in tests or [target["name"]]:
+            print("\nfailed, once more alone: %s" % name, flush=True)
+        status, again, _ = run(target, ["--exact", "--test-threads=1", *tests])
+        print(again, flush=True)
+        # A killed target names no test, so running none of its tests is no pass.
+        if status != 0 or not re.search(r"^test result: ok\. [1-9]", again, re.M):
+            return None
+        for name in tests or [target["name"]]:
+            listed = reasons.get(name)
+            print("unsteady, failed beside others and passed alone: %s%s" % (name, " (listed: %s)" % listed if listed else ""))
+            if not listed:
+                unlisted.append(name)
+    return unlisted
+
+
+def main():
+    list_file = pathlib.Path(os.environ.get("UNSTEADY_LIST", HERE / "unsteady.txt"))
+    reasons = unsteady_list(list_file)
+    alone = set(entries(pathlib.Path(os.environ.get("ALONE_LIST", HERE / "alone.txt"))))
+    targets = build()
+    unknown = alone - {target["name"] for target in targets}
+    if unknown:
+        sys.exit("alone.txt names targets that do not exist: %s" % ", ".join(sorted(unknown)))
+    results = run_all(targets, alone, int(os.environ.get("BRAID_TEST_JOBS", 3)))
+    keep(results)
+    counts = [re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed", output, re.M) for _, _, output, _ in results]
+    passed, wrong = (sum(int(pair[at]) for found in counts for pair in found) for at in (0, 1))
+    failed = [result for result in results if result[1] != 0]
+    print("%d passed, %d failed" % (passed, wrong), flush=True)
+    if not failed:
+        return 0
+    tests = [name for result in failed for name in failed_tests(result[2])]
+    if len(failed) > FAILED_MAX or len(tests) > FAILED_MAX:
+        return 101
+    unlisted = repeat(failed, reasons)
+    if unlisted is None:
+        return 101
+    if unlisted:
+        print("FAILED: %d unsteady and not in %s. Mend the test or its subject; list it with a reason only if neither is possible." % (len(unlisted), list_file))
+        return 101
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
