@@ -382,9 +382,8 @@ mod tests {
                 assert_eq!(restarts.count(), WATCHES.len());
                 let able = plan.able_to_watch_ms();
                 let judged = |from_ms: u32, to_ms: u32| {
-                    able.iter().any(|able| {
-                        able.1.min(to_ms).saturating_sub(able.0.max(from_ms)) >= 10_000
-                    })
+                    able.iter()
+                        .any(|able| able.1.min(to_ms).saturating_sub(able.0.max(from_ms)) >= 10_000)
                 };
                 assert!(judged(from_ms, to_ms), "{seed} {seconds}: {able:?}");
                 assert!(able.iter().all(|(from_ms, to_ms)| from_ms < to_ms));

@@ -77,7 +77,7 @@ pub fn judge(
             faults.push((Fault::SilenceUntold, show(silence)));
         }
     }
-    faults.extend(doubled(&silences));
+    faults.extend(judge.doubled(&silences));
     for (gateway, patient) in patients() {
         faults.extend(judge.missing(gateway.name, patient));
     }
@@ -122,6 +122,28 @@ impl Judge<'_> {
                 .any(|wider| overlap(wider, silence) && told(wider))
     }
 
+    /// Two silences with no reading between their beginnings are one.
+    fn doubled(&self, silences: &[&Raised]) -> Vec<(Fault, String)> {
+        let mut faults = Vec::new();
+        for (at, one) in silences.iter().enumerate() {
+            for other in &silences[at + 1..] {
+                let is_same = one.rule == other.rule && one.patient == other.patient;
+                let (first, second) = if one.since_us <= other.since_us {
+                    (one, other)
+                } else {
+                    (other, one)
+                };
+                let heard_us = self.heard_after(first);
+                let is_apart = heard_us.is_some_and(|it| it <= second.since_us + SLACK_US);
+                if is_same && !is_apart {
+                    let text = format!("{} and {}", show(first), show(second));
+                    faults.push((Fault::SilenceDoubled, text));
+                }
+            }
+        }
+        faults
+    }
+
     /// Silences of this patient's sensor that nobody raised although a watch could.
     fn missing(&self, gateway: &str, patient: &str) -> Vec<(Fault, String)> {
         let times = self.arrivals.get(patient).map_or(&[][..], Vec::as_slice);
@@ -151,20 +173,6 @@ impl Judge<'_> {
         }
         faults
     }
-}
-
-fn doubled(silences: &[&Raised]) -> Vec<(Fault, String)> {
-    let mut faults = Vec::new();
-    for (at, one) in silences.iter().enumerate() {
-        for other in &silences[at + 1..] {
-            let is_same = one.rule == other.rule && one.patient == other.patient;
-            if is_same && overlap(one, other) {
-                let text = format!("{} and {}", show(one), show(other));
-                faults.push((Fault::SilenceDoubled, text));
-            }
-        }
-    }
-    faults
 }
 
 /// An open alert has no end yet.
@@ -316,6 +324,15 @@ mod tests {
         let again = silence(100, Some(151));
         let calls = [call(&raised), call(&again)];
         let twice = [raised.clone(), again];
+        let next = silence(169, Some(181));
+        let rows_twice: Vec<Row> = rows(100..150)
+            .into_iter()
+            .filter(|row| row.patient != "ada" || !(170 * S..180 * S).contains(&row.arrived_us))
+            .collect();
+        // The end is written some seconds after the reading that ends it.
+        let late = [silence(99, Some(175)), next.clone()];
+        let told = [call(&raised), call(&next)];
+        assert_eq!(faults(ALWAYS, &rows_twice, &late, &told), []);
         assert_eq!(
             faults(ALWAYS, &rows(100..150), &twice, &calls),
             [Fault::SilenceDoubled]
