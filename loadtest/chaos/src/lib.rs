@@ -7,6 +7,7 @@
 //! silence from arrivals, and [`verdict`] compares the final state with the expected one. Those modules read no clock and open no socket; [`run`]
 //! is the IO shell.
 
+pub mod letters;
 pub mod oracle;
 pub mod plan;
 pub mod readings;

@@ -65,6 +65,8 @@ pub enum Target {
     },
     /// The receiver of the webhook.
     Receiver,
+    /// The mail server of the people on call.
+    Mailbox,
     /// The patient's device is out of the gateway's reach, and later sends everything in one
     /// request.
     Radio {
@@ -252,6 +254,7 @@ fn targets() -> Vec<(Target, u32)> {
         targets.extend(links.map(|target| (target, 20)));
     }
     targets.extend(patients().map(|(_, patient)| (Target::Radio { patient }, 50)));
+    targets.push((Target::Mailbox, 60));
     targets
 }
 
@@ -283,6 +286,7 @@ fn lane(random: &mut impl Rng, target: &Target, every_ms: u32, run_ms: u32) -> V
             Target::Network { .. }
             | Target::Link { .. }
             | Target::Receiver
+            | Target::Mailbox
             | Target::Radio { .. } => Kind::Away,
         };
         if at_ms + for_ms > end_ms {
@@ -307,6 +311,7 @@ impl fmt::Display for Target {
             Target::Network { gateway } => write!(f, "both links of {gateway}"),
             Target::Link { gateway, link } => write!(f, "{} of {gateway}", LINKS[*link].0),
             Target::Receiver => write!(f, "webhook receiver"),
+            Target::Mailbox => write!(f, "mail server"),
             Target::Radio { patient } => write!(f, "sensors of {patient}"),
         }
     }

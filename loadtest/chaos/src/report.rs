@@ -109,6 +109,7 @@ impl fmt::Display for Report {
             "webhook calls repeated with the same key",
             verdict.calls_repeated,
         )?;
+        line(f, "letters", verdict.letters)?;
         writeln!(f, "\ndifferences, each must be 0")?;
         for fault in Fault::ALL {
             line(

@@ -7,6 +7,7 @@
 mod found;
 mod http;
 mod links;
+mod mailbox;
 mod receiver;
 mod sensors;
 mod site;
@@ -37,6 +38,7 @@ pub use site::SiteError;
 
 use self::{
     links::Accesses,
+    mailbox::Mailbox,
     receiver::Receiver,
     sensors::{Counts, Device},
     site::{Engines, Site},
@@ -164,6 +166,7 @@ struct Stage {
     url: String,
     links: BTreeMap<&'static str, Arc<Accesses>>,
     receiver: Arc<Receiver>,
+    mailbox: Arc<Mailbox>,
     broker: EngineLane,
     database: EngineLane,
     folder: PathBuf,
@@ -191,6 +194,8 @@ impl Stage {
         let mut site = Site::prepare(&options.braid, folder, &engines)?;
         let receiver = Arc::new(Receiver::default());
         runtime.block_on(Arc::clone(&receiver).serve(site.receiver))?;
+        let mailbox = Arc::new(Mailbox::default());
+        runtime.block_on(Arc::clone(&mailbox).serve(site.mailbox))?;
         let mut links = BTreeMap::new();
         for (gateway, address) in &site.to_proxy {
             let accesses = Arc::new(Accesses::new(plan.seed));
@@ -218,6 +223,7 @@ impl Stage {
             url,
             links,
             receiver,
+            mailbox,
             broker,
             database,
             folder,
@@ -342,6 +348,7 @@ impl Stage {
             (Target::Link { gateway, link }, _) => self.cut(gateway, *link..=*link, is_begin),
             (Target::Network { gateway }, _) => self.cut(gateway, 0..=LINKS.len() - 1, is_begin),
             (Target::Receiver, _) => self.receiver.is_away.store(is_begin, Ordering::Relaxed),
+            (Target::Mailbox, _) => self.mailbox.is_away.store(is_begin, Ordering::Relaxed),
             (Target::Radio { patient }, _) => {
                 if let Some(radio) = radios.get(patient) {
                     radio.store(is_begin, Ordering::Relaxed);
@@ -440,6 +447,7 @@ impl Stage {
                 rows: found::rows(&self.url).await?,
                 alerts: found::alerts(&self.url).await?,
                 calls: self.receiver.calls.lock().clone(),
+                letters: self.mailbox.letters.lock().clone(),
             })
         })
     }

@@ -60,6 +60,28 @@ pub fn patients() -> impl Iterator<Item = (&'static Gateway, &'static str)> {
     })
 }
 
+/// Address of the person on call for a patient.
+pub fn on_call_of(patient: &str) -> String {
+    let tenant = patients().find(|(_, id)| *id == patient);
+    on_call(tenant.map_or("", |(gateway, _)| gateway.tenant))
+}
+
+pub fn on_call(tenant: &str) -> String {
+    format!("on-call@{tenant}.example")
+}
+
+/// The team of a tenant: one person is always on call, and hears of everything at once.
+pub fn team_document(tenant: &str) -> Value {
+    let plan = json!({ "steps": [{ "after_s": 0, "tell": ["on-call"] }] });
+    json!({
+        "contacts": [{ "id": "nurse", "name": "Nurse", "email": on_call(tenant) }],
+        "time_zone": "Europe/Berlin",
+        "rota": [{ "shifts": [{ "from": "mon 00:00", "to": "mon 00:00", "contact": "nurse" }] }],
+        "patients": {},
+        "escalation": { "low": plan, "medium": plan, "high": plan },
+    })
+}
+
 /// The metrics of every device, with a value at which no rule holds.
 pub const METRICS: [(Metric, &str, f64); 4] = [
     (Metric::HeartRate, "heart-rate", 70.0),

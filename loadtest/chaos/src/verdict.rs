@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     oracle::{Due, State},
-    scenario::RULES,
+    scenario::{RULES, on_call_of},
     silences::{self, Watched},
 };
 
@@ -63,11 +63,20 @@ pub struct Call {
     pub state: String,
 }
 
+/// A letter to somebody on call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Letter {
+    pub to: String,
+    /// Ids of the alerts to which it links.
+    pub alerts: Vec<String>,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     pub rows: Vec<Row>,
     pub alerts: Vec<Raised>,
     pub calls: Vec<Call>,
+    pub letters: Vec<Letter>,
 }
 
 /// Number of errors by kind. A run is good when every count is zero.
@@ -91,6 +100,8 @@ pub enum Fault {
     AlertUntold,
     CallNotDue,
     CallKeyReused,
+    AlertUnmailed,
+    LetterToOtherTenant,
     SilenceMissing,
     SilenceEndedUnheard,
     SilenceOutlived,
@@ -99,7 +110,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 22] = [
+    pub const ALL: [Fault; 24] = [
         Fault::ReadingNotAccepted,
         Fault::ReadingLost,
         Fault::ReadingDoubled,
@@ -117,6 +128,8 @@ impl Fault {
         Fault::AlertUntold,
         Fault::CallNotDue,
         Fault::CallKeyReused,
+        Fault::AlertUnmailed,
+        Fault::LetterToOtherTenant,
         Fault::SilenceMissing,
         Fault::SilenceEndedUnheard,
         Fault::SilenceOutlived,
@@ -143,6 +156,8 @@ impl Fault {
             Fault::AlertUntold => "raised alerts of which nobody was told",
             Fault::CallNotDue => "calls about alerts that were not due",
             Fault::CallKeyReused => "idempotency keys with two contents",
+            Fault::AlertUnmailed => "raised alerts of which on-call got no letter",
+            Fault::LetterToOtherTenant => "letters about a patient of another tenant",
             Fault::SilenceMissing => "silences that were not raised",
             Fault::SilenceEndedUnheard => "silences that ended without a reading",
             Fault::SilenceOutlived => "open silences of sensors that were heard",
@@ -164,6 +179,7 @@ pub struct Verdict {
     pub calls: usize,
     /// Calls that repeated an earlier key, which is permitted.
     pub calls_repeated: usize,
+    pub letters: usize,
     pub counts: BTreeMap<Fault, usize>,
     /// The first differences in words.
     pub listed: Vec<String>,
@@ -182,6 +198,7 @@ impl Verdict {
             readings_stored: found.rows.len(),
             alerts_due: due.len(),
             calls: found.calls.len(),
+            letters: found.letters.len(),
             ..Verdict::default()
         };
         for reading in refused {
@@ -190,6 +207,7 @@ impl Verdict {
         verdict.judge_rows(accepted, refused, &found.rows);
         let ids = verdict.judge_alerts(due, &found.alerts);
         verdict.judge_calls(&ids, due, &found.calls);
+        verdict.judge_letters(&ids, due, &found.letters);
         let (faults, count) = silences::judge(watched, &found.rows, &found.alerts, &found.calls);
         for (fault, text) in faults {
             verdict.count(fault, || text);
@@ -360,6 +378,31 @@ impl Verdict {
     }
 }
 
+impl Verdict {
+    /// Every raised alert reached the person on call of the patient's tenant, and nobody else.
+    fn judge_letters(&mut self, ids: &HashMap<&str, usize>, due: &[Due], letters: &[Letter]) {
+        let mut mailed = BTreeSet::new();
+        for letter in letters {
+            for id in &letter.alerts {
+                let Some(at) = ids.get(id.as_str()) else {
+                    continue;
+                };
+                if on_call_of(&due[*at].patient) == letter.to {
+                    mailed.insert(*at);
+                } else {
+                    self.count(Fault::LetterToOtherTenant, || {
+                        format!("{} to {}", describe_due(&due[*at]), letter.to)
+                    });
+                }
+            }
+        }
+        let raised: BTreeSet<usize> = ids.values().copied().collect();
+        for at in raised.difference(&mailed) {
+            self.count(Fault::AlertUnmailed, || describe_due(&due[*at]));
+        }
+    }
+}
+
 fn is_of(due: &Due, alert: &Raised) -> bool {
     due.patient == alert.patient && due.rule == alert.rule
 }
@@ -485,11 +528,19 @@ mod tests {
         }
     }
 
+    fn letter() -> Letter {
+        Letter {
+            to: on_call_of("ada"),
+            alerts: vec!["one".into(), "of another rule".into()],
+        }
+    }
+
     fn good() -> Found {
         Found {
             rows: vec![row(1), row(2)],
             alerts: vec![raised()],
             calls: vec![call(), call()],
+            letters: vec![letter()],
         }
     }
 
@@ -602,5 +653,16 @@ mod tests {
             ..call()
         };
         assert_eq!(judged(|it| it.calls.push(undue)), [Fault::CallNotDue]);
+    }
+
+    #[test]
+    fn every_difference_of_letters_is_found() {
+        assert_eq!(judged(|it| it.letters.clear()), [Fault::AlertUnmailed]);
+        let elsewhere = |it: &mut Found| it.letters[0].to = on_call_of("gus");
+        assert_eq!(
+            judged(elsewhere),
+            [Fault::AlertUnmailed, Fault::LetterToOtherTenant]
+        );
+        assert_eq!(judged(|it| it.letters.push(letter())), []);
     }
 }

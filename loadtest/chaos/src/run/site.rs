@@ -63,6 +63,7 @@ pub(super) struct Site {
     pub to_proxy: BTreeMap<&'static str, SocketAddr>,
     pub proxy: SocketAddr,
     pub receiver: SocketAddr,
+    pub mailbox: SocketAddr,
 }
 
 pub(super) struct Engines {
@@ -83,6 +84,7 @@ impl Site {
             to_proxy: BTreeMap::new(),
             proxy: reserve()?,
             receiver: reserve()?,
+            mailbox: reserve()?,
         };
         fs::create_dir_all(site.logs()).map_err(io_error(folder.display()))?;
         let rules = site.folder.join("rules.json");
@@ -107,6 +109,9 @@ impl Site {
                         if name == noun { alerting } else { reserve()? }
                     ),
                     format!("--webhook=http://{}/", site.receiver),
+                    format!("--smtp=smtp-plain://{}", site.mailbox),
+                    "--email-from=braid@example.org".to_owned(),
+                    format!("--public-url=https://{page}"),
                     format!("--backfill-after-s={BACKFILL_AFTER_S}"),
                     format!("--silent-after-s={SILENT_AFTER_S}"),
                     format!("--rules={}", rules.display()),
@@ -191,6 +196,20 @@ impl Site {
                 "put",
                 &file,
                 "--for=default",
+                "--by=chaos",
+                "--reason=a chaos run",
+                "--tenant",
+                tenant,
+            ];
+            self.run(&[&put[..], &on_store].concat())?;
+            let team = self.folder.join(format!("team-{tenant}.json"));
+            let document = scenario::team_document(tenant).to_string();
+            fs::write(&team, document).map_err(io_error(team.display()))?;
+            let put = [
+                "alerts",
+                "team",
+                "put",
+                &team.display().to_string(),
                 "--by=chaos",
                 "--reason=a chaos run",
                 "--tenant",
