@@ -30,7 +30,7 @@ build: ## compiles everything
 
 test: ## runs all checks of CI, and installs the programs that they need
 	@rm -rf target/steps.txt target/steps
-	@infra/dev/need.sh room cc ip programs sctp node chromium cargo-deny buf envoy kafka timescaledb curl peers
+	@infra/dev/need.sh room cc ip python programs sctp node chromium cargo-deny buf envoy kafka timescaledb curl peers
 	@$(STEP) format   cargo fmt --all --check
 	@$(STEP) contracts $(MAKE) --no-print-directory proto
 	@$(STEP) lint     $(MAKE) --no-print-directory lint
@@ -71,7 +71,7 @@ deny: ## checks licences, bans and sources of dependencies
 
 unit: export BRAID_TEST_ENGINES ?= required
 unit: ## runs every Rust test, and installs the real engines that some of them need
-	@infra/dev/need.sh cc ip programs sctp envoy kafka timescaledb curl peers
+	@infra/dev/need.sh cc ip python programs sctp envoy kafka timescaledb curl peers
 	@infra/dev/unit.py
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json

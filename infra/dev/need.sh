@@ -2,7 +2,7 @@
 # need.sh TOOL... - installs missing tools of the tests, and prints its actions.
 #
 #   need.sh room cc ip node chromium cargo-deny mdbook buf envoy kafka timescaledb docker helm
-#           kubeconform k6 yaml go peers curl promtool programs sctp
+#           kubeconform k6 yaml go peers curl promtool programs sctp python
 #
 # Debian packages come from apt-get (root, or sudo). Everything else goes below $BRAID_CACHE
 # (default ~/.cache/braid), outside the checkout, so that a second run and a fresh clone find it.
@@ -212,6 +212,7 @@ for tool; do
     ip)         command -v ip >/dev/null && command -v tc >/dev/null || apt_install iproute2 ;;
     programs)   need_programs ;;
     sctp)       need_sctp ;;
+    python)     command -v python3 >/dev/null || apt_install python3 ;;
     kafka)      need_kafka ;;
     node)       need_node ;;
     chromium)   command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core ;;
