@@ -67,6 +67,10 @@ pub enum Target {
     Receiver,
     /// The mail server of the people on call.
     Mailbox,
+    /// The rules in force of a tenant, which are put again as a new version.
+    Rules {
+        tenant: &'static str,
+    },
     /// The patient's device is out of the gateway's reach, and later sends everything in one
     /// request.
     Radio {
@@ -83,6 +87,8 @@ pub enum Kind {
     Pause,
     /// Cut, refusing, or out of reach, until the end.
     Away,
+    /// Changed at the beginning.
+    Changed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -111,6 +117,8 @@ pub struct Script {
 pub struct Plan {
     pub seed: u64,
     pub seconds: u32,
+    /// Brokers of the bus. Of three, one is away at a time; a single one takes the bus with it.
+    pub brokers: usize,
     pub scripts: Vec<Script>,
     /// Faults of each target, sorted by time.
     pub lanes: Vec<Vec<Fault>>,
@@ -139,6 +147,7 @@ impl Plan {
         let mut plan = Plan {
             seed,
             seconds,
+            brokers: if seed.is_multiple_of(2) { 1 } else { 3 },
             scripts,
             lanes,
         };
@@ -255,6 +264,8 @@ fn targets() -> Vec<(Target, u32)> {
     }
     targets.extend(patients().map(|(_, patient)| (Target::Radio { patient }, 50)));
     targets.push((Target::Mailbox, 60));
+    let rules = ["default", "north"].map(|tenant| (Target::Rules { tenant }, 60));
+    targets.extend(rules);
     targets
 }
 
@@ -283,6 +294,7 @@ fn lane(random: &mut impl Rng, target: &Target, every_ms: u32, run_ms: u32) -> V
                 for_ms = for_ms.max(ENGINE_MS_MIN);
                 Kind::Kill
             }
+            Target::Rules { .. } => Kind::Changed,
             Target::Network { .. }
             | Target::Link { .. }
             | Target::Receiver
@@ -312,6 +324,7 @@ impl fmt::Display for Target {
             Target::Link { gateway, link } => write!(f, "{} of {gateway}", LINKS[*link].0),
             Target::Receiver => write!(f, "webhook receiver"),
             Target::Mailbox => write!(f, "mail server"),
+            Target::Rules { tenant } => write!(f, "rules of {tenant}"),
             Target::Radio { patient } => write!(f, "sensors of {patient}"),
         }
     }
@@ -323,6 +336,7 @@ impl fmt::Display for Kind {
             Kind::Kill => "killed",
             Kind::Pause => "paused",
             Kind::Away => "away",
+            Kind::Changed => "put again",
         })
     }
 }

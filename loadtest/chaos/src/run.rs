@@ -102,9 +102,10 @@ pub fn run(options: &Options) -> Result<Report, RunError> {
     let began = Instant::now();
     let plan = Plan::new(options.seed, options.seconds);
     eprintln!(
-        "chaos: seed {}, {} s, {} faults on {} targets, {} of them while another lasts",
+        "chaos: seed {}, {} s, {} brokers, {} faults on {} targets, {} of them while another lasts",
         plan.seed,
         plan.seconds,
+        plan.brokers,
         plan.faults().len(),
         plan.lanes.len(),
         plan.overlapping(),
@@ -177,7 +178,7 @@ struct Stage {
 impl Stage {
     fn set_up(options: &Options, plan: &Plan, folder: &Path) -> Result<Stage, RunError> {
         let runtime = Runtime::new()?;
-        let mut cluster = Cluster::start(1, "").ok_or(RunError::NoKafka)?;
+        let mut cluster = Cluster::start(plan.brokers, "").ok_or(RunError::NoKafka)?;
         let server = TimescaleServer::start(ServerOptions {
             durable: true,
             ..ServerOptions::default()
@@ -190,6 +191,7 @@ impl Stage {
         let engines = Engines {
             bus: format!("kafka://{}", cluster.brokers().join(",")),
             store: url.clone(),
+            brokers: plan.brokers,
         };
         let mut site = Site::prepare(&options.braid, folder, &engines)?;
         let receiver = Arc::new(Receiver::default());
@@ -208,11 +210,14 @@ impl Stage {
         for name in site.names() {
             runtime.block_on(site.wait_ready(name))?;
         }
+        let brokers = plan.brokers;
+        let mut node = 0;
         let broker = EngineLane::start(move |down| {
             if down {
-                cluster.kill_all()
+                cluster.kill(node);
             } else {
-                cluster.start_all()
+                cluster.restart(node);
+                node = (node + 1) % brokers;
             }
         });
         let database =
@@ -348,6 +353,8 @@ impl Stage {
             (Target::Link { gateway, link }, _) => self.cut(gateway, *link..=*link, is_begin),
             (Target::Network { gateway }, _) => self.cut(gateway, 0..=LINKS.len() - 1, is_begin),
             (Target::Receiver, _) => self.receiver.is_away.store(is_begin, Ordering::Relaxed),
+            (Target::Rules { tenant }, _) if is_begin => self.site.put_rules_again(tenant),
+            (Target::Rules { .. }, _) => {}
             (Target::Mailbox, _) => self.mailbox.is_away.store(is_begin, Ordering::Relaxed),
             (Target::Radio { patient }, _) => {
                 if let Some(radio) = radios.get(patient) {

@@ -64,11 +64,14 @@ pub(super) struct Site {
     pub proxy: SocketAddr,
     pub receiver: SocketAddr,
     pub mailbox: SocketAddr,
+    /// The arguments that put the rules of a tenant in force.
+    rules_again: BTreeMap<&'static str, Vec<String>>,
 }
 
 pub(super) struct Engines {
     pub bus: String,
     pub store: String,
+    pub brokers: usize,
 }
 
 impl Site {
@@ -85,6 +88,7 @@ impl Site {
             proxy: reserve()?,
             receiver: reserve()?,
             mailbox: reserve()?,
+            rules_again: BTreeMap::new(),
         };
         fs::create_dir_all(site.logs()).map_err(io_error(folder.display()))?;
         let rules = site.folder.join("rules.json");
@@ -95,8 +99,8 @@ impl Site {
             (reserve()?, reserve()?, reserve()?, reserve()?);
         let engine_flags = [
             format!("--bus={}", engines.bus),
-            "--bus-replication=1".to_owned(),
-            "--bus-in-sync-min=1".to_owned(),
+            format!("--bus-replication={}", engines.brokers),
+            format!("--bus-in-sync-min={}", engines.brokers.div_ceil(2)),
             format!("--store={}", engines.store),
             format!("--store-password={PASSWORD}"),
         ];
@@ -160,7 +164,7 @@ impl Site {
         self.folder.join("data")
     }
 
-    fn issue_and_register(&self, engines: &Engines, rules: &Path) -> Result<(), SiteError> {
+    fn issue_and_register(&mut self, engines: &Engines, rules: &Path) -> Result<(), SiteError> {
         let data = format!("--data={}", self.data().display());
         for (_, noun) in SERVICES.iter().filter(|(name, noun)| name == noun) {
             self.run(&["identity", "issue", "service", noun, &data])?;
@@ -188,20 +192,14 @@ impl Site {
             }
         }
         let file = rules.display().to_string();
-        let mut tenants: Vec<&str> = GATEWAYS.iter().map(|gateway| gateway.tenant).collect();
+        let mut tenants: Vec<&'static str> = GATEWAYS.iter().map(|gateway| gateway.tenant).collect();
         tenants.dedup();
         for tenant in tenants {
-            let put = [
-                "rules",
-                "put",
-                &file,
-                "--for=default",
-                "--by=chaos",
-                "--reason=a chaos run",
-                "--tenant",
-                tenant,
-            ];
+            let put = put_rules(&file, tenant);
             self.run(&[&put[..], &on_store].concat())?;
+            let put = [&put[..], &on_store].concat();
+            let put = put.into_iter().map(str::to_owned).collect();
+            self.rules_again.insert(tenant, put);
             let team = self.folder.join(format!("team-{tenant}.json"));
             let document = scenario::team_document(tenant).to_string();
             fs::write(&team, document).map_err(io_error(team.display()))?;
@@ -337,6 +335,19 @@ impl Site {
         }
     }
 
+    /// Puts the rules in force once more, as a new version. While the database is away the command
+    /// fails, and the version before stays.
+    pub fn put_rules_again(&self, tenant: &str) {
+        let mut command = Command::new(&self.braid);
+        without_settings(&mut command);
+        command
+            .args(self.rules_again.get(tenant).into_iter().flatten())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        std::thread::spawn(move || command.status());
+    }
+
     /// Runs `braid ARGS` to its end.
     fn run(&self, args: &[&str]) -> Result<(), SiteError> {
         let mut command = Command::new(&self.braid);
@@ -361,6 +372,19 @@ impl Drop for Site {
             self.kill(name);
         }
     }
+}
+
+fn put_rules<'a>(file: &'a str, tenant: &'a str) -> [&'a str; 8] {
+    [
+        "rules",
+        "put",
+        file,
+        "--for=default",
+        "--by=chaos",
+        "--reason=a chaos run",
+        "--tenant",
+        tenant,
+    ]
 }
 
 /// The environment of the caller must not configure the services.
