@@ -12,9 +12,9 @@
 //!   the whole write fails with [`WriteError::Fenced`]. So a member that lost its partition without
 //!   noticing cannot write.
 //!
-//! The trait is split by purpose: [`VitalsStore`], [`AlertsStore`], [`NoticesStore`],
-//! [`DocumentsStore`], [`PathsStore`], [`Register`], [`QuarantineStore`], [`Accounts`],
-//! [`ProgressStore`], [`Maintenance`]. Queries on behalf of people carry a [`Scope`], so that no
+//! The trait is split by purpose: [`VitalsStore`], [`AlertsStore`], [`SilentStore`],
+//! [`NoticesStore`], [`DocumentsStore`], [`PathsStore`], [`Register`], [`QuarantineStore`],
+//! [`Accounts`], [`ProgressStore`], [`Maintenance`]. Queries on behalf of people carry a [`Scope`], so that no
 //! query can forget the tenant.
 
 mod accounts;
@@ -35,6 +35,7 @@ mod quarantine;
 mod register;
 pub mod removals;
 mod scope;
+mod silent;
 pub mod sqlite;
 mod thinning;
 pub mod timescale;
@@ -75,6 +76,7 @@ pub use register::{
 };
 pub use removals::Removal;
 pub use scope::Scope;
+pub use silent::{Silent, SilentBatch, SilentPage, SilentStore, each_silent};
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use thinning::Thinner;
 pub use timescale::{TimescaleOptions, TimescaleStore};
@@ -87,6 +89,7 @@ pub use vitals::{
 pub trait Store:
     VitalsStore
     + AlertsStore
+    + SilentStore
     + NoticesStore
     + DocumentsStore
     + PathsStore
@@ -101,6 +104,7 @@ pub trait Store:
 impl<T> Store for T where
     T: VitalsStore
         + AlertsStore
+        + SilentStore
         + NoticesStore
         + DocumentsStore
         + PathsStore

@@ -17,6 +17,7 @@ mod register;
 mod retention;
 mod schema;
 mod series;
+mod silent;
 mod transaction;
 mod vitals;
 mod writer;

@@ -33,6 +33,7 @@ mod retention;
 mod rollups;
 mod runs;
 mod series;
+mod silent;
 mod time;
 mod tls;
 mod vitals;

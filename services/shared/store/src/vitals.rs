@@ -120,6 +120,9 @@ pub trait VitalsStore: Send + Sync {
         patients: usize,
     ) -> Result<LatestVitalsPage, QueryError>;
 
+    /// Which of these devices have ever sent a reading that a patient has.
+    async fn which_sent(&self, devices: &[String]) -> Result<Vec<String>, QueryError>;
+
     async fn series(
         &self,
         scope: &Scope,

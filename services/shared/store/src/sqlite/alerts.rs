@@ -26,7 +26,7 @@ const ACTIVE: i32 = AlertState::Active as i32;
 const LATCHED: i32 = AlertState::Latched as i32;
 const RESOLVED: i32 = AlertState::Resolved as i32;
 
-fn write(writing: &Writing<'_>, batch: &AlertsBatch) -> Result<Written, WriteError> {
+pub(super) fn write(writing: &Writing<'_>, batch: &AlertsBatch) -> Result<Written, WriteError> {
     let connection = writing.connection;
     let mut written = Written::default();
     let mut conflicts = Vec::new();

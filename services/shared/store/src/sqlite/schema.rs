@@ -182,6 +182,12 @@ CREATE TRIGGER accounts_removed AFTER DELETE ON accounts BEGIN
     INSERT OR IGNORE INTO removals VALUES ('account', OLD.name, 0, CAST(unixepoch('subsec') * 1000000 AS INTEGER)); END;
 CREATE TRIGGER assignments_removed AFTER DELETE ON assignments BEGIN
     INSERT OR IGNORE INTO removals VALUES ('assignment', OLD.device, OLD.from_us, CAST(unixepoch('subsec') * 1000000 AS INTEGER)); END;
+", "
+-- What is silent: the open alert of each subject, and the newest arrivals when its silence began.
+CREATE TABLE silent (subject TEXT PRIMARY KEY, alert TEXT NOT NULL UNIQUE, reading_us INTEGER NOT NULL,
+    report_us INTEGER NOT NULL) WITHOUT ROWID;
+-- One row: when silence was last judged and nothing had arrived.
+CREATE TABLE silent_look (id INTEGER PRIMARY KEY, at_us INTEGER NOT NULL);
 "];
 /// The first version whose alerts have a priority.
 const ALERTS_WITH_PRIORITY: usize = 4;

@@ -297,6 +297,22 @@ impl VitalsStore for SqliteStore {
         .await
     }
 
+    async fn which_sent(&self, devices: &[String]) -> Result<Vec<String>, QueryError> {
+        let devices = devices.to_vec();
+        self.read(move |connection| {
+            let mut statement =
+                connection.prepare_cached("SELECT 1 FROM streams WHERE device = ?1 LIMIT 1")?;
+            let mut sent = Vec::new();
+            for device in devices {
+                if statement.exists([&device])? {
+                    sent.push(device);
+                }
+            }
+            Ok(sent)
+        })
+        .await
+    }
+
     async fn series(
         &self,
         scope: &Scope,

@@ -32,7 +32,7 @@ pub(super) const IN_SCOPE: &str = "($1::text IS NULL
     OR (a.patient = '' AND EXISTS (SELECT 1 FROM gateways g WHERE g.id = a.gateway AND g.tenant = $1)))";
 
 /// Stores transitions, and returns which of them are new, in the order given.
-async fn transitions<'a>(
+pub(super) async fn transitions<'a>(
     transaction: &Transaction<'_>,
     transitions: &'a [Alert],
 ) -> Result<Vec<&'a Alert>, Fault> {
@@ -122,7 +122,7 @@ async fn refuse_conflicts(
     }
 }
 
-async fn present(transaction: &Transaction<'_>, new: &[&Alert]) -> Result<(), Fault> {
+pub(super) async fn present(transaction: &Transaction<'_>, new: &[&Alert]) -> Result<(), Fault> {
     if new.is_empty() {
         return Ok(());
     }

@@ -31,6 +31,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "logs_and_restores",
         include_str!("migrations/0007_logs_and_restores.sql"),
     ),
+    ("silent", include_str!("migrations/0008_silent.sql")),
 ];
 /// Roll-ups depend on the edition: made by TimescaleDB where it can, else by the store.
 const ROLLUPS_OWN: &str = include_str!("rollups_own.sql");

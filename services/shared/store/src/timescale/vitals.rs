@@ -423,6 +423,18 @@ impl VitalsStore for TimescaleStore {
         Ok((values, (count >= patients).then_some(last)))
     }
 
+    async fn which_sent(&self, devices: &[String]) -> Result<Vec<String>, QueryError> {
+        let connection = self.reader().await?;
+        let statement = connection
+            .prepare_cached(
+                "SELECT h.device FROM device_heads h WHERE h.device = ANY($1)
+                     AND EXISTS (SELECT 1 FROM streams t WHERE t.device = h.key)",
+            )
+            .await?;
+        let rows = connection.query(&statement, &[&devices]).await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
     async fn series(
         &self,
         scope: &Scope,
