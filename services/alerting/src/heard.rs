@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use clocks::CheckedClock;
 use contracts::vitals::VitalsRecord;
 use parking_lot::Mutex;
-use store::LatestVital;
+
+use crate::silence_watch::Arrival;
 
 /// Device metrics remembered, about 100 bytes each. Beyond it all are dropped, and the stored
 /// arrival times alone count.
@@ -45,14 +46,16 @@ impl Heard {
         }
     }
 
-    /// Moves arrival times forward to when this member last received the device.
-    pub(crate) fn move_forward(&self, latest: &mut [LatestVital], now_us: i64, monotonic_us: i64) {
+    /// Moves signs of life forward to when this member last received the device.
+    pub(crate) fn move_forward(&self, arrivals: &mut [Arrival], now_us: i64, monotonic_us: i64) {
         let heard = self.0.lock();
-        for row in latest {
+        for row in arrivals {
             let key = (row.device.clone(), i32::from(row.metric));
             if let Some(at_us) = heard.get(&key) {
                 let heard_us = now_us.saturating_sub(monotonic_us.saturating_sub(*at_us).max(0));
-                row.ingest_time_us = row.ingest_time_us.max(heard_us);
+                row.sign.at_us = row.sign.at_us.max(heard_us);
+                row.sign.seen_us = row.sign.seen_us.max(*at_us);
+                row.sign.came_us = row.sign.came_us.max(Some(*at_us));
             }
         }
     }

@@ -21,6 +21,7 @@ mod from_store;
 mod heard;
 mod lateness;
 mod names;
+mod present;
 mod reach;
 mod reach_watch;
 mod routing;

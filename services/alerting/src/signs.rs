@@ -8,6 +8,44 @@
 
 use std::collections::HashMap;
 
+/// The newest sign of life of one row, or of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sign {
+    /// On the clock of the round: its present minus this is the age.
+    pub at_us: i64,
+    /// As the store has it, by the clock that stamped it; [`i64::MIN`]: there is none.
+    pub stored_us: i64,
+    /// When this member first saw it, by the monotonic clock.
+    pub seen_us: i64,
+    /// When this member saw it come, by the monotonic clock; `None`: it was there before.
+    pub came_us: Option<i64>,
+}
+
+impl Sign {
+    pub(crate) const NONE: Sign = Sign {
+        at_us: i64::MIN,
+        stored_us: i64::MIN,
+        seen_us: i64::MIN,
+        came_us: None,
+    };
+
+    /// The later of two in every respect.
+    pub(crate) fn or(self, other: Sign) -> Sign {
+        Sign {
+            at_us: self.at_us.max(other.at_us),
+            stored_us: self.stored_us.max(other.stored_us),
+            seen_us: self.seen_us.max(other.seen_us),
+            came_us: self.came_us.max(other.came_us),
+        }
+    }
+
+    /// Whether it came after the stored evidence, or after this member knew of the silence. The
+    /// second holds also when the clock that stamps arrivals was set back.
+    pub(crate) fn is_after(&self, stored_us: i64, known_us: i64) -> bool {
+        self.stored_us > stored_us || self.came_us > Some(known_us)
+    }
+}
+
 /// Largest expected difference between the clocks of two machines of the core.
 const CLOCKS_DIFFER_US: i64 = 30_000_000;
 
@@ -38,42 +76,51 @@ impl<K: std::hash::Hash + Eq> Signs<K> {
         }
     }
 
-    /// Corrects the times of one round, so that `now_us` minus each time is its age.
-    pub(crate) fn put_right<'a>(
+    /// The signs of one round, in the order of the rows.
+    pub(crate) fn of_round(
         &mut self,
-        rows: impl Iterator<Item = (K, &'a mut i64)>,
+        rows: impl Iterator<Item = (K, i64)>,
         now_us: i64,
         monotonic_us: i64,
-    ) {
+    ) -> Vec<Sign> {
         let mut known = std::mem::take(&mut self.rows);
-        for (key, time_us) in rows {
+        let mut signs = Vec::new();
+        for (key, stored_us) in rows {
             let row = match known.remove(&key) {
-                Some(row) if row.time_us == *time_us => row,
+                Some(row) if row.time_us == stored_us => row,
                 Some(_) => Row {
-                    time_us: *time_us,
+                    time_us: stored_us,
                     seen_us: monotonic_us,
                     before_us: self.looked_us,
                 },
                 None => Row {
-                    time_us: *time_us,
+                    time_us: stored_us,
                     seen_us: monotonic_us,
                     before_us: None,
                 },
             };
             let to_now = |at_us: i64| now_us.saturating_sub(monotonic_us.saturating_sub(at_us));
+            let mut at_us = stored_us;
             let latest_us = to_now(row.seen_us);
-            if *time_us > latest_us.saturating_add(self.slack_us) {
-                *time_us = latest_us;
+            if at_us > latest_us.saturating_add(self.slack_us) {
+                at_us = latest_us;
             }
             if let Some(before_us) = row.before_us {
                 let earliest_us = to_now(before_us);
-                if *time_us < earliest_us.saturating_sub(self.slack_us) {
-                    *time_us = earliest_us;
+                if at_us < earliest_us.saturating_sub(self.slack_us) {
+                    at_us = earliest_us;
                 }
             }
+            signs.push(Sign {
+                at_us,
+                stored_us,
+                seen_us: row.seen_us,
+                came_us: row.before_us.map(|_| row.seen_us),
+            });
             self.rows.insert(key, row);
         }
         self.looked_us = Some(monotonic_us);
+        signs
     }
 }
 
@@ -89,9 +136,9 @@ mod tests {
     /// `came_s`.
     fn age_s(signs: &mut Signs<&'static str>, came_s: i64, error_us: i64, at_s: i64) -> i64 {
         let now_us = T0 + at_s * S;
-        let mut time_us = T0 + came_s * S + error_us;
-        signs.put_right([("row", &mut time_us)].into_iter(), now_us, at_s * S);
-        (now_us - time_us) / S
+        let rows = [("row", T0 + came_s * S + error_us)];
+        let sign = signs.of_round(rows.into_iter(), now_us, at_s * S)[0];
+        (now_us - sign.at_us) / S
     }
 
     #[test]
@@ -130,11 +177,28 @@ mod tests {
         for (round, step_us) in [0, 0, 90 * S, 90 * S, -HOUR, -HOUR].into_iter().enumerate() {
             let monotonic_us = round as i64 * 5 * S;
             let now_us = T0 + monotonic_us + step_us;
-            let mut time_us = T0 + monotonic_us - S;
-            signs.put_right([("row", &mut time_us)].into_iter(), now_us, monotonic_us);
+            let rows = [("row", T0 + monotonic_us - S)];
+            let sign = signs.of_round(rows.into_iter(), now_us, monotonic_us)[0];
             if round > 0 {
-                assert!((0..=5 * S).contains(&(now_us - time_us)));
+                assert!((0..=5 * S).contains(&(now_us - sign.at_us)));
             }
         }
+    }
+
+    #[test]
+    fn a_sign_comes_after_a_silence_by_its_time_or_because_it_was_seen_to_come() {
+        let mut signs = Signs::new(60 * S);
+        let mut at = |stored_us, second: i64| {
+            let rows = [("row", stored_us)];
+            signs.of_round(rows.into_iter(), T0 + second * S, second * S)[0]
+        };
+        let evidence_us = T0 - HOUR;
+        // The silence is known from the first look on.
+        assert!(!at(evidence_us, 0).is_after(evidence_us, 0));
+        assert!(at(evidence_us, 0).is_after(evidence_us - 1, 0));
+        assert!(!at(evidence_us, 5).is_after(evidence_us, 0));
+        // The clock that stamps arrivals was set back by a day.
+        assert!(at(evidence_us - 24 * HOUR, 10).is_after(evidence_us, 0));
+        assert!(!at(evidence_us - 24 * HOUR, 15).is_after(evidence_us, 10 * S));
     }
 }

@@ -5,9 +5,66 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use contracts::alerts::Alert;
+use contracts::{alerts::Alert, vitals::Metric};
 use store::{Assignment, LatestVital};
-use vitals::silence::{DEVICE, GATEWAY, SIGNAL};
+use vitals::silence::{DEVICE, GATEWAY, PATH, PIPELINE, SIGNAL};
+
+use crate::signs::Sign;
+
+/// The newest reading of one metric of a sensor.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrival {
+    pub patient: String,
+    pub device: String,
+    /// Of the assignment.
+    pub gateway: String,
+    /// The gateway that delivered the reading.
+    pub via: String,
+    pub metric: Metric,
+    pub value: f64,
+    pub sign: Sign,
+    /// Beginning of the assignment. No reading is expected before it.
+    pub from_us: i64,
+}
+
+impl Arrival {
+    /// As stored: attributed by [`Worn::attribute`] afterwards.
+    pub(crate) fn new(latest: LatestVital, sign: Sign) -> Arrival {
+        Arrival {
+            patient: latest.patient,
+            device: latest.device,
+            via: latest.gateway.clone(),
+            gateway: latest.gateway,
+            metric: latest.metric,
+            value: latest.value,
+            sign,
+            from_us: i64::MIN,
+        }
+    }
+
+    /// Stands for a sensor that was assigned and has never sent.
+    fn unheard(device: &str, wearing: &Wearing) -> Arrival {
+        Arrival {
+            patient: wearing.patient.clone(),
+            device: device.to_owned(),
+            gateway: wearing.gateway.clone(),
+            via: String::new(),
+            metric: Metric::default(),
+            value: f64::NAN,
+            sign: Sign::NONE,
+            from_us: wearing.expected_us,
+        }
+    }
+
+    pub(crate) fn is_unheard(&self) -> bool {
+        self.sign == Sign::NONE
+    }
+
+    /// When silence began, if it is silent.
+    pub(crate) fn since_us(&self) -> i64 {
+        self.sign.at_us.max(self.from_us)
+    }
+}
 
 /// The assignments that hold at present, by sensor; as many as the register has.
 #[derive(Debug, Default)]
@@ -21,6 +78,8 @@ struct Wearing {
     patient: String,
     gateway: String,
     from_us: i64,
+    /// A reading is expected from here on.
+    expected_us: i64,
 }
 
 impl Worn {
@@ -30,6 +89,11 @@ impl Worn {
             patient: assignment.patient,
             gateway: assignment.gateway,
             from_us: assignment.from_us,
+            // Of an unknown beginning only the entry is known.
+            expected_us: match assignment.from_us {
+                i64::MIN => assignment.entered.at_us,
+                from_us => from_us,
+            },
         };
         self.devices.insert(assignment.device, wearing);
     }
@@ -37,21 +101,21 @@ impl Worn {
     /// Gives each sensor's newest readings to the patient who wears it now and leaves out sensors
     /// that no patient wears. A reading from before the change counts as heard at the change.
     /// The newest reading of each metric of a sensor remains.
-    pub(crate) fn attribute(&self, latest: Vec<LatestVital>) -> Vec<LatestVital> {
-        let mut newest: BTreeMap<(String, i32), LatestVital> = BTreeMap::new();
+    pub(crate) fn attribute(&self, latest: Vec<Arrival>) -> Vec<Arrival> {
+        let mut newest: BTreeMap<(String, i32), Arrival> = BTreeMap::new();
         for mut row in latest {
             let Some(wearing) = self.devices.get(&row.device) else {
                 continue;
             };
-            row.ingest_time_us = row.ingest_time_us.max(wearing.from_us);
+            row.from_us = wearing.from_us;
             row.gateway.clone_from(&wearing.gateway);
             // The wearer's own reading, if there is one, says more than that of the patient before.
             let is_own = row.patient == wearing.patient;
             row.patient.clone_from(&wearing.patient);
             let key = (row.device.clone(), i32::from(row.metric));
             match newest.get_mut(&key) {
-                Some(there) if is_own || there.ingest_time_us < row.ingest_time_us => {
-                    row.ingest_time_us = row.ingest_time_us.max(there.ingest_time_us);
+                Some(there) if is_own || there.sign.at_us < row.sign.at_us => {
+                    row.sign = row.sign.or(there.sign);
                     *there = row;
                 }
                 Some(_) => {}
@@ -63,15 +127,43 @@ impl Worn {
         newest.into_values().collect()
     }
 
-    /// Whether the register no longer lists the subject of an open silence.
-    pub(crate) fn has_ended(&self, silence: &Alert) -> bool {
+    /// Assigned sensors of which no newest reading is known.
+    pub(crate) fn without(&self, arrivals: &[Arrival]) -> BTreeSet<String> {
+        let heard: BTreeSet<&str> = arrivals.iter().map(|it| it.device.as_str()).collect();
+        let devices = self.devices.keys();
+        let devices = devices.filter(|device| !heard.contains(device.as_str()));
+        devices.cloned().collect()
+    }
+
+    pub(crate) fn unheard(&self, devices: &BTreeSet<String>) -> Vec<Arrival> {
+        let wearing = |device: &String| {
+            let wearing = self.devices.get(device)?;
+            Some(Arrival::unheard(device, wearing))
+        };
+        devices.iter().filter_map(wearing).collect()
+    }
+
+    /// Whether the assignments at present do not list the subject of an open silence. A member
+    /// whose clock is wrong sees other assignments, so the register is asked before a silence ends.
+    pub(crate) fn lacks(&self, silence: &Alert) -> bool {
         match silence.rule.as_str() {
             SIGNAL | DEVICE => self
                 .devices
                 .get(&silence.device)
                 .is_none_or(|wearing| wearing.patient != silence.patient),
-            GATEWAY => !self.gateways.contains(&silence.gateway),
+            GATEWAY | PATH => !self.gateways.contains(&silence.gateway),
+            PIPELINE => self.devices.is_empty(),
             _ => false,
         }
     }
+}
+
+/// Whether none of these assignments of a sensor or a gateway lets the silence go on.
+pub(crate) fn has_ended(silence: &Alert, assignments: &[Assignment], now_us: i64) -> bool {
+    let is_of_subject = |it: &&Assignment| match silence.rule.as_str() {
+        SIGNAL | DEVICE => it.patient == silence.patient && it.device == silence.device,
+        _ => it.gateway == silence.gateway,
+    };
+    let mut of_subject = assignments.iter().filter(is_of_subject);
+    of_subject.all(|it| it.until_us <= now_us)
 }
