@@ -46,6 +46,8 @@ impl Row {
                     self.0 = Some(timer.clone());
                 }
                 TimerChange::End(_) => self.0 = None,
+                // Delivery hastens a timer, the router does not.
+                TimerChange::Hasten { .. } => {}
             }
         }
     }

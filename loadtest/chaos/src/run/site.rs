@@ -192,7 +192,8 @@ impl Site {
             }
         }
         let file = rules.display().to_string();
-        let mut tenants: Vec<&'static str> = GATEWAYS.iter().map(|gateway| gateway.tenant).collect();
+        let mut tenants: Vec<&'static str> =
+            GATEWAYS.iter().map(|gateway| gateway.tenant).collect();
         tenants.dedup();
         for tenant in tenants {
             let put = put_rules(&file, tenant);

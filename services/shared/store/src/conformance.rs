@@ -24,11 +24,11 @@ pub use alerts::{
 pub use harness::{Harness, Process, SECOND_US, START_US, batch, log, ok, sample, waveform};
 pub use notices::{
     a_failure_hastens_the_timer_of_its_alert_alone, a_tenants_documents_have_a_bound_in_bytes,
-    a_timer_belongs_to_whoever_changes_it_first,
-    documents_are_versioned_and_scoped, no_notice_waits_for_a_clock_that_was_set_back,
-    notices_are_kept_with_their_alert, notices_that_fail_hold_up_no_others,
-    notices_that_nobody_has_tried_are_counted, notices_wait_in_order_until_they_have_an_outcome,
-    the_notices_of_one_gateway_delay_no_others, two_members_take_each_notice_once,
+    a_timer_belongs_to_whoever_changes_it_first, documents_are_versioned_and_scoped,
+    no_notice_waits_for_a_clock_that_was_set_back, notices_are_kept_with_their_alert,
+    notices_that_fail_hold_up_no_others, notices_that_nobody_has_tried_are_counted,
+    notices_wait_in_order_until_they_have_an_outcome, the_notices_of_one_gateway_delay_no_others,
+    two_members_take_each_notice_once,
 };
 pub use paths::{
     a_gateway_has_a_bounded_number_of_newest_reports,

@@ -378,7 +378,9 @@ pub async fn a_failure_hastens_the_timer_of_its_alert_alone(harness: &dyn Harnes
     assert_eq!(due(4).await, []);
     assert_eq!(due(5).await, [("a".to_owned(), 2)]);
     // A decision that was made on the timer as it was before loses.
-    let late = other.write_notices(timers(vec![set("a", 2, Some(950))])).await;
+    let late = other
+        .write_notices(timers(vec![set("a", 2, Some(950))]))
+        .await;
     assert!(matches!(late, Err(WriteError::Conflict(_))), "{late:?}");
     // A timer that is due earlier stays.
     ok(one.write_notices(timers(vec![hasten("a", 60)])).await);
