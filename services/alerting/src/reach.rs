@@ -1,9 +1,10 @@
 //! Finds tenants and patients whose alerts notify nobody. Sans-IO: takes documents, register and
 //! channels; returns gaps.
 //!
-//! A webhook or MQTT gets every transition, so either closes every gap. By e-mail alone, an
-//! escalation step reaches only people with an address. A plan without steps is a valid choice for
-//! low priority only.
+//! A step reaches only people with a working address: an e-mail address where e-mail is configured,
+//! else their name in a webhook or MQTT message ([`Channels::reaches`]). A webhook and MQTT get
+//! every transition, so no alert is without a receiver there. A plan without steps is a valid choice
+//! for low priority only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,10 +44,8 @@ pub(crate) struct Known<'a> {
 /// Total gaps come first.
 pub(crate) fn gaps(known: &Known<'_>) -> Vec<Gap> {
     let channels = known.channels;
-    if channels.webhook || channels.mqtt {
-        return Vec::new();
-    }
-    if !channels.email {
+    let gets_all = channels.webhook || channels.mqtt;
+    if !channels.email && !gets_all {
         return vec![Gap {
             is_total: true,
             tenant: String::new(),
@@ -63,8 +62,8 @@ pub(crate) fn gaps(known: &Known<'_>) -> Vec<Gap> {
     for tenant in known.tenants {
         let patients = patients.remove(tenant.as_str()).unwrap_or_default();
         match (known.team_of)(tenant) {
-            Some(team) => of_team(tenant, team, &patients, &mut gaps),
-            None if channels.email_to.is_empty() => gaps.push(Gap {
+            Some(team) => of_team(tenant, team, &patients, channels, &mut gaps),
+            None if channels.email_to.is_empty() && !gets_all => gaps.push(Gap {
                 is_total: true,
                 tenant: tenant.clone(),
                 says: format!(
@@ -82,38 +81,53 @@ pub(crate) fn gaps(known: &Known<'_>) -> Vec<Gap> {
 
 const MEND_TEAM: &str = "put a team with people who have addresses (`braid alerts team put`)";
 
-fn of_team(tenant: &str, team: &Team, patients: &[&str], gaps: &mut Vec<Gap>) {
-    let mut add = |is_total, says: String| {
-        gaps.push(Gap {
+const MEND_CLOCK: &str =
+    "put a team with the time_zone of its people, for example \"Europe/Berlin\"";
+const MEND_LOW: &str = "add \"on-call\" to the low escalation of the team, or mark a patient who cares for themself with \"self_care\": true";
+
+/// Gaps of one tenant's team.
+struct OfTeam<'a> {
+    tenant: &'a str,
+    team: &'a Team,
+    channels: &'a Channels,
+    gaps: &'a mut Vec<Gap>,
+}
+
+impl OfTeam<'_> {
+    fn add(&mut self, is_total: bool, says: &str, to_do: &'static str) {
+        self.gaps.push(Gap {
             is_total,
-            tenant: tenant.to_owned(),
-            says: format!("tenant {tenant}: {says}"),
-            to_do: MEND_TEAM,
+            tenant: self.tenant.to_owned(),
+            says: format!("tenant {}: {says}", self.tenant),
+            to_do,
         });
-    };
-    let plans = [
-        ("high", Priority::High),
-        ("medium", Priority::Medium),
-        ("low", Priority::Low),
-    ];
-    let mut asks_on_call = false;
-    for (name, priority) in plans {
-        let plan = team.plan(priority);
-        if plan.steps.is_empty() {
-            if priority != Priority::Low {
-                let says = format!("the escalation of {name} priority has no step");
-                add(true, says);
-            }
-            continue;
-        }
-        // Patients whose alerts notify nobody, and patients that one step misses.
+    }
+
+    /// Whether the team's recipients do not matter for an alert's being told at all.
+    fn has_others(&self) -> bool {
+        let channels = self.channels;
+        channels.webhook || channels.mqtt || !channels.email_to.is_empty()
+    }
+
+    /// Whether a contact with a working address has one of the roles. A shift at any time of the
+    /// week counts.
+    fn reaches(&self, roles: &[Role], patient: &str) -> bool {
+        roles.iter().any(|role| {
+            let mut people = self.team.ever_in_role(*role, patient).into_iter();
+            people.any(|contact| self.channels.reaches(contact))
+        })
+    }
+
+    fn of_priority(&mut self, name: &str, priority: Priority, patients: &[&str]) {
+        let plan = self.team.plan(priority);
+        // Patients whose alerts notify no person, and patients that one step misses.
         let mut untold: Vec<&str> = Vec::new();
         let mut missed: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
         for patient in patients {
             let reached = plan
                 .steps
                 .iter()
-                .map(|step| reaches(team, &step.tell, patient));
+                .map(|step| self.reaches(&step.tell, patient));
             let reached: Vec<bool> = reached.collect();
             if !reached.contains(&true) {
                 untold.push(patient);
@@ -132,7 +146,8 @@ fn of_team(tenant: &str, team: &Team, patients: &[&str], gaps: &mut Vec<Gap>) {
                 "nobody is notified of alerts of {name} priority of {}",
                 some_of(&untold)
             );
-            add(true, says);
+            let is_total = !self.has_others();
+            self.add(is_total, &says, MEND_TEAM);
         }
         for (index, patients) in missed {
             let says = format!(
@@ -140,31 +155,72 @@ fn of_team(tenant: &str, team: &Team, patients: &[&str], gaps: &mut Vec<Gap>) {
                 index + 1,
                 some_of(&patients)
             );
-            add(false, says);
+            self.add(false, &says, MEND_TEAM);
         }
-        let mut roles = plan.steps.iter().flat_map(|step| &step.tell);
-        asks_on_call |= roles.any(|role| *role == Role::OnCall);
     }
-    if asks_on_call && let Some(hole) = team.rota_hole() {
-        add(false, hole);
-    }
-    let without = team
-        .contacts
-        .iter()
-        .filter(|contact| contact.email.is_none());
-    let without: Vec<&str> = without.map(|contact| contact.id.as_str()).collect();
-    if !without.is_empty() {
-        let says = format!("these contacts have no address: {}", some_of(&without));
-        add(false, says);
+
+    /// Patients whose low alerts reach no person who cares for them, although somebody is on call.
+    fn left_to_themselves(&mut self, patients: &[&str]) {
+        let mut roles = self.team.plan(Priority::Low).steps.iter();
+        let is_for_person = roles.all(|step| step.tell.iter().all(|role| *role == Role::Person));
+        if !is_for_person || self.team.rota.is_empty() {
+            return;
+        }
+        let own = |patient: &&&str| !self.team.cares_for_self(patient);
+        let left: Vec<&str> = patients.iter().filter(own).copied().collect();
+        if !left.is_empty() {
+            let says = format!(
+                "low alerts, such as a sensor that fell off, go to no one on call for {}",
+                some_of(&left)
+            );
+            self.add(false, &says, MEND_LOW);
+        }
     }
 }
 
-/// Whether a contact with an address has one of the roles. A shift at any time of the week counts.
-fn reaches(team: &Team, roles: &[Role], patient: &str) -> bool {
-    roles.iter().any(|role| {
-        let people = team.ever_in_role(*role, patient);
-        people.into_iter().any(|contact| contact.email.is_some())
-    })
+fn of_team(tenant: &str, team: &Team, patients: &[&str], channels: &Channels, gaps: &mut Vec<Gap>) {
+    let mut of_team = OfTeam {
+        tenant,
+        team,
+        channels,
+        gaps,
+    };
+    let plans = [
+        ("high", Priority::High),
+        ("medium", Priority::Medium),
+        ("low", Priority::Low),
+    ];
+    let mut asks_on_call = false;
+    for (name, priority) in plans {
+        let plan = team.plan(priority);
+        if plan.steps.is_empty() {
+            if priority != Priority::Low {
+                let says = format!("the escalation of {name} priority has no step");
+                let is_total = !of_team.has_others();
+                of_team.add(is_total, &says, MEND_TEAM);
+            }
+            continue;
+        }
+        of_team.of_priority(name, priority, patients);
+        let mut roles = plan.steps.iter().flat_map(|step| &step.tell);
+        asks_on_call |= roles.any(|role| *role == Role::OnCall);
+    }
+    of_team.left_to_themselves(patients);
+    if asks_on_call && let Some(hole) = team.rota_hole() {
+        of_team.add(false, &hole, MEND_TEAM);
+    }
+    for doubt in team.clock_doubts() {
+        of_team.add(false, &doubt, MEND_CLOCK);
+    }
+    let without = team.contacts.iter().filter(|it| !channels.reaches(it));
+    let without: Vec<&str> = without.map(|contact| contact.id.as_str()).collect();
+    if !without.is_empty() {
+        let says = format!(
+            "these contacts have no working address: {}",
+            some_of(&without)
+        );
+        of_team.add(false, &says, MEND_TEAM);
+    }
 }
 
 fn some_of(names: &[&str]) -> String {
@@ -242,10 +298,12 @@ mod tests {
         let team = Team::from_json(EXAMPLE).unwrap();
         assert_eq!(said(&by_email(&[]), Some(&team), &["ada"]), []);
         let found = |team: &Team, patient: &str| said(&by_email(&[]), Some(team), &[patient]);
-        // A patient whom the team does not list: low priority is for the person alone.
+        // A patient whom the team does not list is in the care of those on call.
         let unlisted = found(&team, "ben");
-        let expected = "tenant one: nobody is notified of alerts of low priority of ben";
-        assert_eq!(unlisted[0], (true, expected.to_owned()));
+        assert!(
+            unlisted.iter().all(|(is_total, _)| !is_total),
+            "{unlisted:?}"
+        );
         assert!(unlisted.iter().any(|(is_total, says)| {
             !is_total && says.contains("step 2 of medium priority reaches nobody for ben")
         }));
@@ -254,12 +312,12 @@ mod tests {
         assert!(
             found_without
                 .iter()
-                .any(|(_, says)| says.contains("have no address: ada"))
+                .any(|(_, says)| says.contains("have no working address: ada"))
         );
         assert!(
             found_without
                 .iter()
-                .any(|(total, says)| *total && says.contains("low priority of ada"))
+                .any(|(_, says)| says.contains("step 1 of medium priority reaches nobody for ada"))
         );
         let hole = example(
             "mon 20:00\", \"to\": \"mon 08:00",
@@ -281,6 +339,45 @@ mod tests {
                 .1
                 .contains("high priority has no step")
         );
+    }
+
+    #[test]
+    fn low_alerts_that_go_to_no_one_on_call_are_a_gap() {
+        let person_alone = example(r#"["person", "on-call"]"#, r#"["person"]"#);
+        let found = |team: &Team, channels: &Channels| said(channels, Some(team), &["ada"]);
+        let is_said = |found: &[(bool, String)]| {
+            let mut says = found.iter().map(|(_, says)| says);
+            says.any(|says| says.contains("go to no one on call for ada"))
+        };
+        assert!(is_said(&found(&person_alone, &by_email(&[]))));
+        let by_webhook = Channels {
+            webhook: true,
+            ..Channels::default()
+        };
+        assert!(is_said(&found(&person_alone, &by_webhook)));
+        let mut self_care = person_alone;
+        for care in self_care.patients.values_mut() {
+            care.self_care = true;
+        }
+        assert_eq!(found(&self_care, &by_email(&[])), []);
+    }
+
+    #[test]
+    fn a_webhook_hides_no_contact_without_an_address() {
+        let team = example(r#", "email": "day@example.org""#, "");
+        let both = Channels {
+            webhook: true,
+            ..by_email(&[])
+        };
+        let found = said(&both, Some(&team), &["ada"]);
+        let contact = "these contacts have no working address: nurse-day";
+        assert!(
+            found.iter().any(|(_, says)| says.contains(contact)),
+            "{found:?}"
+        );
+        let zone = example("\"time_zone\": \"Europe/Berlin\",", "");
+        let found = said(&both, Some(&zone), &["ada"]);
+        assert!(found[0].1.contains("no time_zone"), "{found:?}");
     }
 
     #[test]

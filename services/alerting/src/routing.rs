@@ -4,7 +4,12 @@
 //! - A webhook and MQTT get every transition. A person gets an e-mail when an escalation step names
 //!   them. The person gets another when that alert is acknowledged or over.
 //! - The timer of an unacknowledged alert runs through the steps. After the last step it reminds
-//!   all notified people and everybody on shift by then. A step that reaches no person is skipped.
+//!   all notified people and everybody on shift by then. It ends with an acknowledgement or with
+//!   the episode, and by nothing else.
+//! - A step that reaches no person is skipped. So is one whose notices all failed: its timer is
+//!   hastened (`TimerChange::Hasten`), and the next step is taken at once.
+//! - Where no step reaches a person, `--email-to` is told. An alert that reaches nobody at all is
+//!   tried again every [`UNTOLD_US`].
 //! - The timer is a row of the store, so it survives its member. It runs on the wall clock, as
 //!   people do.
 //! - A silenced or inhibited alert is decided as well. Its row records that no person was notified,
@@ -12,40 +17,52 @@
 //!   unacknowledged.
 //! - E-mails about one patient within `group_us` are sent as one, unless a later alert is more
 //!   urgent than the first.
+//! - An alert of neither a patient nor a gateway is decided once for each tenant that it concerns.
 //!
 //! The id of a notice follows from its content. A decision that is made twice, by two members or
 //! after a crash, is one notice.
 
+mod emit;
 mod progress;
+mod recipients;
+mod unmonitored;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use calendar::Zone;
 use contracts::{
-    alerts::{Alert, AlertState, Notice, NoticeOutcome, NoticeReason, NoticeResult},
+    alerts::{Alert, AlertState, NoticeResult},
     vitals::Priority,
 };
-use store::{EscalationTimer, NoticesBatch, TimerChange};
+use store::{EscalationTimer, NoticesBatch, TimerChange, timer_of};
 
-use self::progress::{Progress, read, write};
-pub(crate) use self::progress::{moved, set_anew};
-use crate::{
-    names::NamePolicy,
-    silence::SilenceInForce,
-    team::{Contact, Plan, Role, Step, Team},
-    unheard::is_report,
+use self::{
+    emit::{To, What},
+    progress::{Progress, read, write},
+    recipients::{is_for_nobody, next_step, people_of, remind_after_s, step, told},
 };
+pub(crate) use self::{
+    progress::{is_hastened, is_unanswered, moved, set_anew},
+    recipients::{LastStep, last_step},
+    unmonitored::Unmonitored,
+};
+use crate::{silence::SilenceInForce, team::Team, unheard::is_report};
 
 pub(crate) const WEBHOOK: &str = "webhook";
 pub(crate) const EMAIL: &str = "email";
 pub(crate) const MQTT: &str = "mqtt";
 
-/// Patients with a grouping window. Beyond it all windows restart, so some e-mails are sent
-/// separately.
-const WINDOWS_MAX: usize = 10_000;
 /// Interval at which a silenced or inhibited alert is checked again. The silence or inhibition may
 /// end early.
 const WITHHELD_US: i64 = 10_000_000;
+/// Interval at which an alert that reached nobody is tried again. A team or a channel may be put in
+/// place meanwhile.
+const UNTOLD_US: i64 = 60_000_000;
+/// Open alerts that reached nobody and are named in a warning. Further ones are tried again, too.
+const UNTOLD_MAX: usize = 1000;
+/// Interval at which the result of a notice under way is asked for, when another of the same step
+/// has failed.
+const UNDER_WAY_US: i64 = 1_000_000;
 const SECOND_US: i64 = 1_000_000;
 
 /// The configured channels.
@@ -54,7 +71,8 @@ pub(crate) struct Channels {
     pub webhook: bool,
     pub mqtt: bool,
     pub email: bool,
-    /// Recipients of every alert of a tenant without a team.
+    /// Recipients of alerts of a tenant without a team, and of alerts that no person of the team can
+    /// be told of.
     pub email_to: Vec<String>,
     pub group_us: i64,
     /// Time zone of messages about a tenant whose team names none.
@@ -73,27 +91,25 @@ pub(crate) struct Case<'a> {
     /// Id of the open alert that explains this alert.
     pub inhibited_by: Option<&'a str>,
     pub timer: Option<&'a EscalationTimer>,
+    /// Patients who are not monitored while the alert lasts.
+    pub unmonitored: &'a Unmonitored,
+    /// Asked for only when the timer is hastened.
+    pub last_step: LastStep,
     pub now_us: i64,
+}
+
+impl Case<'_> {
+    fn timer_name(self) -> String {
+        timer_of(self.alert, self.tenant)
+    }
 }
 
 pub(crate) struct Router {
     channels: Channels,
-    /// By patient: end of the window, and priority of the alert that opened it.
-    windows: HashMap<String, (i64, i32)>,
-}
-
-/// Plan of a tenant without a team: the first step uses the channels that need no contact.
-const NOBODY: &Plan = &Plan {
-    steps: Vec::new(),
-    remind_every_s: 0,
-    reminders_max: 0,
-};
-
-/// Subject of a notice, as part of its id.
-enum What {
-    Revision,
-    Step(u32),
-    Reminder(u32),
+    /// By tenant and patient: end of the window, and priority of the alert that opened it.
+    windows: HashMap<(String, String), (i64, i32)>,
+    /// Timers of open alerts that reached nobody, at most [`UNTOLD_MAX`].
+    untold: BTreeSet<String>,
 }
 
 impl Router {
@@ -101,7 +117,13 @@ impl Router {
         Router {
             channels,
             windows: HashMap::new(),
+            untold: BTreeSet::new(),
         }
+    }
+
+    /// Number of open alerts that reached nobody, and the id of one.
+    pub(crate) fn untold(&self) -> (usize, Option<&str>) {
+        (self.untold.len(), self.untold.first().map(String::as_str))
     }
 
     pub(crate) fn channels(&self) -> &Channels {
@@ -128,7 +150,8 @@ impl Router {
                 };
                 if let Some(why) = withheld(case) {
                     let people = people_of(case, 0);
-                    self.emit(&mut batch, case, &What::Revision, &people, Some(&why));
+                    let to = To::people(&people);
+                    self.emit(&mut batch, case, &What::Revision, to, Some(&why));
                     set(&mut batch, case, &opened, Some(why.until_us));
                 } else {
                     self.take_step(&mut batch, case, opened, true);
@@ -139,22 +162,27 @@ impl Router {
                     &mut batch,
                     case,
                     &What::Revision,
-                    &[],
+                    To::people(&[]),
                     withheld(case).as_ref(),
                 );
             }
             AlertState::Acknowledged | AlertState::Resolved => {
                 let told = told(case, &progress);
+                let to = To {
+                    people: &told,
+                    everybody: progress.told_everybody,
+                };
                 self.emit(
                     &mut batch,
                     case,
                     &What::Revision,
-                    &told,
+                    to,
                     withheld(case).as_ref(),
                 );
+                self.untold.remove(&case.timer_name());
                 // Notified people also get the end. Until then the row keeps their names.
                 if alert.state() == AlertState::Resolved {
-                    batch.timers.push(TimerChange::End(alert.id.clone()));
+                    batch.timers.push(TimerChange::End(case.timer_name()));
                 } else if case.timer.is_some() {
                     set(&mut batch, case, &progress, None);
                 }
@@ -172,10 +200,12 @@ impl Router {
         };
         let mut progress = read(timer);
         if case.alert.state() == AlertState::Resolved {
-            batch.timers.push(TimerChange::End(case.alert.id.clone()));
+            self.untold.remove(&case.timer_name());
+            batch.timers.push(TimerChange::End(case.timer_name()));
             return batch;
         }
         if !case.alert.acknowledged_by.is_empty() {
+            self.untold.remove(&case.timer_name());
             set(&mut batch, case, &progress, None);
             return batch;
         }
@@ -183,12 +213,40 @@ impl Router {
             set(&mut batch, case, &progress, Some(why.until_us));
             return batch;
         }
+        let is_early = is_hastened(timer);
+        if is_early && case.last_step != LastStep::Failed {
+            let again_us = (case.last_step == LastStep::UnderWay).then_some(UNDER_WAY_US);
+            wait_on(&mut batch, case, &progress, again_us);
+            return batch;
+        }
         if step(case, progress.steps).is_some() || progress.steps == 0 {
             self.take_step(&mut batch, case, progress, false);
             return batch;
         }
-        progress.reminders += 1;
-        // People who came on duty since then are reminded, too.
+        if is_early {
+            // No step is left. The recipients without a team stand in, once.
+            if case.team.is_none() || progress.told_everybody || self.channels.email_to.is_empty() {
+                wait_on(&mut batch, case, &progress, None);
+                return batch;
+            }
+            progress.steps += 1;
+            progress.told_everybody = true;
+            let to = To {
+                people: &[],
+                everybody: true,
+            };
+            self.emit(&mut batch, case, &What::Step(progress.steps), to, None);
+            let due_us = next_due(case, &progress);
+            set(&mut batch, case, &progress, due_us);
+            return batch;
+        }
+        self.remind(&mut batch, case, progress);
+        batch
+    }
+
+    /// All notified people and everybody on shift by now.
+    fn remind(&mut self, batch: &mut NoticesBatch, case: Case<'_>, mut progress: Progress) {
+        progress.reminders = progress.reminders.saturating_add(1);
         for index in 0..progress.steps {
             let people = people_of(case, index);
             progress
@@ -196,34 +254,33 @@ impl Router {
                 .extend(people.into_iter().map(|it| it.id.clone()));
         }
         let told = told(case, &progress);
-        self.emit(
-            &mut batch,
-            case,
-            &What::Reminder(progress.reminders),
-            &told,
-            None,
-        );
-        let due_us = next_due(case, &progress);
-        if due_us.is_none() {
+        let to = To {
+            people: &told,
+            everybody: progress.told_everybody,
+        };
+        let what = What::Reminder(progress.reminders);
+        self.emit(batch, case, &what, to, None);
+        if case.alert.priority() == Priority::High && !progress.is_unanswered {
+            progress.is_unanswered = true;
             tracing::error!(
                 alert = case.alert.id,
                 patient = case.alert.patient,
-                "the alert is not acknowledged; no further reminder follows"
+                "everybody was told, and nobody has acknowledged the alert"
             );
-            metrics::counter!("braid_alerting_unanswered_total").increment(1);
         }
-        set(&mut batch, case, &progress, due_us);
-        batch
+        self.keep_untold(case, batch.notices.is_empty());
+        let due_us = next_due(case, &progress);
+        set(batch, case, &progress, due_us);
     }
 
     /// Tells the people of the first step that reaches somebody, once.
     fn report(&mut self, batch: &mut NoticesBatch, case: Case<'_>) {
-        let mut index = 0;
-        while people_of(case, index).is_empty() && step(case, index + 1).is_some() {
-            index += 1;
-        }
-        let (people, why) = (people_of(case, index), withheld(case));
-        self.emit(batch, case, &What::Revision, &people, why.as_ref());
+        let first = next_step(case, 0, &self.channels);
+        let to = To {
+            people: &first.people,
+            everybody: !first.is_reached && !is_for_nobody(case),
+        };
+        self.emit(batch, case, &What::Revision, to, withheld(case).as_ref());
     }
 
     /// Takes the next step that reaches a person. Steps that reach no person are skipped.
@@ -234,28 +291,39 @@ impl Router {
         mut progress: Progress,
         is_news: bool,
     ) {
-        let mut people = people_of(case, progress.steps);
-        while people.is_empty() && step(case, progress.steps + 1).is_some() {
-            progress.steps += 1;
-            people = people_of(case, progress.steps);
-        }
-        if people.is_empty() && case.team.is_some() {
+        let taken = next_step(case, progress.steps, &self.channels);
+        if !taken.is_reached && case.team.is_some() && !is_for_nobody(case) {
             tracing::warn!(
                 alert = case.alert.id,
-                step = progress.steps + 1,
-                "the escalation reaches nobody"
+                step = taken.steps,
+                "the escalation reaches no person of the team"
             );
+            progress.told_everybody = true;
         }
         let what = if is_news {
             What::Revision
         } else {
-            What::Step(progress.steps + 1)
+            What::Step(taken.steps)
         };
-        self.emit(batch, case, &what, &people, None);
-        progress.steps += 1;
+        let to = To {
+            people: &taken.people,
+            everybody: progress.told_everybody,
+        };
+        self.emit(batch, case, &what, to, None);
+        let is_untold =
+            batch.notices.is_empty() && progress.told.is_empty() && !is_for_nobody(case);
+        self.keep_untold(case, is_untold);
+        if is_untold {
+            // No step is taken. The plan begins anew when somebody can be told.
+            progress.told_everybody = false;
+            set(batch, case, &progress, Some(case.now_us + UNTOLD_US));
+            return;
+        }
+        progress.steps = taken.steps;
+        let people = taken.people.iter();
         progress
             .told
-            .extend(people.iter().map(|contact| contact.id.clone()));
+            .extend(people.map(|contact| contact.id.clone()));
         let due_us = next_due(case, &progress);
         // No row is needed without a timer and without people who need the end.
         if due_us.is_some() || !progress.told.is_empty() || case.timer.is_some() {
@@ -263,122 +331,16 @@ impl Router {
         }
     }
 
-    /// One notice for each configured channel and recipient. If the alert is withheld, the outcome
-    /// is added at once.
-    fn emit(
-        &mut self,
-        batch: &mut NoticesBatch,
-        case: Case<'_>,
-        what: &What,
-        people: &[&Contact],
-        withheld: Option<&Withheld>,
-    ) {
-        let (name, reason, number) = match what {
-            What::Revision => (case.alert.revision.to_string(), NoticeReason::News, 0),
-            What::Step(number) => (format!("step-{number}"), NoticeReason::Escalation, *number),
-            What::Reminder(number) => (format!("reminder-{number}"), NoticeReason::Reminder, 0),
-        };
-        let zone = case.team.and_then(|team| team.time_zone.as_ref());
-        let zone = zone.unwrap_or(&self.channels.zone);
-        let base = Notice {
-            alert: Some(case.alert.clone()),
-            tenant: case.tenant.to_owned(),
-            reason: reason.into(),
-            people: people.iter().map(|contact| contact.name.clone()).collect(),
-            step: number,
-            time_zone: zone.name().to_owned(),
-            created_us: case.now_us,
-            due_us: case.now_us,
-            ..Notice::default()
-        };
-        let mut add = |channel: &str, recipient: &str, due_us| {
-            let mut id = format!("{}/{name}/{channel}", case.alert.id);
-            if !recipient.is_empty() {
-                id = format!("{id}/{recipient}");
-            }
-            if let Some(withheld) = withheld {
-                batch.outcomes.push(NoticeOutcome {
-                    notice: id.clone(),
-                    result: withheld.result.into(),
-                    attempts: 0,
-                    at_us: case.now_us,
-                    detail: withheld.detail.clone(),
-                });
-            }
-            batch.notices.push(Notice {
-                id,
-                channel: channel.to_owned(),
-                recipient: recipient.to_owned(),
-                patient_name: name_policy(case, channel).label(case.patient_name),
-                due_us,
-                ..base.clone()
-            });
-        };
-        if self.channels.webhook {
-            add(WEBHOOK, "", case.now_us);
-        }
-        if self.channels.mqtt {
-            add(MQTT, "", case.now_us);
-        }
-        if !self.channels.email {
-            return;
-        }
-        let addresses: Vec<&str> = if case.team.is_some() {
-            people
-                .iter()
-                .filter_map(|contact| contact.email.as_deref())
-                .collect()
-        } else {
-            self.channels.email_to.iter().map(String::as_str).collect()
-        };
-        if addresses.is_empty() {
-            return;
-        }
-        let due_us = match reason {
-            NoticeReason::News if withheld.is_none() => {
-                due(&mut self.windows, self.channels.group_us, case)
-            }
-            _ => case.now_us,
-        };
-        for address in addresses {
-            add(EMAIL, address, due_us);
-        }
-    }
-}
-
-fn name_policy(case: Case<'_>, channel: &str) -> NamePolicy {
-    let names = case.team.map(|team| team.names).unwrap_or_default();
-    match channel {
-        EMAIL => names.email,
-        WEBHOOK => names.webhook,
-        MQTT => names.mqtt,
-        _ => NamePolicy::Id,
-    }
-}
-
-/// Due now, or at the end of the window that an alert of at least this urgency opened.
-fn due(windows: &mut HashMap<String, (i64, i32)>, group_us: i64, case: Case<'_>) -> i64 {
-    // The end of an alert has the lowest urgency.
-    let urgency = match case.alert.state() {
-        AlertState::Active => case.alert.priority,
-        _ => Priority::Unspecified.into(),
-    };
-    match windows.get(&case.alert.patient) {
-        // A window that ends too late was opened by a clock that has been set back.
-        Some((end_us, opened_by))
-            if (1..=group_us).contains(&(*end_us - case.now_us)) && urgency <= *opened_by =>
-        {
-            *end_us
-        }
-        _ => {
-            if windows.len() >= WINDOWS_MAX {
-                windows.clear();
-            }
-            windows.insert(
-                case.alert.patient.clone(),
-                (case.now_us + group_us, urgency),
+    fn keep_untold(&mut self, case: Case<'_>, is_untold: bool) {
+        let name = case.timer_name();
+        if !is_untold {
+            self.untold.remove(&name);
+        } else if self.untold.len() < UNTOLD_MAX && self.untold.insert(name) {
+            tracing::error!(
+                alert = case.alert.id,
+                tenant = case.tenant,
+                "the alert reaches nobody; it is tried again every minute"
             );
-            case.now_us
         }
     }
 }
@@ -405,54 +367,44 @@ fn withheld(case: Case<'_>) -> Option<Withheld> {
     })
 }
 
-fn plan<'a>(case: Case<'a>) -> &'a Plan {
-    case.team
-        .map_or(NOBODY, |team| team.plan(case.alert.priority()))
-}
-
-fn step<'a>(case: Case<'a>, index: u32) -> Option<&'a Step> {
-    plan(case).steps.get(index as usize)
-}
-
-fn people_of<'a>(case: Case<'a>, index: u32) -> Vec<&'a Contact> {
-    let roles: &[Role] = step(case, index).map_or(&[], |step| &step.tell);
-    case.team.map_or_else(Vec::new, |team| {
-        team.people(roles, &case.alert.patient, case.now_us)
-    })
-}
-
-/// Contacts who were notified of the alert and are still in the team.
-fn told<'a>(case: Case<'a>, progress: &Progress) -> Vec<&'a Contact> {
-    case.team.map_or_else(Vec::new, |team| {
-        let told = progress.told.iter();
-        told.filter_map(|id| team.contact(id)).collect()
-    })
-}
-
 /// When the next step or reminder is due. `None`: none is left.
 fn next_due(case: Case<'_>, progress: &Progress) -> Option<i64> {
     if let Some(step) = step(case, progress.steps) {
         let due_us = progress.opened_us + i64::from(step.after_s) * SECOND_US;
         return Some(due_us.max(case.now_us));
     }
-    let plan = plan(case);
-    let more = plan.remind_every_s > 0 && progress.reminders < plan.reminders_max;
-    more.then(|| case.now_us + i64::from(plan.remind_every_s) * SECOND_US)
+    let after_s = remind_after_s(case, progress.reminders)?;
+    Some(case.now_us + i64::from(after_s) * SECOND_US)
 }
 
 fn set(batch: &mut NoticesBatch, case: Case<'_>, progress: &Progress, due_us: Option<i64>) {
     let progress = Progress {
         set_us: case.now_us,
+        due_us,
         ..progress.clone()
     };
+    put(batch, case, &progress, due_us);
+}
+
+/// A hastened timer waits on: until its own time, or for `again_us` while it stays hastened.
+fn wait_on(batch: &mut NoticesBatch, case: Case<'_>, progress: &Progress, again_us: Option<i64>) {
+    let own_us = progress.due_us.unwrap_or(case.now_us);
+    let due_us = again_us.map_or(own_us, |again_us| own_us.min(case.now_us + again_us));
+    put(batch, case, progress, Some(due_us));
+}
+
+fn put(batch: &mut NoticesBatch, case: Case<'_>, progress: &Progress, due_us: Option<i64>) {
     batch.timers.push(TimerChange::Set(EscalationTimer {
-        alert: case.alert.id.clone(),
+        alert: case.timer_name(),
         version: case.timer.map_or(1, |timer| timer.version + 1),
         due_us,
-        state: write(&progress),
+        state: write(progress),
     }));
 }
 
+#[cfg(test)]
+#[path = "routing/escalation_tests.rs"]
+mod escalation_tests;
 #[cfg(test)]
 #[path = "routing_tests.rs"]
 mod tests;

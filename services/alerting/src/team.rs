@@ -1,6 +1,7 @@
 //! Contacts, on-call shifts and escalation steps: who is notified of an alert, and when. One
 //! document per tenant.
 
+mod clocks;
 mod coverage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +25,7 @@ pub const STEPS_MAX: usize = 10;
 const ROLE_CONTACTS_MAX: usize = 20;
 /// Longest delay of a step: one day.
 const AFTER_S_MAX: u32 = 86_400;
-/// Largest `reminders_max` of a plan: reminders of one alert.
+/// Largest `reminders_max` of a plan: reminders at its interval, before the interval grows.
 const REMINDERS_MAX: u32 = 100;
 /// Shortest interval of reminders, in seconds.
 const REMIND_EVERY_S_MIN: u32 = 10;
@@ -99,6 +100,9 @@ pub struct Care {
     pub person: Vec<String>,
     #[serde(default)]
     pub emergency: Vec<String>,
+    /// The patient cares for themself: alerts of low priority go to the person alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub self_care: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,9 +118,11 @@ pub enum Role {
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     pub steps: Vec<Step>,
-    /// After the last step all notified people are reminded at this interval; 0: never.
+    /// After the last step all notified people are reminded at this interval, until somebody
+    /// acknowledges. 0: each hour at medium and high priority, never at low.
     #[serde(default)]
     pub remind_every_s: u32,
+    /// Reminders at that interval. After them it doubles up to an hour. Reminders do not end.
     #[serde(default)]
     pub reminders_max: u32,
 }
@@ -138,8 +144,8 @@ pub struct Escalation {
 }
 
 impl Default for Escalation {
-    /// Low: the person only. Medium: two more steps. High: person and contacts at once, then
-    /// on-call.
+    /// Low: the person and on-call at once. Medium: person, contacts, on-call. High: person and
+    /// contacts at once, then on-call.
     fn default() -> Escalation {
         use Role::{Emergency, OnCall, Person};
         let plan = |steps: &[(u32, &[Role])], remind_every_s, reminders_max| Plan {
@@ -154,13 +160,23 @@ impl Default for Escalation {
             reminders_max,
         };
         Escalation {
-            low: plan(&[(0, &[Person])], 0, 0),
+            low: plan(&[(0, &[Person, OnCall])], 14_400, 0),
             medium: plan(
                 &[(0, &[Person]), (300, &[Emergency]), (900, &[OnCall])],
                 900,
                 8,
             ),
             high: plan(&[(0, &[Person, Emergency]), (120, &[OnCall])], 300, 24),
+        }
+    }
+}
+
+impl Escalation {
+    pub(crate) fn plan(&self, priority: Priority) -> &Plan {
+        match priority {
+            Priority::High => &self.high,
+            Priority::Medium => &self.medium,
+            Priority::Low | Priority::Unspecified => &self.low,
         }
     }
 }
@@ -236,11 +252,7 @@ impl Team {
 
     /// How alerts of this priority go on.
     pub fn plan(&self, priority: Priority) -> &Plan {
-        match priority {
-            Priority::High => &self.escalation.high,
-            Priority::Medium => &self.escalation.medium,
-            Priority::Low | Priority::Unspecified => &self.escalation.low,
-        }
+        self.escalation.plan(priority)
     }
 
     /// Contacts with these roles for the patient at this time, each once.
@@ -271,6 +283,13 @@ impl Team {
 
     pub fn group(&self, patient: &str) -> Option<&str> {
         self.patients.get(patient)?.group.as_deref()
+    }
+
+    /// Whether alerts of low priority go to the patient alone. A patient without contacts of their
+    /// own is in the care of those on call.
+    pub(crate) fn cares_for_self(&self, patient: &str) -> bool {
+        let care = self.patients.get(patient);
+        care.is_some_and(|care| care.self_care && !care.person.is_empty())
     }
 
     fn on_call(&self, now_us: i64) -> impl Iterator<Item = &str> {
@@ -429,7 +448,10 @@ pub const EXAMPLE: &str = r#"{
     "ada": {"group": "copd", "person": ["ada"], "emergency": ["ada-son"]}
   },
   "escalation": {
-    "low": {"steps": [{"after_s": 0, "tell": ["person"]}]},
+    "low": {
+      "steps": [{"after_s": 0, "tell": ["person", "on-call"]}],
+      "remind_every_s": 14400
+    },
     "medium": {
       "steps": [{"after_s": 0, "tell": ["person"]}, {"after_s": 300, "tell": ["emergency"]}, {"after_s": 900, "tell": ["on-call"]}],
       "remind_every_s": 900,

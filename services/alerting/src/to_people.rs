@@ -17,18 +17,22 @@ mod email;
 mod message;
 mod mqtt;
 mod published;
+mod subjects;
 mod timers;
 mod tls;
 mod webhook;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
+    collections::{BTreeMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
-use bus::{Bus, Delivery};
+use bus::{Bus, Delivery, Topic, dead_letter};
 use clocks::CheckedClock;
 use consumer::{Answer, Away, Consumer, Decoded, Setup, Sink};
 use consumer_health::{Level, duty};
@@ -37,23 +41,26 @@ use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use prost::Message;
 use service_kit::{
-    Backoff, CheckHandle, ConfigError, Context, ProgressHandle, Shutdown, Warning,
+    Backoff, CheckHandle, ConfigError, Context, ProgressHandle, Shutdown, Warning, WarningHandle,
     telemetry::continue_trace,
 };
 use store::{
-    AlertsQuery, EscalationTimer, NoticesBatch, Progress, QueryError, Scope, Store, WriteError,
+    EscalationTimer, NoticesBatch, Progress, QueryError, Store, WriteError, alert_of_timer,
+    timer_of,
 };
 use tokio::sync::Notify;
 use tracing::Instrument;
 
 use crate::{
+    PEOPLE_GROUP,
     canary::is_canary,
-    routing::{Case, Channels, Router},
+    routing::{Case, Channels, LastStep, Router, is_hastened, last_step},
     rules_in_force,
     turns::SILENCE_MAX,
 };
 use config::Options;
 use published::Published;
+use subjects::{Subject, Subjects};
 
 /// Interval between two looks at the timers.
 const TICK: Duration = Duration::from_millis(500);
@@ -62,16 +69,10 @@ const TICK: Duration = Duration::from_millis(500);
 const BATCH_MAX: usize = 64;
 /// Alerts or timers decided concurrently. Revisions of one alert stay in order.
 const DECIDED_AT_ONCE: usize = 8;
-/// Patients whose tenant is cached. Beyond it all are fetched again.
-const TENANTS_MAX: usize = 50_000;
-/// Maximum age of a cached tenant.
-const TENANT_AGE_MAX_US: i64 = 60_000_000;
 /// Attempts of one decision while another member changes the same timer.
 const ATTEMPTS_MAX: u32 = 8;
-/// Rounds of attempts, with a pause before each. Beyond it the alert is skipped and logged.
+/// Rounds of attempts, with a pause before each. Beyond it the alert becomes a dead letter.
 const CONTESTED_MAX: u32 = 4;
-/// Open gateway alerts of a tenant that are searched for an inhibiting one.
-const INHIBITING_MAX: usize = 1000;
 
 /// The channels, built before anything starts, so that a wrong setting is refused at once.
 pub(crate) struct People {
@@ -132,20 +133,23 @@ impl People {
             silence_max: SILENCE_MAX,
             ..Setup::new(duty::TELLING, Level::Failing, "people", BATCH_MAX)
         };
-        let consumer = Consumer::new(bus, Arc::clone(&store), setup, context.clone());
+        let consumer = Consumer::new(Arc::clone(&bus), Arc::clone(&store), setup, context.clone());
         let decider = Decider {
+            subjects: Subjects::new(Arc::clone(&store)),
+            bus,
             store,
             in_force,
             router: Mutex::new(self.router),
             wakes,
             published: Published::default(),
-            tenants: Mutex::default(),
             failing: HashSet::new(),
             looked_ahead: None,
             clock: context.clock().clone(),
             followed_step: 0,
             turns: consumer.turns(),
             shutdown: context.shutdown().clone(),
+            undecided: Undecided::new(&context),
+            untold: context.health().warning("alerts-untold"),
         };
         let sink = NoticeSink {
             check: context.health().check("alerts"),
@@ -202,23 +206,41 @@ impl Sink for NoticeSink {
     }
 }
 
-/// Tenant and name of an alert's patient.
-#[derive(Clone, Debug, Default)]
-struct Subject {
-    tenant: String,
-    /// Name of the patient.
-    name: String,
+/// Decisions that could not be stored. The warning stays until this process ends.
+struct Undecided {
+    count: AtomicU64,
+    warning: WarningHandle,
+}
+
+impl Undecided {
+    fn new(context: &Context) -> Undecided {
+        Undecided {
+            count: AtomicU64::new(0),
+            warning: context.health().warning("undecided"),
+        }
+    }
+
+    fn add(&self, alert: &str, reason: &str) {
+        metrics::counter!("braid_alerting_undecided_total").increment(1);
+        let count = 1 + self.count.fetch_add(1, Ordering::Relaxed);
+        self.warning.set(Some(Warning {
+            says: format!(
+                "{count} decisions about alerts could not be stored, so nobody was notified; the last is about alert {alert}: {reason}"
+            ),
+            to_do: "look at the alert and call its people yourself; `braid dead-letters` has a copy of each, and the log has the reason".to_owned(),
+        }));
+    }
 }
 
 struct Decider {
+    bus: Arc<dyn Bus>,
     store: Arc<dyn Store>,
+    subjects: Subjects,
     in_force: rules_in_force::Reader,
     router: Mutex<Router>,
     /// One per channel.
     wakes: Vec<Arc<Notify>>,
     published: Published,
-    /// By subject: the result, and when it was fetched.
-    tenants: Mutex<HashMap<String, (Subject, i64)>>,
     /// Alerts whose timers failed. They are tried after the others.
     failing: HashSet<String>,
     looked_ahead: Option<Instant>,
@@ -228,6 +250,9 @@ struct Decider {
     /// Beats with each decision and each attempt.
     turns: Arc<ProgressHandle>,
     shutdown: Shutdown,
+    undecided: Undecided,
+    /// Open alerts that reached nobody, as far as this member has decided them.
+    untold: WarningHandle,
 }
 
 /// Why no decision was stored.
@@ -296,16 +321,11 @@ impl Decider {
                 Err(
                     error @ (DecideError::Write(WriteError::Invalid(_) | WriteError::Unfit(_))
                     | DecideError::Query(QueryError::Unreadable(_))),
-                ) => {
-                    tracing::error!(alert = alert.id, %error, "the decision cannot be stored; this alert notifies nobody");
-                    return true;
-                }
+                ) => return self.give_up(alert, &error).await,
                 // Another member may decide about the same alert. A store that contradicts itself
                 // must not block the others.
                 Err(error @ DecideError::Contested) if contested >= CONTESTED_MAX => {
-                    tracing::error!(alert = alert.id, %error, "the decision stays contested; this alert notifies nobody");
-                    metrics::counter!("braid_alerting_unpublishable_total").increment(1);
-                    return true;
+                    return self.give_up(alert, &error).await;
                 }
                 Err(DecideError::Contested) => contested += 1,
                 Err(error) => check.failing(error.to_string()),
@@ -317,35 +337,88 @@ impl Decider {
         }
     }
 
-    /// Decides and stores: about `due` if it is set, otherwise about the alert's news.
-    async fn decide(&self, alert: &Alert, due: Option<EscalationTimer>) -> Result<(), DecideError> {
-        let is_timer = due.is_some();
-        let timer = async {
-            match due {
-                Some(due) => Ok(Some(due)),
-                None => Ok(self.store.timer(&alert.id).await?),
-            }
+    /// The decision can never be stored, so nobody is notified. False: shutdown came before the
+    /// alert was among the dead letters.
+    async fn give_up(&self, alert: &Alert, error: &DecideError) -> bool {
+        let reason = error.to_string();
+        tracing::error!(
+            alert = alert.id,
+            reason,
+            "the decision cannot be stored; this alert notifies nobody"
+        );
+        self.undecided.add(&alert.id, &reason);
+        let letter = Delivery {
+            topic: Topic::Alerts,
+            partition: 0,
+            offset: 0,
+            key: alert.patient.clone(),
+            value: alert.encode_to_vec().into(),
+            headers: Vec::new(),
+            published_us: self.clock.now_us(),
         };
-        let (subject, mut timer) = tokio::try_join!(self.subject(alert), timer)?;
-        let Subject { tenant, name } = subject;
+        let ending = self.shutdown.requested();
+        dead_letter::bury(&*self.bus, &letter, PEOPLE_GROUP, &reason, ending).await
+    }
+
+    /// Decides and stores: about `due` if it is set, otherwise about the alert's news. The trouble
+    /// of one tenant keeps no other from being told.
+    async fn decide(&self, alert: &Alert, due: Option<EscalationTimer>) -> Result<(), DecideError> {
+        let only = due.as_ref().map(|timer| timer.alert.clone());
+        let only = only.as_ref().and_then(|timer| alert_of_timer(timer).1);
+        let subjects = self.subjects.of(alert, only, self.clock.now_us()).await?;
+        let mut failed = None;
+        for subject in subjects {
+            let decided = self.decide_for(alert, &subject, due.clone()).await;
+            failed = decided.err().or(failed);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    async fn decide_for(
+        &self,
+        alert: &Alert,
+        subject: &Subject,
+        due: Option<EscalationTimer>,
+    ) -> Result<(), DecideError> {
+        let is_timer = due.is_some();
+        let tenant = subject.tenant.as_str();
+        let name = timer_of(alert, tenant);
+        let mut timer = match due {
+            Some(due) => Some(due),
+            None => self.store.timer(&name).await?,
+        };
         for _ in 0..ATTEMPTS_MAX {
-            let inhibited_by = self.inhibited_by(alert, &tenant).await?;
             let now_us = self.clock.now_us();
+            let inhibited_by = self.subjects.inhibiting(alert, tenant, now_us).await?;
+            let last_step = match &timer {
+                Some(timer) if is_timer && is_hastened(timer) => {
+                    let records = self.subjects.notices(&alert.id).await?;
+                    last_step(&records, tenant, now_us)
+                }
+                _ => LastStep::default(),
+            };
             let in_force = Arc::clone(&self.in_force.borrow());
             let case = Case {
                 alert,
-                tenant: &tenant,
-                patient_name: &name,
-                team: in_force.team(&tenant),
-                silence: in_force.silence(&tenant, alert, now_us),
+                tenant,
+                patient_name: &subject.name,
+                team: in_force.team(tenant),
+                silence: in_force.silence(tenant, alert, now_us),
                 inhibited_by: inhibited_by.as_deref(),
                 timer: timer.as_ref(),
+                unmonitored: &subject.unmonitored,
+                last_step,
                 now_us,
             };
-            let batch = if is_timer {
-                self.router.lock().on_timer(case)
-            } else {
-                self.router.lock().on_news(case)
+            let batch = {
+                let mut router = self.router.lock();
+                let batch = if is_timer {
+                    router.on_timer(case)
+                } else {
+                    router.on_news(case)
+                };
+                self.warn_of_untold(&router);
+                batch
             };
             if batch == NoticesBatch::default() {
                 return Ok(());
@@ -363,128 +436,22 @@ impl Decider {
                 // Another member was first. A timer is then done; news is decided again on the new
                 // row.
                 Err(WriteError::Conflict(_)) if is_timer => return Ok(()),
-                Err(WriteError::Conflict(_)) => timer = self.store.timer(&alert.id).await?,
+                Err(WriteError::Conflict(_)) => timer = self.store.timer(&name).await?,
                 Err(error) => return Err(error.into()),
             }
         }
         Err(DecideError::Contested)
     }
 
-    async fn subject(&self, alert: &Alert) -> Result<Subject, DecideError> {
-        let now_us = self.clock.now_us();
-        let key = if alert.patient.is_empty() {
-            format!("gateway {}", alert.gateway)
-        } else {
-            alert.patient.clone()
-        };
-        if let Some((subject, asked_us)) = self.tenants.lock().get(&key)
-            && now_us.abs_diff(*asked_us) < TENANT_AGE_MAX_US.unsigned_abs()
-        {
-            return Ok(subject.clone());
-        }
-        let known = if alert.patient.is_empty() {
-            let gateways = self.store.gateways(&Scope::Service).await?;
-            let own = gateways
-                .into_iter()
-                .find(|gateway| gateway.id == alert.gateway);
-            own.map(|gateway| Subject {
-                tenant: gateway.tenant,
-                name: String::new(),
-            })
-        } else {
-            let patient = self.store.patient(&Scope::Service, &alert.patient).await?;
-            patient.map(|patient| Subject {
-                tenant: patient.tenant,
-                name: patient.name,
-            })
-        };
-        // An unregistered patient belongs to no tenant and notifies no team.
-        let subject = known.unwrap_or_default();
-        let mut tenants = self.tenants.lock();
-        if tenants.len() >= TENANTS_MAX {
-            tenants.clear();
-        }
-        tenants.insert(key, (subject.clone(), now_us));
-        Ok(subject)
-    }
-
-    /// The open gateway alert that explains a silent device behind it. Only silence is inhibited.
-    async fn inhibited_by(
-        &self,
-        alert: &Alert,
-        tenant: &str,
-    ) -> Result<Option<String>, DecideError> {
-        if !vitals::silence::is_below_gateway(&alert.rule) || alert.gateway.is_empty() {
-            return Ok(None);
-        }
-        let query = AlertsQuery {
-            patient: Some(String::new()),
-            include_resolved: false,
-            limit: INHIBITING_MAX,
-            ..AlertsQuery::default()
-        };
-        let open = self.store.alerts(&Scope::tenant(tenant), &query).await?;
-        let by = open.into_iter().find(|open| {
-            open.gateway == alert.gateway && vitals::silence::is_of_gateway(&open.rule)
-        });
-        Ok(by.map(|alert| alert.id))
+    fn warn_of_untold(&self, router: &Router) {
+        let (count, first) = router.untold();
+        metrics::gauge!("braid_alerting_alerts_untold").set(count as f64);
+        self.untold.set(first.map(|first| Warning {
+            says: format!("{count} open alerts reached nobody, among them {first}"),
+            to_do: "put a team with people who have addresses (`braid alerts team put`), or configure --email-to; the alerts are tried again every minute".to_owned(),
+        }));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use contracts::alerts::AlertState;
-    use store::{AlertsBatch, GatewayEntry, SqliteStore};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn one_tenants_many_silent_gateways_hide_no_others() {
-        let directory = tempfile::tempdir().unwrap();
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
-        for (id, tenant) in [("g-small", "small"), ("g-large", "large")] {
-            let (id, tenant) = (id.to_owned(), tenant.to_owned());
-            let entry = GatewayEntry { id, tenant };
-            store.put_gateway(&entry).await.unwrap();
-        }
-        let silent = |gateway: &str, since_us: i64| Alert {
-            id: format!("{gateway}-{since_us}"),
-            gateway: gateway.into(),
-            rule: vitals::silence::GATEWAY.into(),
-            state: AlertState::Active.into(),
-            since_us,
-            revision: 1,
-            ..Alert::default()
-        };
-        let mut transitions = vec![silent("g-small", 1)];
-        transitions.extend((2..INHIBITING_MAX as i64 + 3).map(|n| silent("g-large", n)));
-        let batch = AlertsBatch {
-            transitions,
-            ..AlertsBatch::default()
-        };
-        store.write_alerts(batch, Vec::new()).await.unwrap();
-        let context = Context::new("alerting");
-        let decider = Decider {
-            store,
-            in_force: tokio::sync::watch::channel(Arc::default()).1,
-            router: Mutex::new(Router::new(Channels::default())),
-            wakes: Vec::new(),
-            published: Published::default(),
-            tenants: Mutex::default(),
-            failing: HashSet::new(),
-            looked_ahead: None,
-            clock: context.clock().clone(),
-            followed_step: 0,
-            turns: Arc::new(context.health().progress("people", SILENCE_MAX)),
-            shutdown: context.shutdown().clone(),
-        };
-        let behind_it = Alert {
-            rule: vitals::silence::DEVICE.into(),
-            device: "belt".into(),
-            ..silent("g-small", 1)
-        };
-        let by = decider.inhibited_by(&behind_it, "small").await.unwrap();
-        assert_eq!(by.as_deref(), Some("g-small-1"));
-    }
-}
+mod who_is_told_tests;

@@ -5,9 +5,11 @@
 #[path = "support/stage.rs"]
 mod stage;
 
-use contracts::alerts::{Document, ListUntoldRequest, Notice};
+use bus::{Event, Topic};
+use contracts::alerts::{Alert, AlertState, Document, ListUntoldRequest, Notice};
+use prost::Message;
 use service_kit::tls::PeerId;
-use stage::{Running, World, until};
+use stage::{Running, S, World, pulses, until};
 use store::{NoticesBatch, PatientEntry, Spo2Scale};
 
 fn warning(running: &Running, name: &str) -> Option<String> {
@@ -58,6 +60,7 @@ async fn a_tenant_without_a_team_is_a_warning_until_it_has_one() {
 
     // A team with a person without an address.
     let team = r#"{
+      "time_zone": "Europe/Berlin",
       "contacts": [{"id": "son", "name": "Ben"}],
       "patients": {"ada": {"person": ["son"], "emergency": ["son"]}},
       "escalation": {
@@ -123,5 +126,47 @@ async fn without_a_channel_it_is_said_from_the_start() {
     })
     .await;
     assert_eq!(warning(&running, "no-link"), None, "there is no message");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_decision_that_cannot_be_stored_is_a_dead_letter_and_a_warning() {
+    let world = World::new();
+    let mut letters = world.bus.tail(Topic::DeadLetters).await.unwrap();
+    let file = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
+    let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON watches
+                  BEGIN SELECT RAISE(ABORT, 'no timer fits'); END";
+    file.execute_batch(refuse).unwrap();
+    let running = world.start_with(|config| {
+        config.people.smtp = Some("smtp-plain://127.0.0.1:9".into());
+        config.people.email_from = Some("braid@example.org".into());
+        config.people.email_to = vec!["ward@example.org".into()];
+    });
+    let start_us = contracts::now_us() - 30 * S;
+    world
+        .publish("ann", pulses("ann", 1, start_us, &[150.0; 15]))
+        .await;
+    let alert = world
+        .alert_of("ann", "heart-rate-very-high", AlertState::Active)
+        .await;
+    until("a warning that stays", || {
+        warning(&running, "undecided").is_some_and(|says| says.contains("no timer fits"))
+    })
+    .await;
+    // The same readings raise more than one alert.
+    let letter = loop {
+        let event = tokio::time::timeout(stage::LIMIT, letters.next(1)).await;
+        let Event::Batch(batch) = event.unwrap().unwrap() else {
+            continue;
+        };
+        let found = batch.into_iter().find(|letter| {
+            Alert::decode(letter.value.clone()).is_ok_and(|buried| buried.id == alert.id)
+        });
+        if let Some(letter) = found {
+            break letter;
+        }
+    };
+    let reason = letter.header(bus::dead_letter::REASON).unwrap();
+    assert!(String::from_utf8_lossy(reason).contains("no timer fits"));
     running.stop().await;
 }

@@ -150,6 +150,7 @@ impl AlertsCommand {
                         .map(|rota| rota.shifts.len())
                         .sum::<usize>()
                 );
+                warn_of_clocks(&team);
                 Ok(())
             }
             command => process::block_on(command.on_store())?,
@@ -177,7 +178,8 @@ impl AlertsCommand {
                 signed,
                 tenancy,
             }) => {
-                let (text, _) = read_team(&file)?;
+                let (text, team) = read_team(&file)?;
+                warn_of_clocks(&team);
                 let put = put(&tenancy, TEAM, DEFAULT, &signed, 0, &text).await?;
                 println!(
                     "version {} of the team of {:?} is in force",
@@ -453,6 +455,13 @@ async fn history(id: &str, asker: &Asker, tenancy: Tenancy) -> Result<(), Failur
         );
     }
     Ok(())
+}
+
+/// Doubts do not refuse a team: it still reaches people, perhaps at wrong hours.
+fn warn_of_clocks(team: &team::Team) {
+    for doubt in team.clock_doubts() {
+        eprintln!("warning: {doubt}");
+    }
 }
 
 fn read_team(file: &Path) -> Result<(String, team::Team), Failure> {

@@ -10,7 +10,8 @@ const SECOND_US: i64 = 1_000_000;
 /// An alert that was recorded so long after its time is said to be late. A live one takes seconds.
 const LATE_FROM_US: i64 = 120 * SECOND_US;
 
-/// One or more notices in one message. The first names the message.
+/// One or more notices in one message. The first names the message. After an outage of the channel
+/// it is a digest: each alert once, as it was decided last, open ones first.
 pub(super) struct Message<'a> {
     notices: &'a [&'a Notice],
     /// Base address for links.
@@ -98,22 +99,39 @@ impl<'a> Message<'a> {
         })
     }
 
+    /// The last notice of each alert: open alerts first, then the most urgent.
+    fn each_alert(&self) -> Vec<(&'a Notice, &'a Alert)> {
+        let mut last: Vec<(&Notice, &Alert)> = Vec::new();
+        let pairs = self.notices.iter().copied();
+        for (notice, alert) in pairs.filter_map(|it| Some((it, it.alert.as_ref()?))) {
+            match last.iter_mut().find(|(_, known)| known.id == alert.id) {
+                Some(known)
+                    if (known.1.revision, known.0.created_us)
+                        > (alert.revision, notice.created_us) => {}
+                Some(known) => *known = (notice, alert),
+                None => last.push((notice, alert)),
+            }
+        }
+        last.sort_by_key(|(_, alert)| (is_over(alert), std::cmp::Reverse(alert.priority)));
+        last
+    }
+
     pub(super) fn subject(&self) -> String {
-        let urgent = self.notices.iter().max_by_key(|notice| {
-            let alert = notice.alert.as_ref();
-            alert.map_or(0, |alert| alert.priority)
-        });
-        let urgent = urgent.and_then(|notice| Some((notice, notice.alert.as_ref()?)));
-        let Some((notice, alert)) = urgent else {
+        let alerts = self.each_alert();
+        let Some((notice, alert)) = alerts.first() else {
             return String::new();
         };
-        let more = match self.notices.len() {
-            0 | 1 => String::new(),
-            count => format!(" and {} more", count - 1),
+        let ended = alerts.iter().filter(|(_, alert)| is_over(alert)).count();
+        let more = match (alerts.len() - 1, ended) {
+            (0, _) => String::new(),
+            (more, 0) => format!(" and {more} more"),
+            (more, ended) if ended == alerts.len() => format!(" and {more} more"),
+            (more, ended) => format!(" and {more} more, {ended} of them ended"),
         };
-        let head = match self.first().map(reason) {
-            Some("reminder") => "Reminder: ",
-            Some("escalation") => "Not acknowledged: ",
+        let head = match reason(notice) {
+            _ if is_over(alert) => "Ended: ",
+            "reminder" => "Reminder: ",
+            "escalation" => "Not acknowledged: ",
             _ => "",
         };
         one_line(&format!(
@@ -127,39 +145,60 @@ impl<'a> Message<'a> {
 
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
-        for notice in self.notices {
-            let Some(alert) = &notice.alert else {
-                continue;
-            };
-            let by = if alert.acknowledged_by.is_empty() {
-                String::new()
-            } else {
-                format!(" by {}", alert.acknowledged_by)
-            };
-            text.push_str(&format!(
-                "{}\n  {}, priority {}, rule {}, {}{by}\n  since {}{}\n",
-                one_line(&alert.summary),
-                one_line(&subject_of(notice, alert)),
-                priority(alert),
-                alert.rule,
-                state(alert),
-                zone_of(notice).text(alert.since_us),
-                late(notice, alert),
-            ));
-            if !alert.note.is_empty() {
-                text.push_str(&format!("  note: {}\n", one_line(&alert.note)));
+        let alerts = self.each_alert();
+        let open = alerts.iter().filter(|(_, alert)| !is_over(alert)).count();
+        for (index, (notice, alert)) in alerts.iter().enumerate() {
+            if index == open && open > 0 {
+                text.push_str("Ended meanwhile:\n\n");
             }
-            if let Some(link) = self.link(alert) {
-                text.push_str(&format!("  {link}\n"));
-            }
-            text.push_str(&format!("  alert {}\n\n", alert.id));
+            self.add_alert(&mut text, notice, alert);
         }
-        if let Some(notice) = self.first().filter(|notice| !notice.people.is_empty()) {
-            text.push_str(&format!("Told: {}\n", one_line(&notice.people.join(", "))));
+        let mut people: Vec<&str> = Vec::new();
+        for name in self.notices.iter().flat_map(|notice| &notice.people) {
+            if !people.contains(&name.as_str()) {
+                people.push(name);
+            }
+        }
+        if !people.is_empty() {
+            text.push_str(&format!("Told: {}\n", one_line(&people.join(", "))));
         }
         text.push_str("Braid is not a certified medical device.\n");
         text
     }
+
+    fn add_alert(&self, text: &mut String, notice: &Notice, alert: &Alert) {
+        let by = if alert.acknowledged_by.is_empty() {
+            String::new()
+        } else {
+            format!(" by {}", one_line(&alert.acknowledged_by))
+        };
+        text.push_str(&format!(
+            "{}\n  {}, priority {}, rule {}, {}{by}\n  since {}{}\n",
+            one_line(&alert.summary),
+            one_line(&subject_of(notice, alert)),
+            priority(alert),
+            alert.rule,
+            state(alert),
+            zone_of(notice).text(alert.since_us),
+            late(notice, alert),
+        ));
+        if is_over(alert) {
+            let until = zone_of(notice).text(alert.changed_us);
+            text.push_str(&format!("  until {until}\n"));
+        }
+        if !alert.note.is_empty() {
+            text.push_str(&format!("  note: {}\n", one_line(&alert.note)));
+        }
+        if let Some(link) = self.link(alert) {
+            text.push_str(&format!("  {link}\n"));
+        }
+        text.push_str(&format!("  alert {}\n\n", alert.id));
+    }
+}
+
+/// A report of what is over is news all the same.
+fn is_over(alert: &Alert) -> bool {
+    alert.state() == AlertState::Resolved && !unheard::is_report(alert)
 }
 
 fn title(alert: &Alert) -> &str {
@@ -187,7 +226,9 @@ fn late(notice: &Notice, alert: &Alert) -> String {
 }
 
 fn subject_of(notice: &Notice, alert: &Alert) -> String {
-    if alert.patient.is_empty() {
+    if alert.patient.is_empty() && alert.gateway.is_empty() {
+        "all gateways".to_owned()
+    } else if alert.patient.is_empty() {
         format!("gateway {}", alert.gateway)
     } else if notice.patient_name.is_empty() {
         alert.patient.clone()
@@ -283,6 +324,46 @@ mod tests {
             "{text}"
         );
         assert_eq!(message.json()["reason"], "news");
+    }
+
+    #[test]
+    fn a_digest_says_each_alert_once_and_what_ended_meanwhile() {
+        let with = |mut notice: Notice, state: AlertState, revision: u32, people: &str| {
+            let alert = notice.alert.get_or_insert_default();
+            alert.state = state.into();
+            alert.revision = revision;
+            alert.changed_us = 1_774_746_000_000_000;
+            notice.created_us = i64::from(revision);
+            notice.people = vec![people.into()];
+            notice
+        };
+        use AlertState::{Active, Resolved};
+        let raised = with(notice("a", Priority::High, "Fallen"), Active, 1, "Ada");
+        let ended = with(notice("a", Priority::High, "Fallen"), Resolved, 2, "Ada");
+        let open = with(notice("b", Priority::Medium, "Fever"), Active, 1, "Nurse");
+        let mut again = with(notice("b", Priority::Medium, "Fever"), Active, 1, "Nurse");
+        again.reason = NoticeReason::Reminder.into();
+        again.created_us = 2;
+        let notices = [&raised, &ended, &open, &again];
+        let message = Message::new(&notices, None);
+        assert_eq!(
+            message.subject(),
+            "Reminder: [medium] ada: Fever and 1 more, 1 of them ended"
+        );
+        let text = message.text();
+        assert_eq!(text.matches("Fallen").count(), 1, "{text}");
+        assert_eq!(text.matches("Fever").count(), 1, "{text}");
+        let at = |part: &str| text.find(part).unwrap_or(usize::MAX);
+        assert!(at("Fever") < at("Ended meanwhile:"), "{text}");
+        assert!(at("Ended meanwhile:") < at("Fallen"), "{text}");
+        assert!(
+            text.contains("until Sun 29 Mar 2026 01:00:00 UTC"),
+            "{text}"
+        );
+        assert!(text.contains("Told: Ada, Nurse\n"), "{text}");
+        let notices = [&raised, &ended];
+        let message = Message::new(&notices, None);
+        assert_eq!(message.subject(), "Ended: [high] ada: Fallen");
     }
 
     #[test]

@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
-use store::{EscalationTimer, NoticesBatch, QueryError, Scope, TimerChange, WriteError};
+use store::{
+    EscalationTimer, NoticesBatch, QueryError, Scope, TimerChange, WriteError, alert_of_timer,
+};
 
 use super::{DECIDED_AT_ONCE, DecideError, Decider};
-use crate::routing::{moved, set_anew};
+use crate::routing::{is_unanswered, moved, set_anew};
 
 /// Timers of one look.
 const TIMERS_MAX: usize = 64;
@@ -95,7 +97,9 @@ impl Decider {
     }
 
     async fn look_ahead(&mut self) -> Result<(), DecideError> {
+        let mut unanswered: u32 = 0;
         for timer in self.store.due_timers(i64::MAX, AHEAD_MAX).await? {
+            unanswered += u32::from(is_unanswered(&timer));
             let Some(change) = set_anew(&timer, self.clock.now_us()) else {
                 continue;
             };
@@ -105,6 +109,7 @@ impl Decider {
             );
             self.change_timer(change).await?;
         }
+        metrics::gauge!("braid_alerting_unanswered").set(f64::from(unanswered));
         self.looked_ahead = Some(Instant::now());
         Ok(())
     }
@@ -130,11 +135,14 @@ impl Decider {
             reason,
             "a timer fails for good; it is postponed"
         );
+        self.undecided
+            .add(alert_of_timer(&put_off.alert).0, &reason);
         Ok(self.change_timer(TimerChange::Set(put_off)).await?)
     }
 
     async fn act(&self, timer: EscalationTimer) -> Result<(), DecideError> {
-        let Some(alert) = self.store.alert(&Scope::Service, &timer.alert).await? else {
+        let (id, _) = alert_of_timer(&timer.alert);
+        let Some(alert) = self.store.alert(&Scope::Service, id).await? else {
             // The alert expired with its history.
             let end = vec![TimerChange::End(timer.alert)];
             let batch = NoticesBatch {
