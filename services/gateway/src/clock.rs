@@ -4,6 +4,9 @@
 //! that until a network sets the time. Other clocks have a wrong zone, or step. So the journal
 //! stores with each entry the uptime, which cannot be set, and the difference to the core's clock
 //! if it is known. Ingest corrects the times with them; here the times stay as they were taken.
+//! Readings get a time that no step of the clock disturbs: [`SteadyClock`].
+
+mod steady;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -16,6 +19,8 @@ use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use service_kit::{Shutdown, Warning, WarningHandle};
 
+pub use steady::SteadyClock;
+
 const SECOND_US: i64 = 1_000_000;
 /// 1 January 2026. A clock that was ever set shows no earlier time.
 const SET_US: i64 = 1_767_225_600 * SECOND_US;
@@ -25,7 +30,7 @@ const WARN_US: i64 = clocks::TOLERATED_US;
 const LOOK_EACH: Duration = Duration::from_secs(1);
 
 /// The readings of the clocks at one moment.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     /// Since the Unix epoch, by the clock that can be set.
     pub wall_us: i64,

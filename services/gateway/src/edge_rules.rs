@@ -12,11 +12,17 @@ use std::{
     sync::Arc,
 };
 
-use contracts::vitals::{EdgeAlert, Sample, sample::Reading};
+use contracts::{
+    alerts::AlertState,
+    vitals::{EdgeAlert, Sample, sample::Reading},
+};
 use vitals::{Engine, Origin, Profile, RuleSet, edge_alert};
 
 use crate::{
-    clock::Moment, rule_states::States, rules_in_force::RulesInForce, sensor_clocks::SensorClocks,
+    clock::{Moment, SteadyClock},
+    rule_states::States,
+    rules_in_force::RulesInForce,
+    sensor_clocks::SensorClocks,
 };
 
 /// Patients or devices with rule state; past it the one that was silent for longest starts afresh.
@@ -71,14 +77,15 @@ impl EdgeRules {
     /// than the newest sample, it was set back. An open stretch would then lie in the future, and
     /// no reading could end it. The rules start without states.
     pub fn restore(&mut self, kept: States, now: Moment) {
-        if kept.newest_us.saturating_sub(now.wall_us) > STEP_US {
+        let now = SteadyClock::resume(kept.newest, now).name(now);
+        if kept.newest.wall_us.saturating_sub(now.wall_us) > STEP_US {
             tracing::warn!(
                 subjects = kept.engines.len(),
                 "the clock was set back while the gateway was off; kept rule states are not used"
             );
             return;
         }
-        self.newest.wall_us = kept.newest_us;
+        self.newest = kept.newest;
         self.clock = self.clock.max(kept.clock);
         for (subject, state) in kept.engines.into_iter().take(SUBJECTS_MAX) {
             let (rules, profile) = judged(&self.in_force, &self.own, &subject);
@@ -95,6 +102,11 @@ impl EdgeRules {
                 Err(error) => tracing::warn!(subject, %error, "a subject's rules begin anew"),
             }
         }
+    }
+
+    /// The newest time that a sample got.
+    pub fn newest(&self) -> Moment {
+        self.newest
     }
 
     /// Whether the subject's state has changed since it was last taken.
@@ -127,7 +139,7 @@ impl EdgeRules {
             (subject, state)
         };
         States {
-            newest_us: self.newest.wall_us,
+            newest: self.newest,
             clock: self.clock,
             engines: subjects.into_iter().map(state).collect(),
         }
@@ -217,6 +229,9 @@ impl EdgeRules {
         if engine.take_dirty() {
             self.changed.insert(subject.clone());
         }
+        let begun = alerts.iter().filter(|it| it.state() == AlertState::Active);
+        let unseen = begun.filter(|it| engine.is_first_look(&it.rule));
+        let first_looks: BTreeSet<String> = unseen.map(|it| it.rule.clone()).collect();
         let alerts = alerts
             .iter()
             .filter_map(|alert| edge_alert(alert, 0))
@@ -230,6 +245,7 @@ impl EdgeRules {
                 gateway_boot: taken.boot,
                 gateway_behind_us: sample.gateway_behind_us,
                 rules_subject: self.rules_subject(subject),
+                first_look: first_looks.contains(&alert.rule),
                 ..alert
             });
         (subject.clone(), alerts.collect())
@@ -362,6 +378,21 @@ mod tests {
                 },
             );
             assert_eq!((up, down), (1, 1), "rule {}", alert.rule);
+        }
+    }
+
+    #[test]
+    fn an_alert_says_whether_its_beginning_may_have_been_missed() {
+        for first_ill in [0, 60] {
+            let mut rules = EdgeRules::new(RuleSet::default_set());
+            let mut raised = Vec::new();
+            for second in 0..120 {
+                let value = if second >= first_ill { 170.0 } else { 75.0 };
+                raised.extend(rules.on_sample(&heart_rate("d1", second, value)));
+            }
+            let high = raised.iter().find(|it| it.rule == "heart-rate-very-high");
+            let first_look = high.map(|it| it.first_look);
+            assert_eq!(first_look, Some(first_ill == 0));
         }
     }
 

@@ -37,7 +37,7 @@ use unsettled::Unsettled;
 
 use crate::{
     alarms::Alarms,
-    clock::{CoreClock, Moment},
+    clock::{CoreClock, Moment, SteadyClock},
     edge_rules::EdgeRules,
     following::Following,
     held::{HELD_ALERTS_MAX, Held, HeldId},
@@ -60,6 +60,8 @@ pub struct Intake<D: Disk> {
     /// `None`: states are not kept.
     states: Option<Arc<tokio::sync::Mutex<StateLog<D>>>>,
     core: Arc<CoreClock>,
+    /// `None`: no request has come since the start.
+    steady: Mutex<Option<SteadyClock>>,
     alarms: Alarms,
     /// While the core reports the gateway's devices, other devices are refused. Otherwise the core
     /// attributes their readings later.
@@ -90,6 +92,7 @@ impl<D: Disk> Intake<D> {
             unsettled: Arc::default(),
             states: None,
             core: Arc::default(),
+            steady: Mutex::default(),
             alarms: Alarms::default(),
             following: Following::default(),
             changes: watch::Sender::new(0),
@@ -113,11 +116,27 @@ impl<D: Disk> Intake<D> {
         Self { alarms, ..self }
     }
 
+    /// The moment with the time that the readings of a request get.
+    fn named(&self, now: Moment) -> Moment {
+        let mut steady = self.steady.lock();
+        let steady = steady.get_or_insert_with(|| {
+            let newest = self.rules.lock().newest();
+            SteadyClock::resume(newest, now)
+        });
+        steady.name(now)
+    }
+
     /// Puts the core's rules in force, from the next sample on.
     pub fn judge_by(&self, in_force: RulesInForce) {
         self.rules.lock().judge_by(in_force);
         self.waited_for.lock().clear();
         self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// What the states on disk would be after a request.
+    #[cfg(test)]
+    pub fn states_of_rules(&self) -> crate::rule_states::States {
+        self.rules.lock().take_all()
     }
 
     /// Refuses devices that the core does not know, while the core reports the ones that it knows.
@@ -197,6 +216,7 @@ impl<D: Disk> Intake<D> {
 
     fn prepare(&self, sample: &mut Sample, arrival: &Arrival) -> Result<(), Invalid> {
         let now = arrival.at;
+        let latest_us = now.wall_us.max(arrival.clock_us);
         if sample.device_time_us == 0 {
             if sample.sensor_sequence.is_some() {
                 // Without its own time, a sensor with a restarted count cannot be distinguished
@@ -221,12 +241,12 @@ impl<D: Disk> Intake<D> {
         match self.core.now_us(now) {
             // A sensor may use the gateway's clock, and be as far ahead.
             Some(core_us) => {
-                let latest_us = core_us.max(now.wall_us);
+                let latest_us = core_us.max(latest_us);
                 vitals::validate_time(sample, latest_us, ClockBounds::GATEWAY)?;
             }
             // A clock that was never set judges no other clock.
             None if now.is_set() => {
-                vitals::validate_time(sample, now.wall_us, ClockBounds::UNCHECKED_GATEWAY)?;
+                vitals::validate_time(sample, latest_us, ClockBounds::UNCHECKED_GATEWAY)?;
             }
             None => {}
         }

@@ -8,7 +8,10 @@
 
 use std::{collections::BTreeMap, io};
 
-use crate::journal::{Disk, DiskFile};
+use crate::{
+    clock::Moment,
+    journal::{Disk, DiskFile},
+};
 
 /// A longer record is damage: the state of one subject has a few kilobytes.
 const RECORD_BYTES_MAX: usize = 4 << 20;
@@ -27,7 +30,7 @@ const HEAD_BYTES: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct States {
     /// Time of the newest sample by the gateway's clock.
-    pub newest_us: i64,
+    pub newest: Moment,
     /// How often that clock was set back.
     pub clock: u64,
     /// By subject; an empty state removes the subject.
@@ -101,12 +104,16 @@ impl<D: Disk> StateLog<D> {
     }
 }
 
-/// The record of the gateway's clock has no subject and comes first, so that a state is never
-/// newer than the clock beside it.
+/// The records of the gateway's clock have no subject and come first, so that a state is never
+/// newer than the clock beside it. The record of the uptime is ignored by versions without it.
 fn encode(states: &States) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let clock = [states.newest_us.to_le_bytes(), states.clock.to_le_bytes()];
+    let newest = states.newest;
+    let clock = [newest.wall_us.to_le_bytes(), states.clock.to_le_bytes()];
     record(&mut bytes, "", clock.as_flattened());
+    let mut uptime = newest.uptime_us.to_le_bytes().to_vec();
+    uptime.extend(newest.boot.to_le_bytes());
+    record(&mut bytes, "", &uptime);
     for (subject, state) in &states.engines {
         record(&mut bytes, subject, state);
     }
@@ -217,11 +224,16 @@ impl States {
             }
             return;
         }
-        if let Some((newest, clock)) = state.split_first_chunk()
-            && let Ok(clock) = clock.try_into()
-        {
-            self.newest_us = i64::from_le_bytes(*newest);
+        let Some((first, rest)) = state.split_first_chunk() else {
+            return;
+        };
+        let first = i64::from_le_bytes(*first);
+        if let Ok(clock) = rest.try_into() {
+            self.newest.wall_us = first;
             self.clock = u64::from_le_bytes(clock);
+        } else if let Ok(boot) = rest.try_into() {
+            self.newest.uptime_us = first;
+            self.newest.boot = u32::from_le_bytes(boot);
         }
     }
 }

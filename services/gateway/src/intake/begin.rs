@@ -31,7 +31,8 @@ impl<D: Disk> Intake<D> {
             service_kit::telemetry::continue_trace(&span, parent);
         }
         let arrival = Arrival {
-            at: now,
+            at: self.named(now),
+            clock_us: now.wall_us,
             from,
             traceparent: service_kit::telemetry::traceparent(&span),
             patience,

@@ -75,7 +75,10 @@ pub enum Patience {
 
 /// Time, sender and trace of the samples of a request.
 pub(super) struct Arrival {
+    /// With the time that the samples get.
     pub(super) at: Moment,
+    /// What the clock shows, which a sensor may use.
+    pub(super) clock_us: i64,
     pub(super) from: Option<IpAddr>,
     pub(super) traceparent: Option<String>,
     pub(super) patience: Patience,

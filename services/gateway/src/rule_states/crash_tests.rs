@@ -236,7 +236,11 @@ fn a_sensor_whose_clock_is_set_back_over_a_restart_is_heard_after_a_moment() {
 fn damage_leaves_the_states_before_it_and_a_log_that_can_be_written() {
     let disk = TestDisk(FakeDisk::new(3));
     let states = |names: &[&str]| States {
-        newest_us: T0,
+        newest: Moment {
+            wall_us: T0,
+            uptime_us: 5 * S,
+            boot: 7,
+        },
         clock: 3,
         engines: names
             .iter()

@@ -29,6 +29,8 @@ pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
         traceparent: alert.traceparent.clone(),
         resolved,
         cancelled: false,
+        // The gateway knows whether it saw the beginning.
+        first_look: false,
         // The gateway adds its clock readings and the subject of its rules.
         gateway_time_us: 0,
         gateway_uptime_us: 0,

@@ -84,6 +84,15 @@ pub struct Engine {
 struct RuleState {
     machine: Machine,
     episodes: Episodes,
+    look: Look,
+}
+
+/// What this engine itself has seen of a rule. It is not stored: a restored engine looks anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Look {
+    has_judged: bool,
+    /// The first verdict began the present stretch.
+    is_first: bool,
 }
 
 /// Episodes of a rule that only the edge has, with the edge's description of the rule.
@@ -127,6 +136,17 @@ pub struct Rhythm<'a> {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_zero(interval_us: &i64) -> bool {
     *interval_us == 0
+}
+
+impl RuleState {
+    /// Before the machine takes the verdict.
+    fn look(&mut self, verdict: Verdict) {
+        let look = &mut self.look;
+        if self.machine.phase == Phase::Normal && verdict == Verdict::Holds {
+            look.is_first = !look.has_judged;
+        }
+        look.has_judged |= verdict != Verdict::Unknown;
+    }
 }
 
 impl<'a> Subject<'a> {
@@ -224,6 +244,13 @@ impl Engine {
         &self.patient
     }
 
+    /// Whether the present stretch of the rule began with the first reading that this engine judged
+    /// by it. It may have begun before, when another engine or the same one before a restart judged.
+    pub fn is_first_look(&self, rule: &str) -> bool {
+        let index = self.index(rule);
+        index.is_some_and(|index| self.rule_states[index].look.is_first)
+    }
+
     /// Event time of the newest sample.
     pub fn clock_us(&self) -> i64 {
         self.clock_us
@@ -295,11 +322,14 @@ impl Engine {
         if !value.is_finite() || metric == Metric::Unspecified {
             return Vec::new();
         }
-        if !self.advance_stream(sample) {
+        let Some(before_us) = self.advance_stream(sample) else {
             self.skipped += 1;
             return Vec::new();
-        }
+        };
         let now_us = sample.device_time_us;
+        if self.steps_back(before_us, now_us) {
+            self.set_back(metric, now_us);
+        }
         self.clock_us = now_us;
         self.note_latest(sample, value);
         let mut alerts = self.end_retired(now_us);
@@ -318,6 +348,32 @@ impl Engine {
             self.trim();
         }
         self.note(alerts)
+    }
+
+    /// Whether the clock of a stream was set back between two readings. The edge counts the steps
+    /// in its sequences.
+    fn steps_back(&self, before_us: i64, now_us: i64) -> bool {
+        match self.origin {
+            Origin::Edge => now_us < before_us,
+            Origin::Core => is_set_back(before_us, now_us, self.origin, self.backfill),
+        }
+    }
+
+    /// What is known of the metric from a time that is now in the future counts from now, so that
+    /// it neither stays nor takes in what happens next. Beginnings stay as they were reported.
+    fn set_back(&mut self, metric: Metric, now_us: i64) {
+        self.dirty = true;
+        for (rule, rule_state) in self.rules.rules.iter().zip(&mut self.rule_states) {
+            if rule.condition.depends_on(metric) {
+                rule_state.machine.set_back(now_us);
+                rule_state.episodes.set_back(now_us);
+                for times in [&mut self.impacts, &mut self.cancelled] {
+                    if let Some(time_us) = times.get_mut(&rule.id) {
+                        *time_us = now_us.min(*time_us);
+                    }
+                }
+            }
+        }
     }
 
     /// Keeps the reading if it is the newest of its metric.
@@ -355,6 +411,7 @@ impl Engine {
         let mut alerts = self.merge(rules, index, fact);
         let verdict = self.judge(rule, index, now_us, value, score);
         let frame = self.frame(rules, index);
+        self.rule_states[index].look(verdict);
         let rule_state = &self.rule_states[index];
         let is_idle = rule_state.machine.phase == Phase::Normal
             && verdict != Verdict::Holds
@@ -564,7 +621,10 @@ impl Engine {
         let alerts = if edge.resolved {
             episodes.ended_at_edge(subject, since_us, edge.time_us, &evidence)
         } else {
-            let alert = episodes.began(subject, Source::Edge, since_us, &evidence);
+            let source = Source::Edge {
+                first_look: edge.first_look,
+            };
+            let alert = episodes.began(subject, source, since_us, &evidence);
             alert.into_iter().collect()
         };
         self.note(alerts)
@@ -693,8 +753,9 @@ impl Engine {
         ended.collect()
     }
 
-    /// Whether the sample is the next of its stream.
-    fn advance_stream(&mut self, sample: &Sample) -> bool {
+    /// Time of the sample before in its stream, or its own as the first. `None`: it is not the
+    /// next one.
+    fn advance_stream(&mut self, sample: &Sample) -> Option<i64> {
         let key = format!("{}/{}", sample.device, sample.stream);
         if let Some(stream) = self.streams.get_mut(&key) {
             // A sample older in both is late. A lower sequence at a later time comes from a gateway
@@ -702,6 +763,7 @@ impl Engine {
             // stepped back. The rules must see both.
             let is_later = sample.device_time_us > stream.time_us;
             let is_next = is_later || (stream.sequence > 0 && sample.sequence > stream.sequence);
+            let before_us = stream.time_us;
             if is_next {
                 let interval_us = sample.device_time_us.saturating_sub(stream.time_us);
                 *stream = Stream {
@@ -710,7 +772,7 @@ impl Engine {
                     interval_us: interval_us.max(0),
                 };
             }
-            return is_next;
+            return is_next.then_some(before_us);
         }
         if self.streams.len() >= STREAMS_MAX {
             let oldest = self
@@ -730,7 +792,7 @@ impl Engine {
                 interval_us: 0,
             },
         );
-        true
+        Some(sample.device_time_us)
     }
 }
 

@@ -19,8 +19,10 @@
 //! reading has shown the condition to the core.
 //!
 //! Two stretches of the edge never overlap. So a later beginning is a new episode, even if the end
-//! of the stretch before has not arrived. The exception is a stretch that the core's own readings
-//! show as one.
+//! of the stretch before has not arrived. There are two exceptions: a stretch that the core's own
+//! readings show as one, and a stretch whose beginning the edge may not have seen. A gateway that
+//! lost its state, or that takes over a sensor, looks for the first time; what it finds belongs to
+//! the episode that is active.
 
 use std::collections::VecDeque;
 
@@ -48,8 +50,22 @@ const SINCE_SLACK_US: i64 = 2_000_000;
 pub(crate) enum Source {
     /// The engine that keeps the ledger.
     Own,
-    /// The rules at the edge, reporting to an engine in the core.
-    Edge,
+    /// The rules at the edge, reporting to an engine in the core. `first_look`: they may not have
+    /// seen the beginning.
+    Edge { first_look: bool },
+}
+
+impl Source {
+    /// Of a report that names a stretch which the edge has seen begin, or end.
+    const EDGE: Source = Source::Edge { first_look: false };
+
+    fn is_edge(self) -> bool {
+        matches!(self, Source::Edge { .. })
+    }
+
+    fn is_first_look(self) -> bool {
+        matches!(self, Source::Edge { first_look: true })
+    }
 }
 
 /// Fields that an episode needs for its alerts.
@@ -103,6 +119,9 @@ pub(crate) struct Episode {
     /// Beginning of the newest stretch that the edge reported; 0: none is known.
     #[serde(default)]
     pub edge_since_us: i64,
+    /// The edge that reported the episode first may not have seen its beginning.
+    #[serde(default)]
+    pub first_look: bool,
 }
 
 /// Episodes of one rule, in order of beginning.
@@ -131,7 +150,7 @@ impl Episode {
     fn see(&mut self, source: Source, origin: Origin) -> bool {
         let seen = match (source, origin) {
             (Source::Own, Origin::Core) => &mut self.from_core,
-            (Source::Own, Origin::Edge) | (Source::Edge, _) => &mut self.from_edge,
+            (Source::Own, Origin::Edge) | (Source::Edge { .. }, _) => &mut self.from_edge,
         };
         !std::mem::replace(seen, true)
     }
@@ -139,6 +158,13 @@ impl Episode {
     /// Whether a stretch of this observer, from `since_us` to `at_us` or longer, overlaps the
     /// episode.
     fn overlaps(&self, subject: Subject<'_>, source: Source, since_us: i64, at_us: i64) -> bool {
+        // An edge that may not have seen the beginning reports a stretch that is known already,
+        // whichever of its two reports comes first.
+        let is_later = source.is_first_look() && self.since_us <= at_us;
+        let is_earlier = source.is_edge() && self.first_look && since_us <= self.since_us;
+        if self.is_active() && (is_later || is_earlier) {
+            return true;
+        }
         if self.since_us > at_us || (self.is_resolved() && since_us >= self.until_us) {
             return false;
         }
@@ -146,9 +172,9 @@ impl Episode {
         let absorbs = subject.latches() && self.acknowledged_by.is_empty() && !self.is_resolved();
         match source {
             Source::Own => true,
-            Source::Edge if absorbs => true,
-            Source::Edge if self.edge_since_us != 0 => since_us <= self.own_seen_us,
-            Source::Edge => since_us <= self.own_seen_us.max(self.until_us),
+            Source::Edge { .. } if absorbs => true,
+            Source::Edge { .. } if self.edge_since_us != 0 => since_us <= self.own_seen_us,
+            Source::Edge { .. } => since_us <= self.own_seen_us.max(self.until_us),
         }
     }
 
@@ -216,7 +242,7 @@ impl Episodes {
             return self.open(subject, source, since_us, evidence);
         };
         let episode = &mut self.0[place];
-        if source == Source::Edge {
+        if source.is_edge() {
             episode.edge_since_us = episode.edge_since_us.max(since_us);
         }
         let is_news = episode.see(source, subject.origin);
@@ -315,7 +341,7 @@ impl Episodes {
         let place = if since_us == 0 {
             self.0.iter().rposition(is_over)
         } else {
-            self.place(subject, Source::Edge, since_us, at_us, |_| true)
+            self.place(subject, Source::EDGE, since_us, at_us, |_| true)
         };
         let Some(place) = place else {
             return match since_us {
@@ -339,7 +365,7 @@ impl Episodes {
         at_us: i64,
         evidence: &Evidence,
     ) -> Vec<Alert> {
-        let Some(began) = self.open(subject, Source::Edge, since_us, evidence) else {
+        let Some(began) = self.open(subject, Source::EDGE, since_us, evidence) else {
             return Vec::new();
         };
         let is_new = |it: &&mut Episode| it.id == began.id && it.revision == 1 && it.is_active();
@@ -414,6 +440,7 @@ impl Episodes {
             own_open: false,
             own_seen_us: 0,
             edge_since_us: 0,
+            first_look: false,
         });
     }
 
@@ -444,6 +471,14 @@ impl Episodes {
             episode.next_revision(subject)
         })
         .collect()
+    }
+
+    /// The clock was set back to `now_us`.
+    pub(crate) fn set_back(&mut self, now_us: i64) {
+        for episode in &mut self.0 {
+            episode.until_us = episode.until_us.min(now_us);
+            episode.own_seen_us = episode.own_seen_us.min(now_us);
+        }
     }
 
     pub(crate) fn has_open(&self) -> bool {
@@ -496,7 +531,7 @@ impl Episodes {
         counts: impl Fn(&Episode) -> bool,
     ) -> Option<usize> {
         let counts = |place: &usize| counts(&self.0[*place]);
-        let of_edge = |it: &Episode| source == Source::Edge && it.edge_since_us == since_us;
+        let of_edge = |it: &Episode| source.is_edge() && it.edge_since_us == since_us;
         let is_named = |it: &Episode| it.since_us == since_us || of_edge(it);
         let named = self.0.iter().position(is_named);
         let overlapping = || {
@@ -505,7 +540,7 @@ impl Episodes {
         };
         let close = || {
             let is_close = |it: &Episode| {
-                let is_other = source == Source::Edge && it.edge_since_us != 0;
+                let is_other = source.is_edge() && it.edge_since_us != 0;
                 let slack = at_us..=at_us.saturating_add(SINCE_SLACK_US);
                 slack.contains(&it.since_us) && !is_other
             };
@@ -564,7 +599,8 @@ impl Episodes {
             until_us: evidence.time_us,
             own_open: source == Source::Own,
             own_seen_us: 0,
-            edge_since_us: if source == Source::Edge { since_us } else { 0 },
+            edge_since_us: if source.is_edge() { since_us } else { 0 },
+            first_look: source.is_first_look(),
         };
         episode.see(source, subject.origin);
         episode.show(evidence);

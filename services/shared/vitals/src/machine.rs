@@ -128,6 +128,13 @@ impl Machine {
         Some(ended_us.saturating_add(delay_us(frame.rule.clear_for_ms)))
     }
 
+    /// The clock was set back to `now_us`.
+    pub(crate) fn set_back(&mut self, now_us: i64) {
+        self.since_us = self.since_us.min(now_us);
+        self.last_us = self.last_us.min(now_us);
+        self.ended_since_us = self.ended_since_us.map(|it| it.min(now_us));
+    }
+
     pub fn is_waiting(&self) -> bool {
         self.phase == Phase::Pending || self.ended_since_us.is_some()
     }

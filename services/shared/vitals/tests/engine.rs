@@ -725,3 +725,44 @@ proptest! {
         }
     }
 }
+
+/// A fever, and the sensor's clock is set back by an hour within it or after it. The next fever is
+/// an episode of its own at its time, at the edge and in the core.
+#[test]
+fn a_clock_that_is_set_back_keeps_no_episode_and_swallows_none() {
+    const HOUR: i64 = 3600;
+    for (origin, back_at) in [Origin::Edge, Origin::Core]
+        .iter()
+        .flat_map(|origin| [15, 25, 39, 45].map(|second| (*origin, second)))
+    {
+        let rules = set(vec![rule("fast", Priority::Medium, 5)]);
+        let mut engine = Engine::new("p", rules, Profile::default(), origin);
+        let mut raised = Vec::new();
+        for second in 0..150_i64 {
+            let is_ill = (20..40).contains(&second) || (90..110).contains(&second);
+            let is_back = second >= back_at;
+            let time = second - if is_back { HOUR } else { 0 };
+            // The edge counts steps; the core has the numbers of the gateway.
+            let sequence = match origin {
+                Origin::Edge => 1 + u64::from(is_back),
+                Origin::Core => second as u64 + 1,
+            };
+            let value = if is_ill { 140.0 } else { 100.0 };
+            let alerts = engine.on_sample(&reading(Metric::HeartRate, sequence, time, value));
+            raised.extend(alerts.into_iter().map(|alert| (second, alert)));
+        }
+        let states: Vec<(i64, AlertState)> = raised.iter().map(|it| (it.0, it.1.state())).collect();
+        use AlertState::{Active, Resolved};
+        assert_eq!(states.len(), 4, "{origin:?} {back_at}: {states:?}");
+        // A delay that is under way at the step begins anew.
+        for (state, at) in
+            states
+                .iter()
+                .zip([(25, Active), (45, Resolved), (95, Active), (115, Resolved)])
+        {
+            let is_in_time = state.1 == at.1 && (at.0..=at.0 + 5).contains(&state.0);
+            assert!(is_in_time, "{origin:?} {back_at}: {states:?}");
+        }
+        assert_eq!(raised[2].1.since_us, T0 + (90 - HOUR) * S);
+    }
+}

@@ -418,6 +418,54 @@ fn a_restart_of_the_gateway_that_keeps_its_state_raises_no_stretch_twice() {
     }
 }
 
+/// Without its state, a gateway that is killed within a stretch reports it again with a later
+/// beginning. So does another gateway that takes over the sensor. It stays one episode, also while
+/// no reading reaches the core.
+#[test]
+fn a_gateway_that_looks_for_the_first_time_raises_no_active_stretch_again() {
+    let core = readings(&one_stretch());
+    for restart in (11..40).step_by(9) {
+        let mut reported = Vec::new();
+        for (part, is_last) in [(&core[..restart], false), (&core[restart..], true)] {
+            let mut edge = engine(Origin::Edge);
+            for sample in part {
+                let alerts = edge.on_sample(sample);
+                let first_look =
+                    |it: &Alert| it.state() == AlertState::Active && edge.is_first_look(&it.rule);
+                reported.extend(alerts.iter().filter_map(|it| {
+                    let first_look = first_look(it);
+                    let alert = edge_alert(it, 0)?;
+                    Some(EdgeAlert {
+                        first_look,
+                        ..alert
+                    })
+                }));
+            }
+            if is_last {
+                let ended = edge.on_time(END);
+                reported.extend(ended.iter().filter_map(|it| edge_alert(it, 0)));
+            }
+        }
+        let again = reported.iter().filter(|it| it.first_look).count();
+        assert!(again > 0, "restart before reading {restart}");
+        let all = core.len() + reported.len();
+        let alternating: Vec<bool> = (0..all).map(|n| n % 2 == 0).collect();
+        let mut overtaken = reported.clone();
+        overtaken.sort_by_key(|it| !it.first_look);
+        for edge in [&reported, &overtaken] {
+            for picks in [&vec![true; all], &vec![false; all], &alternating] {
+                let rows = run(&mixed(edge, &core, picks, all), &[7], None);
+                let last = rows.last();
+                assert_eq!(last.len(), rules().rules.len(), "{restart}: {last:?}");
+                let begun = last
+                    .values()
+                    .all(|it| it.since_us == core[10].device_time_us);
+                assert!(begun, "{restart}: {last:?}");
+            }
+        }
+    }
+}
+
 /// Heart rates, one a second: high from the tenth to the fortieth.
 fn one_stretch() -> Vec<(i64, f64)> {
     let value = |n| if (10..40).contains(&n) { 140.0 } else { 80.0 };

@@ -1,8 +1,8 @@
 //! Gateways whose clocks are an hour off.
 //! - Stepped back during operation: no sample is refused, lost or numbered twice, and the edge
 //!   still alerts.
-//! - Off from the first contact on: the core alerts at once with the right time, and a backfill
-//!   stays one.
+//! - Off from the first contact on: the core alerts at once with the right time, and what is late
+//!   stays late.
 //! - Off, or not set, until the first contact: earlier readings are stored under their true time.
 
 mod core;
@@ -94,6 +94,57 @@ async fn an_hour_off_and_set_back_loses_nothing() {
         raised,
         "the edge alerts by a clock that went back two hours"
     );
+}
+
+/// The clock steps by 90 s and back, also with a restart in between. Each reading of a sensor
+/// without a clock gets its time, and each fever is an alert of its own.
+#[tokio::test]
+async fn a_step_of_the_clock_moves_no_reading_of_a_sensor_without_one() {
+    for by_us in [90 * S, -90 * S] {
+        let (vitals, alerts) = (open("vitals"), open("alerts"));
+        let rules = || EdgeRules::new(RuleSet::default_set());
+        let mut intake = Intake::new("g1".into(), vitals.clone(), alerts.clone(), rules());
+        let is_ill = |second: i64| second % 60 >= 30;
+        for second in 0..360 {
+            let true_us = TRUE_US + second * S;
+            let skew_us = if (100..223).contains(&second) {
+                by_us
+            } else {
+                0
+            };
+            let now = moment(true_us, skew_us);
+            let reading = Sample {
+                device: "timeless".into(),
+                metric: Metric::HeartRate.into(),
+                reading: Some(Reading::Value(if is_ill(second) { 180.0 } else { 70.0 })),
+                ..Sample::default()
+            };
+            if second == 130 {
+                let mut restarted = rules();
+                restarted.restore(intake.states_of_rules(), now);
+                intake = Intake::new("g1".into(), vitals.clone(), alerts.clone(), restarted);
+            }
+            let recorded = intake.record(vec![reading], now, Patience::Wait, None, None);
+            assert_eq!(recorded.await.unwrap().accepted, 1);
+        }
+        let times = entries(&vitals).into_iter().map(|entry| match entry {
+            Entry::Sample(sample) => sample.device_time_us,
+            other => panic!("{other:?}"),
+        });
+        let right: Vec<i64> = (0..360).map(|second| TRUE_US + second * S).collect();
+        assert_eq!(times.collect::<Vec<i64>>(), right, "{by_us}");
+        let of_fevers = entries(&alerts)
+            .into_iter()
+            .filter_map(|entry| match entry {
+                Entry::Alert(alert) if alert.rule == "heart-rate-very-high" => Some(alert),
+                _ => None,
+            });
+        let begun: Vec<i64> = of_fevers
+            .filter(|alert| !alert.resolved)
+            .map(|alert| (alert.since_us - TRUE_US) / S)
+            .collect();
+        assert_eq!(begun, [30, 90, 150, 210, 270, 330], "{by_us}");
+    }
 }
 
 /// By a clock that is off by `skew_us`.
@@ -295,10 +346,11 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
                 .tasks()
                 .spawn(courier.run(mpsc::channel(1).1, context.shutdown().clone()));
         }
-        for (devices, ago_us, is_backfill) in [(&kept, AGO, true), (&live, 0, false)] {
+        for (devices, ago_us, is_late) in [(&kept, AGO, true), (&live, 0, false)] {
             for device in devices {
                 let alert = core.alert(device, RULE).await;
-                assert_eq!(alert.backfill, is_backfill, "{alert:?}");
+                let late_us = alert.recorded_us - alert.changed_us;
+                assert_eq!(late_us > AGO / 2, is_late, "{alert:?}");
                 let ill_us = began_us - ago_us - 20 * S;
                 let off_us = (alert.since_us - ill_us).abs();
                 assert!(off_us < WITHIN, "{off_us} us off: {alert:?}");

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, Foreign, Latest, Profile, RuleState, Stream};
+use super::{Engine, Foreign, Latest, Look, Profile, RuleState, Stream};
 use crate::{
     episodes::{Episode, Episodes},
     machine::{Machine, Origin, Phase},
@@ -98,7 +98,11 @@ impl Engine {
             episodes,
         } in stored.machines
         {
-            let rule_state = RuleState { machine, episodes };
+            let rule_state = RuleState {
+                machine,
+                episodes,
+                look: Look::default(),
+            };
             match engine.index(&rule.id) {
                 Some(index) => engine.rule_states[index] = rule_state,
                 None => engine.retired.push((rule, rule_state)),
