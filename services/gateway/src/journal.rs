@@ -11,6 +11,7 @@ mod format;
 mod gaps;
 mod log;
 mod medium;
+mod numbered;
 mod reader;
 mod recent;
 pub mod recovery;

@@ -1,6 +1,7 @@
 //! `POST /v1/samples`: newline-delimited JSON in, one JSON object out.
 //!
 //! - Status 200: all lines were accepted. Status 207: some lines were. Status 400: no line was.
+//! - Status 409: no line was, because the journal has other readings under the sensor's numbers.
 //! - Status 408: the body did not arrive. Status 413: the body is too large.
 //! - Status 429: the journal's queue is full. Status 503: the journal cannot write.
 //!
@@ -33,7 +34,7 @@ const REJECTIONS_LISTED_MAX: usize = 100;
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 
 /// A complete body.
-pub struct Whole(Bytes);
+pub struct Whole(pub Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Whole {
     type Rejection = Response;
@@ -134,10 +135,13 @@ pub async fn samples<D: Disk>(
         rejections.push(rejection(line, refused));
     }
     rejections.sort_by_key(|rejection| rejection.line);
+    let all = recorded.refused.len() == rejections.len();
+    let is_conflict = all && recorded.refused.iter().all(|(_, it)| it.is_contradiction());
     let rejected = rejections.len();
     rejections.truncate(REJECTIONS_LISTED_MAX);
     let status = match (recorded.accepted, rejected) {
         (_, 0) => StatusCode::OK,
+        (0, _) if is_conflict => StatusCode::CONFLICT,
         (0, _) => StatusCode::BAD_REQUEST,
         _ => StatusCode::MULTI_STATUS,
     };

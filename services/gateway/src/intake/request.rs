@@ -28,6 +28,11 @@ pub enum Refused {
 }
 
 impl Refused {
+    /// The sensor's number has another reading already.
+    pub fn is_contradiction(&self) -> bool {
+        matches!(self, Self::Journal(StageError::Contradicts { .. }))
+    }
+
     /// Field, reason and example, for answers in JSON.
     pub fn parts(&self) -> (&'static str, String, String) {
         match self {
@@ -38,6 +43,10 @@ impl Refused {
             ),
             Self::Journal(error @ (StageError::TooManyStreams | StageError::TooManyOfAddress)) => {
                 ("stream", error.to_string(), "heart-rate".to_owned())
+            }
+            Self::Journal(error @ StageError::Contradicts { number, .. }) => {
+                let next = number.saturating_add(1).to_string();
+                ("sensor_sequence", error.to_string(), next)
             }
             Self::Journal(error) => ("sample", error.to_string(), "a waveform of 1 s".to_owned()),
         }

@@ -25,6 +25,7 @@ use super::{
     format::{Dropped, FRAME_OVERHEAD_BYTES, Kind, Snapshot, UNFINISHED, put_frame, segment_name},
     gaps::Gaps,
     medium,
+    numbered::Numbered,
     reader::{Index, Reader, Segment},
     recovery,
     streams::{Next, Streams},
@@ -69,6 +70,8 @@ pub enum StageError {
     TooManyStreams,
     #[error("one address may begin three quarters of the free streams, and this address has")]
     TooManyOfAddress,
+    #[error("{number} was taken with the reading {known}, and a number has one reading")]
+    Contradicts { number: u64, known: String },
     #[error("the entry has {bytes} bytes, at most {ENTRY_BYTES_MAX} are taken")]
     TooLarge { bytes: usize },
     #[error("the journal cannot write: {0}")]
@@ -99,6 +102,7 @@ pub struct Log<D: Disk> {
     active: Option<D::File>,
     index: Arc<Mutex<Index>>,
     streams: Streams,
+    numbered: Numbered,
     batch: Batch,
     repaired_before: u64,
     acknowledged_durable: u64,
@@ -126,6 +130,7 @@ impl<D: Disk> Log<D> {
             active: None,
             index: Arc::new(Mutex::new(recovered.index)),
             streams: recovered.streams,
+            numbered: recovered.numbered,
             batch: Batch::default(),
             repaired_before: recovered.next,
             acknowledged_durable: 0,
@@ -173,11 +178,18 @@ impl<D: Disk> Log<D> {
             sample.sensor_sequence,
             from,
         ) {
-            Next::Retry => Ok(Staged::Retry),
+            Next::Retry => match self.numbered.contradicted(sample) {
+                None => Ok(Staged::Retry),
+                Some(known) => Err(StageError::Contradicts {
+                    number: sample.sensor_sequence.unwrap_or_default(),
+                    known,
+                }),
+            },
             Next::TooManyStreams => Err(StageError::TooManyStreams),
             Next::TooManyOfAddress => Err(StageError::TooManyOfAddress),
             Next::Sequence(sequence) => {
                 sample.sequence = sequence;
+                self.numbered.note(sample);
                 self.put_entry(Kind::Sample, sample);
                 Ok(Staged::New { sequence })
             }

@@ -19,6 +19,7 @@ use super::{
     },
     gaps::Gaps,
     medium,
+    numbered::Numbered,
     reader::{Index, Segment},
     streams::Streams,
 };
@@ -44,6 +45,7 @@ pub struct Summary {
 pub(super) struct Recovered {
     pub index: Index,
     pub streams: Streams,
+    pub numbered: Numbered,
     pub next: u64,
     pub lost: Gaps,
     /// Gap entries without delivery.
@@ -71,6 +73,7 @@ struct Readings {
     /// The possible end of the newest segment, if it is not readable to its end.
     unreadable_end: u64,
     pending_gaps: Vec<(u64, Vec<Gap>)>,
+    numbered: Numbered,
 }
 
 pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
@@ -100,6 +103,7 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
         unreadable,
         unreadable_end,
         mut pending_gaps,
+        numbered,
     } = read_segments(disk, &firsts)?;
     let newest = |of: fn(&Scan) -> u64| scans.iter().map(of).max().unwrap_or(0);
     let acknowledged = newest(|scan| scan.acknowledged);
@@ -155,6 +159,7 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
     Ok(Recovered {
         index,
         streams,
+        numbered,
         next,
         lost,
         pending_gaps,
@@ -178,10 +183,10 @@ fn read_segments<D: Disk>(disk: &D, firsts: &[u64]) -> io::Result<Readings> {
             );
         }
         let is_last = n + 1 == firsts.len();
-        let note_gaps = |position, entry| {
-            if let Entry::Gaps(gaps) = entry {
-                readings.pending_gaps.push((position, gaps));
-            }
+        let note_gaps = |position, entry| match entry {
+            Entry::Gaps(gaps) => readings.pending_gaps.push((position, gaps)),
+            Entry::Sample(sample) => readings.numbered.note(&sample),
+            Entry::Alert(_) => {}
         };
         match scan(*first, limit, &bytes, note_gaps) {
             Some(mut scan) => {
