@@ -261,6 +261,7 @@ impl JudgingState {
             self.engines.keep();
             self.unstored_records += readable.len().max(1);
         } else {
+            self.writer.audit(&evaluation.acknowledged, now_us).await;
             let held = later.hold(progress);
             let written = self.write(evaluation.transitions, &held);
             let outcome = written.instrument(span).await;

@@ -87,6 +87,8 @@ pub(crate) struct RuleEngines {
 #[derive(Debug, Default)]
 pub(crate) struct Evaluation {
     pub transitions: Vec<Alert>,
+    /// Acknowledgements of people at gateways among the transitions, each with its tenant.
+    pub acknowledged: Vec<(String, Alert)>,
     pub samples: u64,
     pub skipped: u64,
 }
@@ -301,6 +303,11 @@ impl RuleEngines {
                 patient.engine.set_backfill(is_late);
                 let alerts = patient.engine.on_edge_alert(edge);
                 patient.note(&alerts, is_late, now_us);
+                if !edge.acknowledged_by.is_empty() {
+                    let by_person = alerts.iter().filter(|it| !it.acknowledged_by.is_empty());
+                    let by_person = by_person.map(|it| (patient.tenant.clone(), it.clone()));
+                    evaluation.acknowledged.extend(by_person);
+                }
                 collect(
                     &mut self.newest_revisions,
                     &mut evaluation.transitions,

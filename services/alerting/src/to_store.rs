@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use bus::Topic;
 use contracts::alerts::Alert;
 use service_kit::{Backoff, CheckHandle, Context, ProgressHandle, Shutdown};
-use store::{AlertsBatch, Progress, QueryError, RuleState, Scope, Store, WriteError};
+use store::{AlertsBatch, AuditEntry, Progress, QueryError, RuleState, Scope, Store, WriteError};
 use tokio::sync::Notify;
 
 pub(crate) struct Writer {
@@ -80,6 +80,27 @@ impl Writer {
                     }
                 }
             }
+        }
+    }
+
+    /// Records acknowledgements of people at gateways before they are stored, so that nothing
+    /// happens unrecorded. A repeated attempt may record one twice. An alert does not wait for the
+    /// audit log, and its history has the name as well.
+    pub(crate) async fn audit(&self, acknowledged: &[(String, Alert)], now_us: i64) {
+        if acknowledged.is_empty() {
+            return;
+        }
+        let entries = acknowledged.iter().map(|(tenant, alert)| AuditEntry {
+            time_us: now_us,
+            tenant: tenant.clone(),
+            who: alert.acknowledged_by.clone(),
+            action: "acknowledge alert".to_owned(),
+            patient: alert.patient.clone(),
+            detail: format!("{}; {}", alert.id, alert.note),
+        });
+        if let Err(error) = self.store.append_audit(entries.collect()).await {
+            metrics::counter!("braid_alerting_audit_failed_total").increment(1);
+            tracing::warn!(%error, "acknowledgements of a gateway are not in the audit log");
         }
     }
 

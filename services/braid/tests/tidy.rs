@@ -18,8 +18,10 @@ const SERVICES: [&str; 6] = [
 
 /// The ends of the data path: no service of ours stands on the other side. `links` are the emulated
 /// links of `braid up`.
-const ENDS: [&str; 8] = [
+const ENDS: [&str; 10] = [
     "sensors",
+    "carers",
+    "local_alarm",
     "applications",
     "upstream",
     "bus",

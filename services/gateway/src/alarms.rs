@@ -89,6 +89,8 @@ impl Alarms {
             if alert.resolved || alert.cancelled {
                 table.edge.remove(&key);
                 table.use_up(&key);
+            } else if !alert.acknowledged_by.is_empty() {
+                table.edge.remove(&key);
             } else if alert.priority() == Priority::High
                 && (table.edge.len() < ALARMS_MAX || table.edge.contains_key(&key))
             {
@@ -261,6 +263,19 @@ mod tests {
         alarms.expire(start + NEWS_WITHIN);
         assert!(*is_on.borrow());
         alarms.expire(start + NEWS_WITHIN * 2);
+        assert!(!*is_on.borrow());
+    }
+
+    #[test]
+    fn an_acknowledgement_at_the_gateway_ends_it_too() {
+        let (alarms, start) = (Alarms::default(), Instant::now());
+        let is_on = alarms.watch();
+        alarms.note(&[alert("ada", "spo2")], start);
+        let acknowledged = EdgeAlert {
+            acknowledged_by: "Eve Carer".to_owned(),
+            ..alert("ada", "spo2")
+        };
+        alarms.note(&[acknowledged], start);
         assert!(!*is_on.borrow());
     }
 

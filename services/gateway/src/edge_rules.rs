@@ -13,7 +13,7 @@ use std::{
 };
 
 use contracts::{
-    alerts::AlertState,
+    alerts::{Alert, AlertState},
     vitals::{EdgeAlert, Sample, sample::Reading},
 };
 use vitals::{Engine, Origin, Profile, RuleSet, edge_alert};
@@ -54,6 +54,8 @@ pub struct EdgeRules {
 pub struct Raised {
     /// Raised or ended.
     pub alerts: Vec<EdgeAlert>,
+    /// The transitions behind these reports, in the same order. A cancelled fall has none.
+    pub transitions: Vec<Alert>,
     /// Subjects of the alerts.
     pub of_alerts: BTreeSet<String>,
     /// Subjects of the samples.
@@ -174,10 +176,12 @@ impl EdgeRules {
     pub fn raise(&mut self, samples: &[Sample]) -> Raised {
         let mut raised = Raised::default();
         for sample in samples {
-            let (subject, mut alerts) = self.judge(sample);
+            let (subject, alerts) = self.judge(sample);
             if !alerts.is_empty() {
                 raised.of_alerts.insert(subject.clone());
-                raised.alerts.append(&mut alerts);
+                let (transitions, reports): (Vec<_>, Vec<_>) = alerts.into_iter().unzip();
+                raised.transitions.extend(transitions);
+                raised.alerts.extend(reports);
             }
             raised.touched.insert(subject);
         }
@@ -187,11 +191,18 @@ impl EdgeRules {
     /// Alerts that the sample raises or ends.
     #[cfg(test)]
     pub fn on_sample(&mut self, sample: &Sample) -> Vec<EdgeAlert> {
-        self.judge(sample).1
+        let alerts = self.judge(sample).1.into_iter();
+        alerts.map(|(_, report)| report).collect()
     }
 
-    /// The subject of the sample, and the alerts that it raises or ends.
-    fn judge(&mut self, sample: &Sample) -> (String, Vec<EdgeAlert>) {
+    /// The active alerts of all subjects, each as its newest transition.
+    pub fn active(&self) -> Vec<Alert> {
+        let engines = self.subjects.values();
+        engines.flat_map(Engine::active_alerts).collect()
+    }
+
+    /// The subject of the sample, and the alerts that it raises or ends, each with its report.
+    fn judge(&mut self, sample: &Sample) -> (String, Vec<(Alert, EdgeAlert)>) {
         let taken = Moment::of_sample(sample);
         let is_set_back = self.newest.wall_us.saturating_sub(taken.wall_us) > STEP_US;
         self.clock += u64::from(is_set_back);
@@ -232,10 +243,8 @@ impl EdgeRules {
         let begun = alerts.iter().filter(|it| it.state() == AlertState::Active);
         let unseen = begun.filter(|it| engine.is_first_look(&it.rule));
         let first_looks: BTreeSet<String> = unseen.map(|it| it.rule.clone()).collect();
-        let alerts = alerts
-            .iter()
-            .filter_map(|alert| edge_alert(alert, 0))
-            .map(|alert| EdgeAlert {
+        let alerts = alerts.into_iter().filter_map(|alert| {
+            let report = EdgeAlert {
                 // Only the name that the sensor sent. A device's name is not a patient.
                 patient: sample.patient.clone(),
                 device: sample.device.clone(),
@@ -246,8 +255,10 @@ impl EdgeRules {
                 gateway_behind_us: sample.gateway_behind_us,
                 rules_subject: self.rules_subject(subject),
                 first_look: first_looks.contains(&alert.rule),
-                ..alert
-            });
+                ..edge_alert(&alert, 0)?
+            };
+            Some((alert, report))
+        });
         (subject.clone(), alerts.collect())
     }
 
@@ -291,6 +302,7 @@ impl EdgeRules {
             .collect();
         Raised {
             alerts,
+            transitions: Vec::new(),
             of_alerts: BTreeSet::from([subject.clone()]),
             touched: BTreeSet::from([subject]),
         }

@@ -167,6 +167,7 @@ pub async fn keep<D: Disk, B: Disk>(
     let mut storing = Storing::default();
     while let Some(mut answer) = answers.recv().await {
         if let Some(alerts) = answer.high_alerts.take() {
+            intake.open_alerts().on_core(&alerts);
             alarms.on_core(alerts, Instant::now());
         }
         if answer.only_high_alerts {

@@ -5,6 +5,7 @@
 //! the sample again. The core, with the same rules, merges a repeated alert by its event time. The
 //! other order could lose an alert. A slow disk holds up no alert: it leaves meanwhile (`early`).
 
+mod acknowledge;
 mod begin;
 mod early;
 mod request;
@@ -28,6 +29,7 @@ use tokio::{
 };
 use vitals::{ClockBounds, Invalid};
 
+pub use acknowledge::AcknowledgeError;
 pub use early::EARLY_WAITING_MAX;
 use request::Arrival;
 pub use request::{
@@ -37,11 +39,13 @@ use unsettled::Unsettled;
 
 use crate::{
     alarms::Alarms,
+    carers::Newest,
     clock::{CoreClock, Moment, SteadyClock},
     edge_rules::EdgeRules,
     following::Following,
     held::{HELD_ALERTS_MAX, Held, HeldId},
     journal::{AppendError, Condition, Disk, Journal, STALLED_AFTER, StageError, Staged},
+    open_alerts::OpenAlerts,
     rule_states::StateLog,
     rules_in_force::RulesInForce,
 };
@@ -63,6 +67,8 @@ pub struct Intake<D: Disk> {
     /// `None`: no request has come since the start.
     steady: Mutex<Option<SteadyClock>>,
     alarms: Alarms,
+    open_alerts: OpenAlerts,
+    newest: Newest,
     /// While the core reports the gateway's devices, other devices are refused. Otherwise the core
     /// attributes their readings later.
     following: Following,
@@ -94,6 +100,8 @@ impl<D: Disk> Intake<D> {
             core: Arc::default(),
             steady: Mutex::default(),
             alarms: Alarms::default(),
+            open_alerts: OpenAlerts::default(),
+            newest: Newest::default(),
             following: Following::default(),
             changes: watch::Sender::new(0),
             waited_for: Mutex::default(),
@@ -124,6 +132,20 @@ impl<D: Disk> Intake<D> {
             SteadyClock::resume(newest, now)
         });
         steady.name(now)
+    }
+
+    /// Shows alerts and values to the people beside the gateway.
+    #[must_use]
+    pub fn showing(self, open_alerts: OpenAlerts, newest: Newest) -> Self {
+        Self {
+            open_alerts,
+            newest,
+            ..self
+        }
+    }
+
+    pub fn open_alerts(&self) -> &OpenAlerts {
+        &self.open_alerts
     }
 
     /// Puts the core's rules in force, from the next sample on.
@@ -188,7 +210,8 @@ impl<D: Disk> Intake<D> {
         if valid.is_empty() {
             return Ok(());
         }
-        let touched = self.raise(&valid).await?;
+        self.newest.note(&valid, arrival.at);
+        let touched = self.raise(&valid, arrival.at).await?;
         let appended = async {
             match arrival.patience {
                 Patience::Wait => self.vitals.append(valid, arrival.from).await,
@@ -267,7 +290,7 @@ impl<D: Disk> Intake<D> {
 
     /// A device whose alerts the disk refused is refused as well, until they are stored or
     /// delivered. Other devices go on. Returns the subjects of the samples.
-    async fn raise(&self, samples: &[Sample]) -> Result<BTreeSet<String>, RecordError> {
+    async fn raise(&self, samples: &[Sample], at: Moment) -> Result<BTreeSet<String>, RecordError> {
         let waits = {
             let held = self.held.lock();
             held.is_full() || samples.iter().any(|it| held.concerns(&it.device))
@@ -277,8 +300,12 @@ impl<D: Disk> Intake<D> {
         }
         let (raised, _on_the_way) = {
             let mut rules = self.rules.lock();
-            let raised = rules.raise(samples);
+            let mut raised = rules.raise(samples);
             let on_the_way = self.unsettled.enter(raised.of_alerts.clone());
+            // Under the lock, so that the list has the transitions in their order.
+            let transitions = std::mem::take(&mut raised.transitions).into_iter();
+            let noted = transitions.zip(raised.alerts.iter().cloned()).collect();
+            self.open_alerts.note(noted, at);
             (raised, on_the_way)
         };
         if !raised.alerts.is_empty() {
@@ -315,7 +342,11 @@ impl<D: Disk> Intake<D> {
             return Ok(());
         }
         self.alarms.note(&alerts, std::time::Instant::now());
-        let count = alerts.len();
+        let raised = |alerts: &[EdgeAlert]| {
+            let raised = alerts.iter().filter(|it| it.acknowledged_by.is_empty());
+            raised.count()
+        };
+        let count = raised(&alerts);
         let mut unkept = Unkept {
             intake: self,
             alerts,
@@ -332,7 +363,7 @@ impl<D: Disk> Intake<D> {
             _ => false,
         });
         metrics::counter!("braid_gateway_alerts_raised_total")
-            .increment((count - unkept.alerts.len()) as u64);
+            .increment((count - raised(&unkept.alerts)) as u64);
         match reason {
             None => Ok(()),
             Some(reason) => Err(RecordError::Alerts(reason)),

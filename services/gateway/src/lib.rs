@@ -11,17 +11,20 @@
 //! Other crates see what `braid` uses: [`run`], [`Config`] and two names.
 
 mod alarms;
+mod carers;
 mod clock;
 mod config;
 mod drain;
 mod edge_rules;
 mod following;
 mod from_applications;
+mod from_carers;
 mod from_ingest;
 mod from_sensors;
 mod held;
 mod intake;
 mod journal;
+mod open_alerts;
 mod parts;
 mod rule_states;
 mod rules_in_force;
@@ -31,8 +34,10 @@ mod serve;
 mod steering;
 mod to_dashboard;
 mod to_ingest;
+mod to_local_alarm;
 mod to_path_telemetry;
 mod to_proxy;
+mod validity;
 
 use service_kit::{Context, ServiceConfig};
 use tunnel::Interface;

@@ -1,6 +1,10 @@
 //! The parts that tasks of a gateway share, opened in the order in which one needs the other.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use service_kit::{
     ConfigError, Context,
@@ -86,6 +90,13 @@ async fn open_identity(config: &Config, context: &Context) -> Result<Option<Iden
         return Ok(None);
     }
     let identity = Identity::load(&config.identity)?;
+    let validity = crate::validity::watch(
+        identity.clone(),
+        SystemTime::now,
+        context.health().check("certificate"),
+        context.shutdown().clone(),
+    );
+    context.tasks().spawn(validity);
     if !config.enrol_url.is_empty() {
         let before = Duration::from_secs(u64::from(config.renew_before_days) * 86_400);
         let renewing = config.certificate_client().keep_renewed(

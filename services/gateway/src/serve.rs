@@ -18,16 +18,20 @@ pub(crate) use journals::Journals;
 use crate::{
     Config, RunError,
     alarms::Alarms,
+    carers::Newest,
     clock::{self, CoreClock, Moment},
     drain::UploadTasks,
     edge_rules::at_start::{self, AtStart},
+    from_carers::Carers,
     from_ingest::{self, Follower},
-    from_sensors,
+    from_sensors::{self, Tokens},
     intake::{EARLY_WAITING_MAX, Intake},
     journal::{Directory, Journal},
+    open_alerts::{AlertsFile, OpenAlerts},
     parts::Parts,
     to_ingest::{Courier, DeadLetters, FromMemory, Options},
-    to_path_telemetry::JournalsWaiting,
+    to_local_alarm,
+    to_path_telemetry::{InJournals, JournalsWaiting},
     to_proxy::Uplink,
 };
 
@@ -65,14 +69,16 @@ pub(crate) async fn with_sensors(
         file,
         in_force,
         states,
-    } = at_start::open(&config).await?;
+        open_alerts: (open_alerts, alerts_file),
+    } = at_start::open(&config, &surroundings.gateway).await?;
     let listener = from_sensors::bind(&config).await?;
     let journals = Journals::open(&config, context).await?;
     let (vitals, alerts) = (journals.vitals.clone(), journals.alerts.clone());
     let counted = (vitals.clone(), alerts.clone());
-    surroundings
-        .waiting
-        .open(move || counted.0.waiting() + counted.1.waiting());
+    surroundings.waiting.open(move || InJournals {
+        waiting: counted.0.waiting() + counted.1.waiting(),
+        filled_permille: (counted.0.filled_permille()).max(counted.1.filled_permille()),
+    });
 
     let (follower, answers) = Follower::new();
     let (following, kept) = (follower.following(), follower.kept());
@@ -82,18 +88,32 @@ pub(crate) async fn with_sensors(
         config: &config,
         surroundings: &surroundings,
         core: &core,
-        dead_letters: Arc::new(DeadLetters::new(config.data_dir.join("rejected.jsonl"))),
+        dead_letters: Arc::new(DeadLetters::new(
+            config.data_dir.join("rejected.jsonl"),
+            context.health().warning("rejected"),
+        )),
         context,
     };
     let (early, alerts_early) = mpsc::channel(EARLY_WAITING_MAX);
     let couriers = couriers.start(&journals, follower, &urgent, alerts_early);
 
+    let newest = Newest::default();
+    let gateway = surroundings.gateway.clone();
+    let journals_shown = [vitals.clone(), alerts.clone()];
     let intake = Intake::new(surroundings.gateway, vitals, alerts, rules);
+    let intake = intake.showing(open_alerts.clone(), newest.clone());
     let intake = intake.hurrying(urgent).sending_early(early);
     let intake = intake.with_core(Arc::clone(&core));
     let intake = intake.while_following(following);
     let intake = intake.with_alarms(surroundings.alarms.clone());
     let intake = Arc::new(intake.with_states(states));
+    let carers = Arc::new(Carers::new(
+        (Arc::clone(&intake), alerts_file.clone(), newest),
+        (Arc::clone(&surroundings.uplink), journals_shown),
+        (context.health().clone(), context.shutdown().clone()),
+        (gateway, Duration::from_millis(config.freshness_ms)),
+    ));
+    tell_people_here(&config, (&open_alerts, &alerts_file), &carers, context)?;
     let from_memory = FromMemory {
         intake: Arc::clone(&intake),
         uplink: surroundings.uplink,
@@ -122,14 +142,43 @@ pub(crate) async fn with_sensors(
         from_memory,
         journals,
     };
-    let sensors = from_sensors::serve(listener, intake, config.sensor_token.clone(), context);
+    let tokens = Tokens {
+        sensor: config.sensor_token.clone(),
+        carer: config.carer_token.clone(),
+    };
+    let sensors = from_sensors::serve(listener, intake, carers, tokens, context);
     let served = tokio::select! {
         served = sensors => served.map_err(RunError::from),
         failed = uploading.failure() => Err(failed),
     };
     context.shutdown().request();
     uploading.drain().await?;
+    alerts_file.close(&open_alerts).await;
     served
+}
+
+/// Starts what keeps the list of open alerts, what looks whether the core hears the gateway, and
+/// the alarms in the building.
+fn tell_people_here(
+    config: &Config,
+    (open_alerts, file): (&OpenAlerts, &AlertsFile<Directory>),
+    carers: &Arc<Carers<Directory>>,
+    context: &Context,
+) -> Result<(), RunError> {
+    let (tasks, shutdown) = (context.tasks(), context.shutdown());
+    let follow = file.clone().follow(open_alerts.clone(), shutdown.clone());
+    tasks.spawn(follow);
+    tasks.spawn(Arc::clone(carers).watch());
+    for channel in config.local_alarms()? {
+        let warning = context.health().warning(channel.warning());
+        tasks.spawn(to_local_alarm::run(
+            channel,
+            open_alerts.clone(),
+            warning,
+            shutdown.clone(),
+        ));
+    }
+    Ok(())
 }
 
 /// The parts of both couriers.
@@ -195,4 +244,4 @@ impl Couriers<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

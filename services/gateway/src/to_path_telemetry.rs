@@ -118,6 +118,7 @@ impl Reporter {
                 // The certificate says it.
                 tenant: String::new(),
                 journal_waiting: None,
+                journal_filled_permille: None,
                 steering_version: 0,
                 access: None,
                 rule_uses: Vec::new(),
@@ -143,19 +144,28 @@ fn state_of(state: tunnel::PathState) -> PathState {
     }
 }
 
-type Count = Box<dyn Fn() -> u64 + Send + Sync>;
+/// The journals at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InJournals {
+    /// Entries that ingest has not acknowledged.
+    pub waiting: u64,
+    /// Share of its bound that the fullest journal holds, in thousandths.
+    pub filled_permille: u32,
+}
 
-/// Number of entries in the journals. Clones share it. Unknown until the journals are open.
+type Count = Box<dyn Fn() -> InJournals + Send + Sync>;
+
+/// What is in the journals. Clones share it. Unknown until the journals are open.
 #[derive(Clone, Default)]
 pub struct JournalsWaiting(Arc<OnceLock<Count>>);
 
 impl JournalsWaiting {
-    pub fn open(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn open(&self, count: impl Fn() -> InJournals + Send + Sync + 'static) {
         // A gateway opens its journals once.
         let _ = self.0.set(Box::new(count));
     }
 
-    pub fn entries(&self) -> Option<u64> {
+    pub fn look(&self) -> Option<InJournals> {
         self.0.get().map(|count| count())
     }
 }
@@ -209,10 +219,10 @@ impl Telemetry {
                 }
             }
             let paths = self.uplink.paths();
-            let journal_waiting = self.journals.entries();
+            let in_journals = self.journals.look();
             let steering_version = self.steering_version();
             let now = tokio::time::Instant::now().into_std();
-            let due = beat.take(now, &paths, steering_version, journal_waiting);
+            let due = beat.take(now, &paths, steering_version, in_journals);
             let mut reports = match due {
                 Some(since) => {
                     let interval = since.unwrap_or(self.interval);
@@ -224,7 +234,8 @@ impl Telemetry {
                 self.add_steering(&mut reports);
             }
             for report in &mut reports {
-                report.journal_waiting = journal_waiting;
+                report.journal_waiting = in_journals.map(|it| it.waiting);
+                report.journal_filled_permille = in_journals.map(|it| it.filled_permille);
                 report.steering_version = steering_version;
             }
             if !reports.is_empty() {

@@ -6,7 +6,7 @@ use contracts::vitals::{EdgeAlert, Gap, Sample};
 use vitals::{
     ClockBounds, IDENTIFIER_BYTES_MAX, TRACEPARENT_BYTES_MAX,
     attribution::{Interval, When, attribute},
-    validate_identifier, validate_reading, validate_time,
+    validate_identifier, validate_person, validate_reading, validate_time,
 };
 
 /// Longest summary of an alert, in bytes; a longer one is cut.
@@ -185,6 +185,9 @@ pub(crate) fn admit_alert(
     when: When,
 ) -> Result<(), Refusal> {
     validate_identifier("rule", &alert.rule, "spo2-low").map_err(Refusal::malformed)?;
+    if !alert.acknowledged_by.is_empty() {
+        validate_person("acknowledged_by", &alert.acknowledged_by).map_err(Refusal::malformed)?;
+    }
     agree("gateway", &alert.gateway, &gateway.id)?;
     alert.gateway.clone_from(&gateway.id);
     // These are notes beside the alert. An alert is never refused for them.
@@ -233,6 +236,15 @@ pub(crate) fn settle_time(alert: &mut EdgeAlert, arrival: Arrival, clock: Option
     }
     if !(0..=alert.time_us).contains(&alert.since_us) {
         alert.since_us = 0;
+    }
+    // A person acknowledges after the alert and before its arrival, whatever the clock showed.
+    if alert.acknowledged_us != 0 {
+        let noted = Taken {
+            wall_us: alert.acknowledged_us,
+            ..Taken::default()
+        };
+        let noted_us = clock.map_or(noted.wall_us, |it| it.event_us(noted.wall_us, noted));
+        alert.acknowledged_us = noted_us.min(arrival.now_us).max(alert.time_us);
     }
     (alert.gateway_uptime_us, alert.gateway_boot) = (0, 0);
     alert.gateway_behind_us = None;
@@ -539,6 +551,38 @@ mod tests {
             assert_eq!(alert.time_us, NOW_US - 1_000_000);
             assert_eq!(alert.time_us, sample.device_time_us);
         }
+    }
+
+    #[test]
+    fn an_acknowledgement_lies_between_its_alert_and_its_arrival() {
+        let ahead_us = 3_600_000_000;
+        let said_us = NOW_US + ahead_us - 60_000_000;
+        let settled = |acknowledged_us| {
+            let mut alert = EdgeAlert {
+                time_us: said_us,
+                gateway_time_us: said_us,
+                acknowledged_by: "Ada Carer".into(),
+                acknowledged_us,
+                ..EdgeAlert::default()
+            };
+            settle_time(&mut alert, NOW, clock(ahead_us));
+            alert.acknowledged_us - NOW_US
+        };
+        assert_eq!(settled(said_us + 30_000_000), -30_000_000);
+        assert_eq!(settled(1), -60_000_000);
+        assert_eq!(settled(i64::MAX), 0);
+    }
+
+    #[test]
+    fn the_name_beside_an_acknowledgement_has_no_control_characters() {
+        let mut alert = EdgeAlert {
+            rule: "fall".into(),
+            acknowledged_by: "Ada\u{1b}[2J".into(),
+            ..EdgeAlert::default()
+        };
+        let cares = Concerned::Cares(true);
+        let refused = admit_alert(&mut alert, &gateway(), &cares, When::at(NOW_US, 0));
+        assert_eq!(refused.unwrap_err().kind, Refusal::MALFORMED);
     }
 
     #[test]

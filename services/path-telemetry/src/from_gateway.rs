@@ -25,6 +25,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     bounds::Bounds,
+    filling::Filling,
     from_proxy,
     owners::Owners,
     report::{AGE_US_MAX, Refused, Reporter},
@@ -71,6 +72,7 @@ pub(crate) struct Reports {
     owners: Owners,
     bounds: Arc<Mutex<Bounds>>,
     series: Arc<Mutex<Series>>,
+    filling: Arc<Mutex<Filling>>,
     guard: CallGuard,
     context: Context,
 }
@@ -91,6 +93,7 @@ impl Reports {
             owners,
             bounds,
             series: Arc::default(),
+            filling: Arc::default(),
             guard: CallGuard::new(revocations),
             context,
         }
@@ -134,6 +137,7 @@ impl PathTelemetryService for Reports {
             owners: self.owners.clone(),
             bounds: Arc::clone(&self.bounds),
             series: Arc::clone(&self.series),
+            filling: Arc::clone(&self.filling),
             publisher: self.publisher.clone(),
             clock: self.context.clock().clone(),
         };
@@ -182,6 +186,7 @@ struct Taker {
     owners: Owners,
     bounds: Arc<Mutex<Bounds>>,
     series: Arc<Mutex<Series>>,
+    filling: Arc<Mutex<Filling>>,
     publisher: Publisher,
     clock: CheckedClock,
 }
@@ -248,6 +253,12 @@ impl Taker {
             .await
             .map_err(|error| not_published(reporter, &error))?;
         self.series.lock().count(&counted);
+        if let (Some(gateway), Some(newest)) = (reporter.gateway(), counted.last()) {
+            let permille = newest.journal_filled_permille;
+            self.filling
+                .lock()
+                .on_report(gateway, permille, Instant::now());
+        }
         metrics::counter!("braid_path_telemetry_reports_total", "end" => reporter.kind())
             .increment(count);
         Ok(count)

@@ -11,6 +11,7 @@
 mod bounds;
 mod config;
 mod estimate;
+mod filling;
 mod from_bus;
 mod from_gateway;
 mod from_proxy;

@@ -109,6 +109,7 @@ impl Reports {
             sequence: *sequence,
             tenant: gateway.tenant.clone(),
             journal_waiting: None,
+            journal_filled_permille: None,
             steering_version: 0,
             access: None,
             rule_uses: Vec::new(),

@@ -146,6 +146,7 @@ pub(super) fn report() -> usize {
         remote_address: "203.0.113.17:4433".to_owned(),
         sequence: 900,
         journal_waiting: Some(6),
+        journal_filled_permille: Some(1),
         access: Some(AccessUse {
             month_bytes: 900_000_000,
             cap_bytes: Some(5_000_000_000),

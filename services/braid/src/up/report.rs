@@ -74,6 +74,9 @@ impl Report {
             "            {page}  sign in as admin with {}",
             self.password.expose()
         );
+        if let Some(sensors) = self.sensors {
+            println!("  beside    http://{sensors}/  for the person beside the first gateway");
+        }
         if let (Some(sensors), Some(device)) = (self.sensors, ward.own_device()) {
             println!("  send      {}", curl(sensors, device));
         }

@@ -11,6 +11,7 @@ use crate::{
     clock::Moment,
     from_ingest::RulesFile,
     journal::{Directory, Disk},
+    open_alerts::{AlertsFile, OpenAlert, OpenAlerts},
     rule_states::{StateLog, States},
     rules_in_force::RulesInForce,
 };
@@ -20,13 +21,16 @@ pub(crate) struct AtStart {
     pub file: RulesFile<Directory>,
     pub in_force: RulesInForce,
     pub states: StateLog<Directory>,
+    /// The list for the people beside the gateway, and its file.
+    pub open_alerts: (OpenAlerts, AlertsFile<Directory>),
 }
 
 /// Damaged files do not prevent the start. The core sends its rules again, and rules without states
 /// raise a lasting condition again.
-pub(crate) async fn open(config: &Config) -> Result<AtStart, RunError> {
+pub(crate) async fn open(config: &Config, gateway: &str) -> Result<AtStart, RunError> {
     let own = load_rules(config.rules.as_deref())?;
     let journal = config.data_dir.join("journal");
+    let gateway = gateway.to_owned();
     tokio::task::spawn_blocking(move || {
         let directory = |name: &str| {
             let path = journal.join(name);
@@ -44,11 +48,14 @@ pub(crate) async fn open(config: &Config) -> Result<AtStart, RunError> {
         let mut rules = EdgeRules::new(own);
         rules.judge_by(in_force.clone());
         rules.restore(kept, Moment::now());
+        let (alerts_file, stored) = open_alerts(directory("open-alerts")?)?;
+        let open = OpenAlerts::restored(stored, rules.active(), &gateway, Moment::now());
         Ok(AtStart {
             rules,
             file,
             in_force,
             states,
+            open_alerts: (open, alerts_file),
         })
     })
     .await?
@@ -57,6 +64,13 @@ pub(crate) async fn open(config: &Config) -> Result<AtStart, RunError> {
 fn open_states<D: Disk>(disk: D) -> Result<(StateLog<D>, States), RunError> {
     StateLog::open(disk).map_err(|source| RunError::Directory {
         path: "journal/rule-states".to_owned(),
+        source,
+    })
+}
+
+fn open_alerts<D: Disk>(disk: D) -> Result<(AlertsFile<D>, Vec<OpenAlert>), RunError> {
+    AlertsFile::open(disk).map_err(|source| RunError::Directory {
+        path: "journal/open-alerts".to_owned(),
         source,
     })
 }

@@ -6,6 +6,7 @@
 use std::{collections::VecDeque, net::IpAddr, sync::Arc};
 
 use contracts::vitals::{
+    AcknowledgeAlertRequest, AcknowledgeAlertResponse, FollowAlertsRequest, FollowAlertsResponse,
     RecordRequest, RecordResponse, Rejection, gateway_service_server::GatewayService,
 };
 use service_kit::Context;
@@ -15,7 +16,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     clock::Moment,
-    intake::{Begun, Intake, Late, Patience, RecordError, Recorded},
+    from_carers::{self, Carers, LISTENERS_MAX, News, Refused},
+    intake::{AcknowledgeError, Begun, Intake, Late, Patience, RecordError, Recorded},
     journal::Disk,
 };
 
@@ -27,12 +29,17 @@ const LATE_REQUESTS_MAX: usize = 256;
 
 pub struct Recorder<D: Disk> {
     intake: Arc<Intake<D>>,
+    carers: Arc<Carers<D>>,
     context: Context,
 }
 
 impl<D: Disk> Recorder<D> {
-    pub fn new(intake: Arc<Intake<D>>, context: Context) -> Self {
-        Self { intake, context }
+    pub fn new(intake: Arc<Intake<D>>, carers: Arc<Carers<D>>, context: Context) -> Self {
+        Self {
+            intake,
+            carers,
+            context,
+        }
     }
 }
 
@@ -64,6 +71,48 @@ impl<D: Disk> GatewayService for Recorder<D> {
             }
         });
         Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    type FollowAlertsStream = ReceiverStream<Result<FollowAlertsResponse, Status>>;
+
+    /// The list comes again while nothing changes. So a program notices a gateway that is gone.
+    async fn follow_alerts(
+        &self,
+        _: Request<FollowAlertsRequest>,
+    ) -> Result<Response<Self::FollowAlertsStream>, Status> {
+        let carers = Arc::clone(&self.carers);
+        let again = Arc::clone(&carers);
+        let listening = from_carers::listen(carers, move |news| {
+            let alerts = match news {
+                News::Alerts(alerts) => alerts,
+                News::Nothing => again.alerts(),
+            };
+            Ok(FollowAlertsResponse { alerts })
+        });
+        let listening = listening.ok_or_else(|| {
+            Status::resource_exhausted(format!("{LISTENERS_MAX} programs listen already"))
+        })?;
+        Ok(Response::new(ReceiverStream::new(listening)))
+    }
+
+    async fn acknowledge_alert(
+        &self,
+        request: Request<AcknowledgeAlertRequest>,
+    ) -> Result<Response<AcknowledgeAlertResponse>, Status> {
+        let AcknowledgeAlertRequest { id, by } = request.into_inner();
+        let acknowledged = self.carers.acknowledge(&id, &by).await;
+        let alert = acknowledged.map_err(|error| match &error {
+            Refused::Name(_) => Status::invalid_argument(error.to_string()),
+            Refused::Acknowledge(AcknowledgeError::Unknown(_)) => {
+                Status::not_found(error.to_string())
+            }
+            Refused::Acknowledge(AcknowledgeError::Stored(_)) => {
+                Status::unavailable(error.to_string())
+            }
+        })?;
+        Ok(Response::new(AcknowledgeAlertResponse {
+            alert: Some(alert),
+        }))
     }
 }
 

@@ -113,6 +113,7 @@ pub struct Journal<D> {
     condition: watch::Receiver<Condition>,
     batch_since: BatchSince,
     ended: watch::Receiver<bool>,
+    bytes_max: u64,
 }
 
 /// Since when the thread has been at its batch.
@@ -127,6 +128,7 @@ impl<D: Clone> Clone for Journal<D> {
             condition: self.condition.clone(),
             batch_since: Arc::clone(&self.batch_since),
             ended: self.ended.clone(),
+            bytes_max: self.bytes_max,
         }
     }
 }
@@ -164,6 +166,7 @@ impl<D: Disk> Journal<D> {
             condition: condition_seen,
             batch_since,
             ended: ended_seen,
+            bytes_max: options.limits.bytes_max,
         };
         Ok((journal, summary))
     }
@@ -171,6 +174,12 @@ impl<D: Disk> Journal<D> {
     /// Durable entries that the core has not acknowledged.
     pub fn waiting(&self) -> u64 {
         self.reader.durable().saturating_sub(self.reader.head())
+    }
+
+    /// Share of its bound that the journal holds, in thousandths.
+    pub fn filled_permille(&self) -> u32 {
+        let permille = self.reader.bytes().saturating_mul(1000) / self.bytes_max.max(1);
+        u32::try_from(permille).unwrap_or(u32::MAX)
     }
 
     /// Answers once the samples are on disk, with one outcome each; waits while the queue is full.
@@ -473,6 +482,8 @@ impl<D: Disk> Writer<D> {
         let class = self.options.class;
         let reader = self.log.reader();
         metrics::gauge!("braid_gateway_journal_bytes", "class" => class).set(reader.bytes() as f64);
+        metrics::gauge!("braid_gateway_journal_limit_bytes", "class" => class)
+            .set(self.options.limits.bytes_max as f64);
         metrics::gauge!("braid_gateway_journal_waiting_entries", "class" => class)
             .set(reader.durable().saturating_sub(reader.head()) as f64);
     }

@@ -2,6 +2,7 @@
 
 mod acknowledged;
 mod addresses;
+mod beside;
 mod clock;
 mod core;
 mod direct;
@@ -16,6 +17,8 @@ mod unreadable;
 mod unregistered;
 
 use super::*;
+
+pub(crate) use direct::Direct;
 
 /// The gateway without its tunnel.
 async fn serve(

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use tunnel::{PathSnapshot, PathState};
 
+use super::InJournals;
+
 /// Between two reports of a gateway whose paths carried this much meanwhile.
 const BUSY_BEAT: Duration = Duration::from_secs(30);
 const BUSY_BYTES: u64 = 1 << 20;
@@ -28,6 +30,7 @@ struct Said {
     paths: Vec<SaidPath>,
     steering_version: u32,
     journal_waits: Option<bool>,
+    journal_fills: Option<bool>,
 }
 
 /// The beat of a gateway's reports.
@@ -50,13 +53,14 @@ impl Beat {
         now: Instant,
         paths: &[PathSnapshot],
         steering_version: u32,
-        journal_waiting: Option<u64>,
+        journals: Option<InJournals>,
     ) -> Option<Option<Duration>> {
         let said = Said {
             paths: paths.iter().map(of_path).collect(),
             steering_version,
             // A few entries wait between two uploads.
-            journal_waits: journal_waiting.map(|entries| entries > JOURNAL_WAITS_FROM),
+            journal_waits: journals.map(|it| it.waiting > JOURNAL_WAITS_FROM),
+            journal_fills: journals.map(|it| it.filled_permille >= JOURNAL_FILLS_FROM_PERMILLE),
         };
         let bytes = (paths.iter())
             .map(|path| path.sent_bytes + path.received_bytes)
@@ -84,6 +88,8 @@ impl Beat {
 
 /// Entries of the journals from which on they count as waiting.
 const JOURNAL_WAITS_FROM: u64 = 1_000;
+/// Share of its bound from which on a journal counts as filling. Path-telemetry counts such gateways.
+const JOURNAL_FILLS_FROM_PERMILLE: u32 = 750;
 
 fn of_path(path: &PathSnapshot) -> SaidPath {
     (
@@ -125,13 +131,36 @@ mod tests {
             };
             let paths = [path(state, u64::from(number) * 500)];
             if beat
-                .take(start + second * number, &paths, 0, Some(3))
+                .take(
+                    start + second * number,
+                    &paths,
+                    0,
+                    Some(InJournals::default()),
+                )
                 .is_some()
             {
                 reported.push(number);
             }
         }
         assert_eq!(reported, [0, 300, 400]);
+    }
+
+    #[test]
+    fn a_journal_that_fills_is_reported_at_once() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let mut beat = Beat::new(second * 300);
+        let mut reported = Vec::new();
+        for number in 0..100_u32 {
+            let journals = InJournals {
+                waiting: 0,
+                filled_permille: number * 10,
+            };
+            let paths = [path(PathState::Available, 0)];
+            let due = beat.take(start + second * number, &paths, 0, Some(journals));
+            reported.extend(due.map(|_| number));
+        }
+        assert_eq!(reported, [0, 75]);
     }
 
     #[test]

@@ -418,6 +418,12 @@ impl Tunnel {
     }
 
     /// Names and addresses of the current access networks.
+    /// Names of all access networks, also of those without an address now.
+    pub fn accesses(&self) -> Vec<String> {
+        let states = self.shared.setup.slots.states().into_iter();
+        states.map(|slot| slot.name.to_string()).collect()
+    }
+
     pub fn interfaces(&self) -> Vec<(String, IpAddr)> {
         let states = self.shared.setup.slots.states().into_iter();
         states

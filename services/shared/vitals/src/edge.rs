@@ -38,5 +38,7 @@ pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
         gateway_behind_us: None,
         ingest_time_us: 0,
         rules_subject: String::new(),
+        acknowledged_by: String::new(),
+        acknowledged_us: 0,
     })
 }

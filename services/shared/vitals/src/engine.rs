@@ -285,6 +285,17 @@ impl Engine {
         })
     }
 
+    /// The episodes whose condition holds, each as its newest transition.
+    pub fn active_alerts(&self) -> Vec<Alert> {
+        let version = self.rules.version;
+        let own = self.rule_states.iter().zip(&self.rules.rules);
+        let own = own.flat_map(|(rule_state, rule)| {
+            let subject = Subject::of(&self.patient, rule, version, self.origin);
+            rule_state.episodes.active(subject)
+        });
+        own.collect()
+    }
+
     pub fn has_open_alert(&self) -> bool {
         self.rule_states.iter().any(|it| it.episodes.has_open())
     }
@@ -618,7 +629,7 @@ impl Engine {
             traceparent: edge.traceparent.clone(),
             backfill: self.backfill,
         };
-        let alerts = if edge.resolved {
+        let mut alerts: Vec<Alert> = if edge.resolved {
             episodes.ended_at_edge(subject, since_us, edge.time_us, &evidence)
         } else {
             let source = Source::Edge {
@@ -627,6 +638,9 @@ impl Engine {
             let alert = episodes.began(subject, source, since_us, &evidence);
             alert.into_iter().collect()
         };
+        if !edge.acknowledged_by.is_empty() {
+            alerts.extend(episodes.acknowledge_at_edge(subject, since_us, edge));
+        }
         self.note(alerts)
     }
 

@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 
 use contracts::{
     alerts::{Alert, AlertState},
-    vitals::Priority,
+    vitals::{EdgeAlert, Priority},
 };
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,10 @@ const ENDED_FOR_US: i64 = 600_000_000;
 const OPEN_MAX: usize = 16;
 /// Two stretches that begin within this time are the same one.
 const SINCE_SLACK_US: i64 = 2_000_000;
+
+/// Stands behind the name of a person who acknowledged an alert at the gateway. The core has not
+/// signed that person in.
+const AT_THE_GATEWAY: &str = "at the gateway";
 
 /// The reporter of a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,6 +192,10 @@ impl Episode {
 
     fn next_revision(&mut self, subject: Subject<'_>) -> Alert {
         self.revision = self.revision.saturating_add(1);
+        self.newest(subject)
+    }
+
+    fn newest(&self, subject: Subject<'_>) -> Alert {
         Alert {
             id: self.id.clone(),
             patient: subject.patient.to_owned(),
@@ -408,6 +416,21 @@ impl Episodes {
         Some(episode.next_revision(subject))
     }
 
+    /// A person at the gateway acknowledged the episode that the edge saw begin at `since_us`. The
+    /// report repeats the beginning, so the episode is known by now.
+    pub(crate) fn acknowledge_at_edge(
+        &mut self,
+        subject: Subject<'_>,
+        since_us: i64,
+        edge: &EdgeAlert,
+    ) -> Option<Alert> {
+        let place = self.place(subject, Source::Edge, since_us, edge.time_us, |_| true)?;
+        let id = self.0[place].id.clone();
+        let by = format!("{}, {AT_THE_GATEWAY}", edge.acknowledged_by);
+        let note = format!("acknowledged at the gateway {}", edge.gateway);
+        self.acknowledge(subject, &id, &by, &note, edge.acknowledged_us)
+    }
+
     /// Adopts the last stored revision of an episode.
     pub(crate) fn adopt(&mut self, stored: &Alert) {
         if let Some(known) = self.0.iter_mut().find(|it| it.id == stored.id) {
@@ -479,6 +502,12 @@ impl Episodes {
             episode.until_us = episode.until_us.min(now_us);
             episode.own_seen_us = episode.own_seen_us.min(now_us);
         }
+    }
+
+    /// The newest transition of each episode whose condition holds.
+    pub(crate) fn active(&self, subject: Subject<'_>) -> Vec<Alert> {
+        let active = self.0.iter().filter(|episode| episode.is_active());
+        active.map(|episode| episode.newest(subject)).collect()
     }
 
     pub(crate) fn has_open(&self) -> bool {

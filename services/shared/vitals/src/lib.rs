@@ -38,6 +38,7 @@ pub use news2::Spo2Scale;
 pub use rules::{Rule, RuleSet};
 pub use rules_in_force::{RulesInForce, TeamGroups};
 pub use validate::{
-    ClockBounds, IDENTIFIER_BYTES_MAX, Invalid, TRACEPARENT_BYTES_MAX, WAVEFORM_VALUES_MAX,
-    fill_defaults, validate_identifier, validate_reading, validate_time,
+    ClockBounds, IDENTIFIER_BYTES_MAX, Invalid, PERSON_BYTES_MAX, TRACEPARENT_BYTES_MAX,
+    WAVEFORM_VALUES_MAX, fill_defaults, validate_identifier, validate_person, validate_reading,
+    validate_time,
 };

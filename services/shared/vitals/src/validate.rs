@@ -9,6 +9,8 @@ use crate::catalogue::{Entry, Reading, entry, name};
 
 /// Bytes of an identifier of a device, stream or patient. Longer ones are refused.
 pub const IDENTIFIER_BYTES_MAX: usize = 128;
+/// Bytes of the name of a person at a gateway. Longer ones are refused.
+pub const PERSON_BYTES_MAX: usize = 120;
 /// Readings in one waveform chunk: 40 s of ECG at 250 Hz. Longer chunks are refused.
 pub const WAVEFORM_VALUES_MAX: usize = 10_000;
 /// Spacing of a waveform: 10 us (100 kHz) to 10 s.
@@ -204,6 +206,22 @@ pub fn validate_identifier(
     Err(Invalid::new(field, reason, format!("{example:?}")))
 }
 
+/// Accepts the name that a person typed. Control and direction characters are refused, because the
+/// name appears in lists, messages and terminals.
+pub fn validate_person(field: &'static str, name: &str) -> Result<(), Invalid> {
+    let turns = |it: char| matches!(it, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let reason = if name.trim().is_empty() {
+        "is missing".to_owned()
+    } else if name.len() > PERSON_BYTES_MAX {
+        format!("is longer than {PERSON_BYTES_MAX} bytes")
+    } else if name.chars().any(|it| it.is_control() || turns(it)) {
+        "has control characters".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Invalid::new(field, reason, "\"Ada Carer\""))
+}
+
 /// Fills fields that a sensor may omit: the unit, and the stream if the device has one per metric.
 pub fn fill_defaults(sample: &mut Sample) {
     if let Some(entry) = entry(sample.metric()) {
@@ -298,6 +316,17 @@ mod tests {
                 _ => sample::Reading::Value(entry.example),
             });
             assert_eq!(validate(&sample, NOW_US), Ok(()), "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn a_name_of_a_person_is_short_and_has_no_control_characters() {
+        for name in ["Ada Carer", "Zo\u{eb} d'Arc-Li", "\u{5f20}\u{4f1f}"] {
+            assert_eq!(validate_person("by", name), Ok(()), "{name}");
+        }
+        let long = "x".repeat(PERSON_BYTES_MAX + 1);
+        for name in ["", "  ", "a\nb", "\u{1b}[2J", "\u{202e}adA", &long] {
+            assert!(validate_person("by", name).is_err(), "{name:?}");
         }
     }
 

@@ -304,6 +304,53 @@ fn the_edge_and_the_core_share_one_episode() {
     assert!(late[0].from_edge);
 }
 
+/// An acknowledgement repeats the report that raised the alert. It may overtake that report, and
+/// the end of the episode, on another link.
+#[test]
+fn an_acknowledgement_at_the_gateway_counts_once_in_any_order() {
+    let raised = EdgeAlert {
+        gateway: "gateway-1".into(),
+        rule: "fast".into(),
+        since_us: T0,
+        time_us: T0 + 10 * S,
+        priority: Priority::High.into(),
+        ..EdgeAlert::default()
+    };
+    let acknowledged = EdgeAlert {
+        acknowledged_by: "Ada Carer".into(),
+        acknowledged_us: T0 + 20 * S,
+        ..raised.clone()
+    };
+    let ended = EdgeAlert {
+        time_us: T0 + 40 * S,
+        resolved: true,
+        ..raised.clone()
+    };
+    let orders = [
+        [&raised, &acknowledged, &ended],
+        [&raised, &ended, &acknowledged],
+        [&acknowledged, &raised, &ended],
+        [&acknowledged, &ended, &raised],
+        [&ended, &acknowledged, &raised],
+        [&ended, &raised, &acknowledged],
+    ];
+    for order in orders {
+        let mut core = engine(vec![rule("fast", Priority::High, 10)]);
+        let mut alerts = Vec::new();
+        for edge in order {
+            alerts.extend(core.on_edge_alert(edge));
+            assert!(core.on_edge_alert(edge).is_empty(), "repeated: {edge:?}");
+        }
+        let last = alerts.last().unwrap();
+        assert_eq!(last.state(), AlertState::Resolved);
+        assert_eq!(last.acknowledged_by, "Ada Carer, at the gateway");
+        assert_eq!(last.note, "acknowledged at the gateway gateway-1");
+        assert!(alerts.iter().all(|alert| alert.id == last.id), "{alerts:?}");
+        let by_person = alerts.iter().filter(|it| it.changed_us == T0 + 20 * S);
+        assert_eq!(by_person.count(), 1);
+    }
+}
+
 #[test]
 fn an_edge_rule_unknown_here_is_recorded() {
     let mut core = engine(vec![rule("fast", Priority::Medium, 0)]);

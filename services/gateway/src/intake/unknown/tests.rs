@@ -7,23 +7,31 @@ use contracts::vitals::{
     gateway_service_client::GatewayServiceClient, sample::Reading,
 };
 use service_kit::Context;
-use tokio::{net::TcpListener, sync::mpsc, time::timeout};
+use tokio::{
+    net::TcpListener,
+    sync::{broadcast, mpsc},
+    time::timeout,
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use vitals::RuleSet;
 
 use super::*;
 use crate::{
+    carers::Newest,
     clock::Moment,
     edge_rules::EdgeRules,
     following::Following,
-    from_sensors,
+    from_carers::Carers,
+    from_sensors::{self, Tokens},
     intake::{Patience, Recorded},
     journal::{
         Directory, Entry, Journal, Overflow,
         test_disk::{entries, small},
     },
+    open_alerts::AlertsFile,
     rules_in_force::RulesInForce,
+    serve::tests::Direct,
 };
 
 /// Reached only by a failing test, and well below the wait for an unknown sensor.
@@ -72,7 +80,7 @@ struct Bench {
     intake: Arc<Intake<Directory>>,
     vitals: Journal<Directory>,
     alerts: Journal<Directory>,
-    _above: tempfile::TempDir,
+    above: tempfile::TempDir,
 }
 
 impl Bench {
@@ -93,8 +101,23 @@ impl Bench {
             intake: Arc::new(intake),
             vitals,
             alerts,
-            _above: above,
+            above,
         }
+    }
+
+    fn carers(&self, context: &Context) -> Arc<Carers<Directory>> {
+        let disk = Directory::open(&self.above.path().join("open-alerts")).unwrap();
+        let (file, _) = AlertsFile::open(disk).unwrap();
+        let uplink = Arc::new(Direct {
+            identity: None,
+            events: broadcast::channel(1).0,
+        });
+        Arc::new(Carers::new(
+            (Arc::clone(&self.intake), file, Newest::default()),
+            (uplink, [self.vitals.clone(), self.alerts.clone()]),
+            (context.health().clone(), context.shutdown().clone()),
+            ("g".into(), Duration::ZERO),
+        ))
     }
 
     /// The belt falls and lies still, among samples of a stray device.
@@ -192,7 +215,10 @@ impl Hub {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (intake, of) = (Arc::clone(&bench.intake), context.clone());
-        tokio::spawn(async move { from_sensors::serve(listener, intake, None, &of).await });
+        let carers = bench.carers(&context);
+        tokio::spawn(async move {
+            from_sensors::serve(listener, intake, carers, Tokens::default(), &of).await
+        });
         let channel = service_kit::grpc::channel(&url, None).unwrap();
         let (requests, stream) = mpsc::channel(16);
         let mut client = GatewayServiceClient::new(channel);

@@ -1,14 +1,15 @@
-//! The way of an acknowledgement: a reading raises a high alert at the edge and alerting stores it.
-//! A person acknowledges it, and the gateway ends the copies of its uploads.
+//! The ways of acknowledgements. Down: a reading raises a high alert at the edge and alerting stores
+//! it. A person acknowledges it, and the gateway ends the copies of its uploads. Up: a person beside
+//! the gateway acknowledges it, and the core stores it with the name.
 
 use std::{sync::Arc, time::Duration};
 
 use clap::Parser;
 use contracts::{
-    alerts::{AcknowledgeRequest, Alert, alerts_service_client::AlertsServiceClient},
+    alerts::{AcknowledgeRequest, Alert, AlertState, alerts_service_client::AlertsServiceClient},
     vitals::{
-        Metric, RecordRequest, Sample, gateway_service_client::GatewayServiceClient,
-        sample::Reading,
+        AcknowledgeAlertRequest, FollowAlertsRequest, Metric, RecordRequest, Sample,
+        gateway_service_client::GatewayServiceClient, sample::Reading,
     },
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -17,7 +18,7 @@ use service_kit::{
     grpc::channel,
     tls::{Identity, PeerId},
 };
-use store::{AlertsQuery, Scope};
+use store::{AlertsQuery, AuditQuery, Scope};
 use tokio::sync::broadcast;
 
 use super::{core::Core, direct::Direct, serve};
@@ -153,6 +154,85 @@ async fn an_acknowledgement_ends_the_copies_at_the_gateway() {
     })
     .await;
     assert_eq!(copies(metrics), before);
+
+    context.shutdown().request();
+    gateway_ends.await.unwrap().unwrap();
+    ingest.stop().await;
+    alerting.shutdown().request();
+    alerting_ends.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_acknowledgement_beside_the_gateway_is_stored_in_the_core_with_its_author() {
+    let core = Core::start().await;
+    core.register("one", "belt-1", "ada").await;
+    let ingest = core.ingest().await;
+    let mut config: alerting::Config = service_kit::config::defaults().unwrap();
+    config.listen = "127.0.0.1:0".parse().unwrap();
+    let id = PeerId::service("alerting");
+    config.identity = core.authority.issue(&id, &[]).unwrap();
+    let alerting = Context::new("alerting");
+    let (bus, store) = (Arc::clone(&core.bus), Arc::clone(&core.store));
+    let alerting_ends = tokio::spawn(alerting::run(config, bus, store, alerting.clone()));
+
+    let mut config = CommandLine::parse_from(["gateway", "--listen", "127.0.0.1:0"]).config;
+    config.data_dir = core.directory().join("gateway");
+    config.ingest = core.url().to_owned();
+    let context = Context::new("gateway");
+    let uplink = Arc::new(Direct {
+        identity: Some(core.identity("one")),
+        events: broadcast::channel(1).0,
+    });
+    let gateway_ends = tokio::spawn({
+        let context = context.clone();
+        async move { serve(config, "gw".into(), uplink, &context).await }
+    });
+    let address = context.address(LISTENER).await.unwrap();
+    let sensors = format!("http://127.0.0.1:{}", address.port());
+    record(&sensors, 20, contracts::now_us() - 30 * S).await;
+    until("alerting has stored it", async || {
+        open_alert(&core).await.is_some()
+    })
+    .await;
+
+    let mut client = GatewayServiceClient::new(channel(&sensors, None).unwrap());
+    let lists = client.follow_alerts(FollowAlertsRequest {}).await.unwrap();
+    let list = lists.into_inner().message().await.unwrap().unwrap().alerts;
+    let shown = list.into_iter().find(|alert| alert.rule == RULE).unwrap();
+    let before_us = contracts::now_us();
+    for by in ["Eve Carer", "Bob"] {
+        let (id, by) = (shown.id.clone(), by.into());
+        let request = AcknowledgeAlertRequest { id, by };
+        let answer = client.acknowledge_alert(request).await.unwrap();
+        let alert = answer.into_inner().alert.unwrap();
+        assert_eq!(alert.acknowledged_by, "Eve Carer");
+    }
+    until("the core knows who attends to it", async || {
+        let alert = open_alert(&core).await;
+        alert.is_some_and(|alert| alert.state() == AlertState::Acknowledged)
+    })
+    .await;
+    let alert = open_alert(&core).await.unwrap();
+    assert_eq!(alert.acknowledged_by, "Eve Carer, at the gateway");
+    assert_eq!(alert.note, "acknowledged at the gateway gw");
+    assert!((before_us..=contracts::now_us()).contains(&alert.changed_us));
+    let query = AuditQuery {
+        patient: Some("ada".into()),
+        from_us: 0,
+        to_us: i64::MAX,
+        limit: 0,
+    };
+    let audit = core
+        .store
+        .audit(&Scope::tenant("one"), &query)
+        .await
+        .unwrap();
+    let made = audit
+        .iter()
+        .find(|it| it.action == "acknowledge alert")
+        .unwrap();
+    assert_eq!(made.who, "Eve Carer, at the gateway");
+    assert!(made.detail.starts_with(&alert.id), "{}", made.detail);
 
     context.shutdown().request();
     gateway_ends.await.unwrap().unwrap();

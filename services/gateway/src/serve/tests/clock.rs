@@ -10,7 +10,7 @@ mod core;
 use std::{collections::BTreeSet, sync::Arc};
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
-use service_kit::Context;
+use service_kit::{Context, Health};
 use testkit::disk::FakeDisk;
 use tokio::sync::{broadcast, mpsc};
 use vitals::RuleSet;
@@ -319,7 +319,10 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
         let began_us = contracts::now_us();
         fall_ill(&intake, [&live[0], &live[1]], skew_us, 0).await;
         let context = Context::new("gateway");
-        let dead_letters = Arc::new(DeadLetters::new(core.directory().join(gateway)));
+        let dead_letters = Arc::new(DeadLetters::new(
+            core.directory().join(gateway),
+            Health::new().warning("rejected"),
+        ));
         let uplink = Arc::new(Direct {
             identity: Some(core.identity(gateway)),
             events: broadcast::channel(1).0,

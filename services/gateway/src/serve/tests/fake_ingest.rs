@@ -39,7 +39,11 @@ pub struct Running {
 
 impl FakeIngest {
     pub async fn start(&self) -> Running {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        self.start_at("127.0.0.1:0".parse().unwrap()).await
+    }
+
+    pub async fn start_at(&self, address: SocketAddr) -> Running {
+        let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let service = IngestServiceServer::new(self.clone());
         let task = tokio::spawn(async move {

@@ -25,7 +25,7 @@ use super::direct::Direct;
 use crate::{
     clock::{Clock, Moment},
     steering::Flows,
-    to_path_telemetry::{JournalsWaiting, Telemetry},
+    to_path_telemetry::{InJournals, JournalsWaiting, Telemetry},
     to_proxy::Uplink,
 };
 
@@ -222,7 +222,10 @@ async fn a_gateway_an_hour_off_is_missed_on_time_and_not_while_it_reports() {
         world.register(gateway).await;
         world.hear(gateway).await;
     }
-    world.journals.open(|| 7);
+    world.journals.open(|| InJournals {
+        waiting: 7,
+        filled_permille: 800,
+    });
     let vanishing = world.report("vanishes", ahead);
     let pausing = world.report("pauses", behind);
     let deadline = Instant::now() + PATIENCE;
@@ -234,6 +237,7 @@ async fn a_gateway_an_hour_off_is_missed_on_time_and_not_while_it_reports() {
     let reports = world.store.latest_paths(&Scope::Service, Some("vanishes"));
     let reports = reports.await.unwrap();
     assert_eq!(reports[0].journal_waiting, Some(7), "what waits is said");
+    assert_eq!(reports[0].journal_filled_permille, Some(800));
     vanishing.request();
     let vanished_us = contracts::now_us();
     let deadline = Instant::now() + PATIENCE;

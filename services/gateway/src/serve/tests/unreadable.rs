@@ -95,7 +95,10 @@ pub fn courier<D: Disk>(
             events: broadcast::channel(16).0,
         }),
         url: format!("http://{}", running.address),
-        dead_letters: Arc::new(DeadLetters::new(dead_letters.path().join("refused"))),
+        dead_letters: Arc::new(DeadLetters::new(
+            dead_letters.path().join("refused"),
+            Health::new().warning("rejected"),
+        )),
         check: health.check(CHECK),
         clock: Moment::now,
         core: Arc::<CoreClock>::default(),
