@@ -21,7 +21,7 @@ const SERVICES: [&str; 6] = [
 const ENDS: [&str; 10] = [
     "sensors",
     "carers",
-    "local_alarm",
+    "local-alarm",
     "applications",
     "upstream",
     "bus",

@@ -1,4 +1,4 @@
-//! What the people beside the gateway see: its own newest values, and whether the core hears it.
+//! Data for the people beside the gateway: its own newest values, and whether the core hears it.
 
 mod hearing;
 mod newest;

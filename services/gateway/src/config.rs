@@ -1,6 +1,7 @@
 //! Settings of a gateway.
 
 mod access_networks;
+mod carers;
 
 use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
@@ -12,7 +13,6 @@ use crate::from_applications;
 use crate::journal::{Limits, Overflow};
 use crate::to_dashboard::CertificateClient;
 use crate::to_ingest::{self, Options};
-use crate::to_local_alarm;
 
 /// Segments of the smallest journal, so that dropping one leaves room for the next; a smaller
 /// journal is refused.
@@ -55,9 +55,9 @@ pub struct Config {
     /// It cannot write readings. Without it they use the sensor token.
     #[arg(long)]
     pub carer_token: Option<Secret>,
-    /// Program that is run when an alert is raised, acknowledged or over, with the alert as JSON on
-    /// its standard input: a lamp, a buzzer. It has 10 s, and is tried again after a failure. Empty:
-    /// none.
+    /// Program that is run when an alert is raised, acknowledged or over, for a lamp or a buzzer.
+    /// It gets the alert as JSON on its standard input and has 10 s. It is run again after a
+    /// failure. Empty: none.
     #[arg(long, value_name = "PROGRAM")]
     pub alarm_command: Option<PathBuf>,
     /// Address in the local network that is called with the same JSON: `https`, or `http` at a
@@ -379,32 +379,6 @@ impl Config {
         Err(ConfigError::new("sensor_token", reason, EXAMPLE))
     }
 
-    fn validate_carers(&self) -> Result<(), ConfigError> {
-        const EXAMPLE: &str = "--carer-token \"$(openssl rand -hex 16)\"";
-        let reason = match (&self.carer_token, &self.sensor_token) {
-            (None, _) => return Ok(()),
-            (Some(_), None) => "protects nothing while sensors need no token".to_owned(),
-            (Some(carer), _) if carer.expose().len() < TOKEN_BYTES_MIN => {
-                format!("is shorter than {TOKEN_BYTES_MIN} characters")
-            }
-            (Some(carer), Some(sensor)) if carer.expose() == sensor.expose() => {
-                "is the sensor token, which can write readings".to_owned()
-            }
-            _ => return Ok(()),
-        };
-        Err(ConfigError::new("carer_token", reason, EXAMPLE))
-    }
-
-    /// The ways of alerts to people in the same building.
-    pub fn local_alarms(&self) -> Result<Vec<to_local_alarm::Channel>, ConfigError> {
-        let ca = self.alarm_webhook_ca.as_deref();
-        to_local_alarm::channels(
-            self.alarm_command.as_deref(),
-            self.alarm_webhook.as_ref(),
-            ca,
-        )
-    }
-
     fn validate_journal(&self) -> Result<(), ConfigError> {
         let refuse = |field: &str, reason: String, example: &str| {
             Err(ConfigError::new(field, reason, example))
@@ -591,21 +565,6 @@ mod tests {
             assert_eq!(refused(&[flag, "0"]).as_deref(), Some(field));
             assert_eq!(refused(&[flag, "1000000"]).as_deref(), Some(field));
         }
-    }
-
-    #[test]
-    fn people_beside_the_gateway_need_a_token_of_their_own() {
-        let refused = |flags: &[&str]| {
-            let line = ["gateway"].into_iter().chain(flags.iter().copied());
-            let config = CommandLine::parse_from(line).config;
-            config.validate_sensors().err().map(|error| error.field)
-        };
-        let with = |carer| refused(&["--sensor-token", "of sensors", "--carer-token", carer]);
-        let field = Some("carer_token".to_owned());
-        assert_eq!(with("of carers"), None);
-        assert_eq!(with("of sensors"), field, "it could write readings");
-        assert_eq!(with("short"), field);
-        assert_eq!(refused(&["--carer-token", "of carers"]), field);
     }
 
     #[test]

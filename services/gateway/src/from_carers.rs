@@ -1,8 +1,8 @@
 //! The entry for the people beside the gateway, on the port for sensors: its page, its open alerts
 //! and values, and their acknowledgement. It works without any network.
 //!
-//! Whoever has the sensor token or the carer's token may read and acknowledge. A listener gets the
-//! whole list with each change, so one that missed a change has the newest list.
+//! The sensor token and the carer's token permit to read and to acknowledge. A listener gets the
+//! whole list with each change, so a listener that missed a change has the newest list.
 
 mod listen;
 mod page;
@@ -22,7 +22,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Deserialize;
 use serde_json::json;
 use service_kit::{Health, Shutdown};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 
 use crate::{
@@ -35,7 +35,7 @@ use crate::{
     to_proxy::Uplink,
 };
 
-pub use listen::{LISTENERS_MAX, News, listen};
+pub use listen::{LISTENERS_MAX, Listeners, News};
 pub use page::PATHS as PAGE_PATHS;
 
 /// Bytes of an acknowledgement; a larger body is refused with 413.
@@ -45,20 +45,20 @@ const LOOK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 /// Checks of the links to ingest.
 const LINKS: [&str; 2] = ["alerts-uplink", "vitals-uplink"];
 
-/// What the door shows. Clones are the same.
+/// Everything that the door shows.
 pub struct Carers<D: Disk> {
     pub intake: Arc<Intake<D>>,
     pub file: AlertsFile<D>,
     pub newest: Newest,
     pub uplink: Arc<dyn Uplink>,
-    /// Of vitals and of alerts.
+    /// The journals of vitals and of alerts.
     pub journals: [Journal<D>; 2],
     pub health: Health,
     pub freshness: std::time::Duration,
     pub gateway: String,
     pub shutdown: Shutdown,
     heard: watch::Sender<Heard>,
-    listeners: Arc<Semaphore>,
+    pub listeners: Listeners,
 }
 
 impl<D: Disk> Carers<D> {
@@ -68,6 +68,7 @@ impl<D: Disk> Carers<D> {
         (health, shutdown): (Health, Shutdown),
         (gateway, freshness): (String, std::time::Duration),
     ) -> Self {
+        let listeners = Listeners::new(intake.open_alerts().clone(), shutdown.clone());
         Self {
             intake,
             file,
@@ -79,7 +80,7 @@ impl<D: Disk> Carers<D> {
             gateway,
             shutdown,
             heard: watch::Sender::new(Heard::NoNetwork),
-            listeners: Arc::new(Semaphore::new(LISTENERS_MAX)),
+            listeners,
         }
     }
 
@@ -155,7 +156,7 @@ async fn alerts<D: Disk>(State(carers): State<Arc<Carers<D>>>, headers: HeaderMa
         let alerts = carers.alerts();
         return private(Json(json!({ "alerts": shown::alerts(&alerts) })));
     }
-    let Some(listening) = listen(carers, |news| match news {
+    let Some(listening) = carers.listeners.listen(|news| match news {
         News::Alerts(alerts) => {
             let data = json!({ "alerts": shown::alerts(&alerts) });
             Bytes::from(format!("event: alerts\ndata: {data}\n\n"))

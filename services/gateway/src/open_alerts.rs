@@ -71,7 +71,7 @@ pub struct OpenAlert {
     core_has_it: bool,
 }
 
-/// What [`OpenAlerts::acknowledge`] has done.
+/// The result of [`OpenAlerts::acknowledge`].
 #[derive(Debug)]
 pub struct Acknowledged {
     pub alert: LocalAlert,

@@ -1,9 +1,9 @@
 //! Alarms in the building: a command and a webhook for a lamp, a buzzer or a siren. They need no
 //! network beyond the building.
 //!
-//! A channel is told of an alert when it is raised, acknowledged and over, in this order, and one
-//! call at a time. What failed is tried again while the alert is open. After a restart the alerts
-//! that are still open are told again, because the lamp may have restarted as well.
+//! A channel is called when an alert is raised, acknowledged and over, in this order, and one call
+//! at a time. A failed call is tried again while the alert is open. After a restart there is a call
+//! for each alert that is still open, because the lamp may have restarted as well.
 
 mod command;
 mod due;
@@ -69,7 +69,7 @@ impl Channel {
     }
 }
 
-/// Tells the channel of every open alert until shutdown.
+/// Calls the channel for every open alert until shutdown.
 pub async fn run(channel: Channel, alerts: OpenAlerts, warning: WarningHandle, shutdown: Shutdown) {
     let channel = Arc::new(channel);
     let mut changes = alerts.changes();

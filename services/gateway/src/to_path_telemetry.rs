@@ -5,10 +5,11 @@
 //! connection the oldest are dropped, and nothing waits for them.
 
 mod beat;
+mod in_journals;
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::Duration,
 };
 
@@ -29,6 +30,7 @@ use tonic::transport::Channel;
 use tunnel::{Keepalive, PathSnapshot, Tunnel, Urgency};
 
 use beat::Beat;
+pub use in_journals::{InJournals, JournalsWaiting};
 
 use crate::{
     clock::Clock,
@@ -141,32 +143,6 @@ fn state_of(state: tunnel::PathState) -> PathState {
         tunnel::PathState::Backup => PathState::Backup,
         tunnel::PathState::Suspect => PathState::Suspect,
         tunnel::PathState::Closed => PathState::Closed,
-    }
-}
-
-/// The journals at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InJournals {
-    /// Entries that ingest has not acknowledged.
-    pub waiting: u64,
-    /// Share of its bound that the fullest journal holds, in thousandths.
-    pub filled_permille: u32,
-}
-
-type Count = Box<dyn Fn() -> InJournals + Send + Sync>;
-
-/// What is in the journals. Clones share it. Unknown until the journals are open.
-#[derive(Clone, Default)]
-pub struct JournalsWaiting(Arc<OnceLock<Count>>);
-
-impl JournalsWaiting {
-    pub fn open(&self, count: impl Fn() -> InJournals + Send + Sync + 'static) {
-        // A gateway opens its journals once.
-        let _ = self.0.set(Box::new(count));
-    }
-
-    pub fn look(&self) -> Option<InJournals> {
-        self.0.get().map(|count| count())
     }
 }
 

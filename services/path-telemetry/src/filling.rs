@@ -1,7 +1,7 @@
 //! Gateways whose journals fill, by their own reports. Sans-IO.
 //!
-//! A gateway at home is scraped by nobody, so its report tells it. A gateway that reports no more
-//! is silent, which alerting raises.
+//! A gateway at home is scraped by nobody, so its report has the share. A gateway that reports no
+//! more is silent, which alerting raises.
 
 use std::{
     collections::HashMap,

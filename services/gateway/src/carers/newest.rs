@@ -56,7 +56,7 @@ impl Newest {
             };
             let key = (sample.device.clone(), sample.stream.clone());
             let known = values.get(&key);
-            // Readings that a sensor stored come after newer ones, and a repetition changes nothing.
+            // Stored readings of a sensor come after newer ones. A repetition changes nothing.
             if known.is_some_and(|it| it.event_us >= sample.device_time_us) {
                 continue;
             }

@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use contracts::vitals::LocalAlert;
+use service_kit::Shutdown;
 use tokio::{
-    sync::mpsc,
+    sync::{Semaphore, mpsc},
     time::{sleep, timeout},
 };
 
-use super::Carers;
-use crate::journal::Disk;
+use crate::{clock::Moment, open_alerts::OpenAlerts};
 
 /// Programs that follow at once; a further one is refused.
 pub const LISTENERS_MAX: usize = 16;
@@ -27,40 +27,60 @@ pub enum News {
     Nothing,
 }
 
-/// The open alerts at once, and again after each change. `None`: too many listen already.
-pub fn listen<D: Disk, T: Send + 'static>(
-    carers: Arc<Carers<D>>,
-    form: impl Fn(News) -> T + Send + 'static,
-) -> Option<mpsc::Receiver<T>> {
-    let place = Arc::clone(&carers.listeners).try_acquire_owned().ok()?;
-    let (unread, listening) = mpsc::channel(UNREAD_MAX);
-    tokio::spawn(async move {
-        let _place = place;
-        let mut changes = carers.intake.open_alerts().changes();
-        let mut news = News::Alerts(carers.alerts());
-        loop {
-            let sent = tokio::select! {
-                () = carers.shutdown.requested() => return,
-                sent = timeout(SLOW_AFTER, unread.send(form(news))) => sent,
-            };
-            match sent {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) => return,
-                Err(_) => {
-                    metrics::counter!("braid_gateway_local_listeners_closed_total").increment(1);
-                    return;
-                }
-            }
-            news = tokio::select! {
-                () = carers.shutdown.requested() => return,
-                () = unread.closed() => return,
-                changed = changes.changed() => match changed {
-                    Ok(()) => News::Alerts(carers.alerts()),
-                    Err(_) => return,
-                },
-                () = sleep(ALIVE_EVERY) => News::Nothing,
-            };
+/// The places of listeners.
+pub struct Listeners {
+    alerts: OpenAlerts,
+    shutdown: Shutdown,
+    places: Arc<Semaphore>,
+}
+
+impl Listeners {
+    pub fn new(alerts: OpenAlerts, shutdown: Shutdown) -> Self {
+        Self {
+            alerts,
+            shutdown,
+            places: Arc::new(Semaphore::new(LISTENERS_MAX)),
         }
-    });
-    Some(listening)
+    }
+
+    /// The open alerts at once, and again after each change. `None`: too many listen already.
+    pub fn listen<T: Send + 'static>(
+        &self,
+        form: impl Fn(News) -> T + Send + 'static,
+    ) -> Option<mpsc::Receiver<T>> {
+        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        let (alerts, shutdown) = (self.alerts.clone(), self.shutdown.clone());
+        let (unread, listening) = mpsc::channel(UNREAD_MAX);
+        tokio::spawn(async move {
+            let _place = place;
+            let mut changes = alerts.changes();
+            let list = || News::Alerts(alerts.list(Moment::now()));
+            let mut news = list();
+            loop {
+                let sent = tokio::select! {
+                    () = shutdown.requested() => return,
+                    sent = timeout(SLOW_AFTER, unread.send(form(news))) => sent,
+                };
+                match sent {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return,
+                    Err(_) => {
+                        metrics::counter!("braid_gateway_local_listeners_closed_total")
+                            .increment(1);
+                        return;
+                    }
+                }
+                news = tokio::select! {
+                    () = shutdown.requested() => return,
+                    () = unread.closed() => return,
+                    changed = changes.changed() => match changed {
+                        Ok(()) => list(),
+                        Err(_) => return,
+                    },
+                    () = sleep(ALIVE_EVERY) => News::Nothing,
+                };
+            }
+        });
+        Some(listening)
+    }
 }

@@ -6,9 +6,9 @@
 //!
 //! A browser lets any page send requests to any address that its machine reaches, but marks them.
 //! Without this check a page on a nearby machine could invent readings, or cancel a fall. The
-//! gateway's own page may read and acknowledge. A name that another site points to this address
-//! would make that site's page look like the gateway's own, so without a token such requests must
-//! name the address itself.
+//! gateway's own page may read and acknowledge. Another site can point its name to this address,
+//! and its page would then look like the gateway's own. So without a token a request must name the
+//! address itself.
 
 use std::{
     net::IpAddr,
@@ -36,7 +36,7 @@ pub struct Token {
     guesses: Mutex<Guesses>,
 }
 
-/// What a request needs.
+/// The permission that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Needs {
     /// The files of the page.

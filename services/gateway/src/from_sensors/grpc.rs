@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     clock::Moment,
-    from_carers::{self, Carers, LISTENERS_MAX, News, Refused},
+    from_carers::{Carers, LISTENERS_MAX, News, Refused},
     intake::{AcknowledgeError, Begun, Intake, Late, Patience, RecordError, Recorded},
     journal::Disk,
 };
@@ -80,12 +80,11 @@ impl<D: Disk> GatewayService for Recorder<D> {
         &self,
         _: Request<FollowAlertsRequest>,
     ) -> Result<Response<Self::FollowAlertsStream>, Status> {
-        let carers = Arc::clone(&self.carers);
-        let again = Arc::clone(&carers);
-        let listening = from_carers::listen(carers, move |news| {
+        let again = self.intake.open_alerts().clone();
+        let listening = self.carers.listeners.listen(move |news| {
             let alerts = match news {
                 News::Alerts(alerts) => alerts,
-                News::Nothing => again.alerts(),
+                News::Nothing => again.list(Moment::now()),
             };
             Ok(FollowAlertsResponse { alerts })
         });

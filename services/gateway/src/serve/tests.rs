@@ -10,6 +10,7 @@ mod disk_full;
 mod disk_stalls;
 mod fake_ingest;
 mod line;
+mod numbers;
 mod rules;
 mod silence;
 mod under_test;

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use serde_json::json;
 use service_kit::{Warning, WarningHandle};
 
-/// At this size the file becomes `.1`, and the previous `.1` is deleted. Its samples are counted and
-/// named in a warning.
+/// At this size the file becomes `.1`, and the previous `.1` is deleted. A warning gives the number
+/// of its samples.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
 /// A file of JSON lines.

@@ -1,4 +1,4 @@
-//! What a channel is told next. Sans-IO: takes the list of open alerts and outcomes, returns calls.
+//! The next calls of a channel. Sans-IO: takes the list of open alerts and outcomes, returns calls.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -126,8 +126,8 @@ impl Due {
         due.filter_map(|it| it.again_at).min()
     }
 
-    /// Drops alerts that are over, once that is told. The end of an alert that was never told is not
-    /// told either.
+    /// Drops alerts that are over once their end was told. The end of an alert that was never told
+    /// is not told either.
     fn forget(&mut self) {
         self.alerts.retain(|_, item| {
             let is_told = item.told == Some(Stage::Ended) || !item.was_called;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tunnel::{PathSnapshot, PathState};
 
-use super::InJournals;
+use super::in_journals::InJournals;
 
 /// Between two reports of a gateway whose paths carried this much meanwhile.
 const BUSY_BEAT: Duration = Duration::from_secs(30);
@@ -88,7 +88,8 @@ impl Beat {
 
 /// Entries of the journals from which on they count as waiting.
 const JOURNAL_WAITS_FROM: u64 = 1_000;
-/// Share of its bound from which on a journal counts as filling. Path-telemetry counts such gateways.
+/// Share of its bound from which on a journal counts as filling. Path-telemetry counts such
+/// gateways.
 const JOURNAL_FILLS_FROM_PERMILLE: u32 = 750;
 
 fn of_path(path: &PathSnapshot) -> SaidPath {

@@ -1,6 +1,6 @@
-//! The ways of acknowledgements. Down: a reading raises a high alert at the edge and alerting stores
-//! it. A person acknowledges it, and the gateway ends the copies of its uploads. Up: a person beside
-//! the gateway acknowledges it, and the core stores it with the name.
+//! The ways of acknowledgements. Down: a reading raises a high alert at the edge and alerting
+//! stores it. A person acknowledges it, and the gateway ends the copies of its uploads. Up: a
+//! person beside the gateway acknowledges it, and the core stores it with the name.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! The people beside the gateway, without any network: they see alerts, acknowledge them, and a lamp
-//! and a webhook in the building are told.
+//! The people beside the gateway, without any network. They see alerts and acknowledge them. A lamp
+//! and a webhook in the building are called.
 
 use std::{
     net::SocketAddr,
