@@ -81,10 +81,7 @@ pub(crate) struct Live {
 
 impl Live {
     pub(crate) fn new(rules: RuleSet, clock: CheckedClock) -> Live {
-        let begun = Moment {
-            wall_us: clock.now_us(),
-            ..Moment::now()
-        };
+        let begun = Moment::by(&clock);
         Live {
             ward: Mutex::new(WardView::new(rules)),
             gateways: Mutex::new(HashMap::new()),
@@ -108,10 +105,7 @@ impl Live {
     }
 
     pub(crate) fn moment(&self) -> Moment {
-        Moment {
-            wall_us: self.now_us(),
-            ..Moment::now()
-        }
+        Moment::by(&self.clock)
     }
 
     pub(crate) fn updates(&self) -> broadcast::Receiver<Update> {

@@ -2,10 +2,11 @@
 //! and the test alert.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bus::Bus;
-use consumer_health::{Duty, Moment, Pace, Report, Source, Standing, Watcher, duty, gap};
+use clocks::CheckedClock;
+use consumer_health::{Duty, Pace, Report, Source, Standing, Watcher, duty, gap};
 use contracts::canary::NAME;
 use store::{AlertsQuery, Scope, Store, TimescaleStore};
 
@@ -38,7 +39,7 @@ pub async fn look(store: &StoreConfig, bus: &BusConfig, within: Duration) -> Vec
 
 /// Records that a lost bus may have taken with it.
 async fn gaps(store: &dyn Store) -> Vec<Finding> {
-    let since_us = gap::shown_since(Moment::now().wall_us);
+    let since_us = gap::shown_since(CheckedClock::of_machine().now_us());
     match store.log_gaps(since_us).await {
         Ok(gaps) => gap::sentences(&gaps)
             .into_iter()
@@ -75,11 +76,11 @@ async fn progress(
     let (bus, store) = (Arc::clone(bus), Arc::clone(store));
     let source = Source::Duty(duty);
     let of = source.of();
-    let mut watcher = Watcher::new(bus, store, source, pace);
-    let begun = Moment::now();
+    let mut watcher = Watcher::new(bus, store, source, pace, CheckedClock::of_machine());
+    let begun = Instant::now();
     loop {
         let standing = watcher.look().await;
-        let is_over = begun.at.elapsed() > PATIENCE;
+        let is_over = begun.elapsed() > PATIENCE;
         match standing {
             Standing::Well { behind: 0 } => {
                 return Finding::ok(duty.service, format!("{}: all that is there", duty.does));
@@ -129,8 +130,8 @@ async fn canary(store: &dyn Store) -> Finding {
             "start ingest without --canary=false, and look again after a minute",
         );
     };
-    let now = Moment::now();
-    let age_us = now.wall_us.saturating_sub(last_us).max(0).unsigned_abs();
+    let now_us = CheckedClock::of_machine().now_us();
+    let age_us = now_us.saturating_sub(last_us).max(0).unsigned_abs();
     let age = Duration::from_micros(age_us);
     let says = format!("the last test alert is {} s old", age.as_secs());
     if age > CANARY_AGE_MAX {

@@ -1,6 +1,9 @@
 //! Records that a group may never get, because the bus was lost and another one is in its place.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use bus::Topic;
 use store::LogGap;
@@ -46,7 +49,7 @@ pub fn sentences(gaps: &[LogGap]) -> Vec<String> {
 fn utc(wall_us: i64) -> String {
     Moment {
         wall_us,
-        ..Moment::now()
+        at: Instant::now(),
     }
     .utc()
 }

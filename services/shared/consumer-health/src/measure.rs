@@ -9,7 +9,7 @@ use store::{QueryError, Store};
 
 use crate::{
     duty::{Duty, Kept},
-    standing::{Moment, PartitionOffsets},
+    standing::PartitionOffsets,
 };
 
 /// Entries of the outbox that are counted. Beyond it this number is reported.
@@ -105,6 +105,7 @@ pub async fn measure<S: Asked + ?Sized>(
     bus: &dyn Bus,
     store: &S,
     source: &Source,
+    now_us: i64,
 ) -> Result<BTreeMap<u32, PartitionOffsets>, Unanswered> {
     let by_store = |error: QueryError| Unanswered::Store(error.to_string());
     let by_bus = |error: bus::NotReady| Unanswered::Bus(error.0);
@@ -124,7 +125,6 @@ pub async fn measure<S: Asked + ?Sized>(
                 return Ok(BTreeMap::from([(0, outbox(&waiting))]));
             }
             Kept::Notices => {
-                let now_us = Moment::now().wall_us;
                 let due_us = now_us.saturating_sub(UNTRIED_AFTER_US);
                 let untried = store.untried(due_us, now_us, NOTICES_COUNTED_MAX).await;
                 let offsets = PartitionOffsets {

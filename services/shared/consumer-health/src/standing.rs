@@ -7,9 +7,10 @@
 
 use std::{
     collections::BTreeMap,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
+use clocks::CheckedClock;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// One instant on both clocks. Durations use `at`, and people read `wall_us`.
@@ -38,12 +39,11 @@ impl PartitionOffsets {
 }
 
 impl Moment {
-    pub fn now() -> Moment {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH);
-        let wall_us = wall.map_or(0, |since| since.as_micros());
+    /// The present. The clock decides what people read; durations are measured without it.
+    pub fn by(clock: &CheckedClock) -> Moment {
         Moment {
             at: Instant::now(),
-            wall_us: i64::try_from(wall_us).unwrap_or(i64::MAX),
+            wall_us: clock.now_us(),
         }
     }
 

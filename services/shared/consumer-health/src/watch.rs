@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bus::{Bus, Topic};
+use clocks::CheckedClock;
 use service_kit::{CheckHandle, Context, Warning, WarningHandle};
 use store::{Claims, Store};
 use tokio::time::{MissedTickBehavior, timeout};
@@ -44,27 +45,37 @@ pub struct Watcher<S: ?Sized> {
     store: Arc<S>,
     source: Source,
     pace: Pace,
+    clock: CheckedClock,
     judge: Judge,
 }
 
 impl<S: Asked + ?Sized> Watcher<S> {
-    pub fn new(bus: Arc<dyn Bus>, store: Arc<S>, source: Source, pace: Pace) -> Watcher<S> {
-        let judge = Judge::new(pace.patience, Moment::now());
+    /// A step of the machine's clock makes no consumer stand still, and no notice overdue.
+    pub fn new(
+        bus: Arc<dyn Bus>,
+        store: Arc<S>,
+        source: Source,
+        pace: Pace,
+        clock: CheckedClock,
+    ) -> Watcher<S> {
+        let judge = Judge::new(pace.patience, Moment::by(&clock));
         Watcher {
             bus,
             store,
             source,
             pace,
+            clock,
             judge,
         }
     }
 
     /// One measurement, which takes at most [`Pace::within`].
     pub async fn look(&mut self) -> Standing {
-        let asked = measure(self.bus.as_ref(), self.store.as_ref(), &self.source);
+        let now_us = self.clock.now_us();
+        let asked = measure(self.bus.as_ref(), self.store.as_ref(), &self.source, now_us);
         let within = self.pace.within;
         match timeout(within, asked).await {
-            Ok(Ok(partitions)) => self.judge.on_measured(&partitions, Moment::now()),
+            Ok(Ok(partitions)) => self.judge.on_measured(&partitions, Moment::by(&self.clock)),
             Ok(Err(reason)) => self.judge.on_unanswered(reason.to_string()),
             Err(_) => {
                 let reason = format!("no answer within {within:?}");
@@ -72,7 +83,7 @@ impl<S: Asked + ?Sized> Watcher<S> {
                     .on_unanswered(Unanswered::Bus(reason).to_string());
             }
         }
-        self.judge.standing(Moment::now())
+        self.judge.standing(Moment::by(&self.clock))
     }
 }
 
@@ -226,7 +237,13 @@ pub async fn watch<S: Asked + ?Sized>(
         is_on: false,
     };
     let turns = health.progress(own.name, pace.restart_after);
-    let mut watcher = Watcher::new(bus, store, own.source.clone(), pace);
+    let mut watcher = Watcher::new(
+        bus,
+        store,
+        own.source.clone(),
+        pace,
+        context.clock().clone(),
+    );
     let mut ticks = tokio::time::interval(pace.every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -238,7 +255,7 @@ pub async fn watch<S: Asked + ?Sized>(
             () = context.shutdown().requested() => return,
             standing = watcher.look() => standing,
         };
-        own.measure_out(&standing, Moment::now());
+        own.measure_out(&standing, Moment::by(context.clock()));
         // A restart helps a consumer that is stuck while the engines answer, and only in its own
         // replica.
         let is_stuck = match &standing {

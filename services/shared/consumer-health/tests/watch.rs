@@ -2,13 +2,17 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 use bus::{Bus, Committed, EmbeddedBus, EmbeddedOptions, Event, Record, Topic};
-use consumer_health::{Asked, Level, Own, Pace, Seen, Source, duty, watch};
+use clocks::CheckedClock;
+use consumer_health::{Asked, Level, Own, Pace, Seen, Source, Standing, Watcher, duty, watch};
 use parking_lot::Mutex;
 use service_kit::{Context, Health};
 use store::{Claims, QueryError, SqliteStore, Store};
@@ -29,6 +33,8 @@ fn pace() -> Pace {
 enum Mode {
     /// Offsets of the partitions from 0 on.
     Done(Vec<u64>),
+    /// One notice, due at this time.
+    Due(i64),
     Away,
     Hangs,
 }
@@ -42,6 +48,7 @@ impl Asked for Positions {
         let mode = self.0.lock().clone();
         match mode {
             Mode::Done(done) => Ok((0..).zip(done).collect()),
+            Mode::Due(_) => Ok(Vec::new()),
             Mode::Away => Err(QueryError::Unavailable("no connection".into())),
             Mode::Hangs => std::future::pending().await,
         }
@@ -51,14 +58,16 @@ impl Asked for Positions {
         let mode = self.0.lock().clone();
         match mode {
             Mode::Done(waiting) => Ok(waiting),
+            Mode::Due(_) => Ok(Vec::new()),
             Mode::Away => Err(QueryError::Unavailable("no connection".into())),
             Mode::Hangs => std::future::pending().await,
         }
     }
 
-    async fn untried(&self, _: i64, _: i64, _: usize) -> Result<u64, QueryError> {
+    async fn untried(&self, due_us: i64, _: i64, _: usize) -> Result<u64, QueryError> {
         let mode = self.0.lock().clone();
         match mode {
+            Mode::Due(at_us) => Ok(u64::from(at_us <= due_us)),
             Mode::Done(untried) => Ok(untried.first().copied().unwrap_or_default()),
             Mode::Away => Err(QueryError::Unavailable("no connection".into())),
             Mode::Hangs => std::future::pending().await,
@@ -220,6 +229,42 @@ async fn notices_that_are_not_tried_are_a_warning_until_they_are() {
     }
     stage.set(Mode::Done(vec![0]));
     stage.until("well again", is_well).await;
+}
+
+#[tokio::test]
+async fn a_step_of_the_machines_clock_makes_no_notice_overdue() {
+    const NOW_US: i64 = 1_800_000_000_000_000;
+    let stage = Stage::new();
+    let stepped_us = Arc::new(AtomicI64::new(0));
+    let clock = {
+        let (stepped_us, begun) = (Arc::clone(&stepped_us), Instant::now());
+        CheckedClock::new(Arc::new(move || {
+            let monotonic_us = i64::try_from(begun.elapsed().as_micros()).unwrap();
+            clocks::Moment {
+                wall_us: NOW_US + monotonic_us + stepped_us.load(Ordering::Relaxed),
+                monotonic_us,
+            }
+        }))
+    };
+    stage.set(Mode::Due(NOW_US));
+    let pace = Pace {
+        patience: Duration::ZERO,
+        ..pace()
+    };
+    let mut watcher = Watcher::new(
+        Arc::clone(&stage.bus) as Arc<dyn Bus>,
+        Arc::clone(&stage.positions),
+        Source::Duty(duty::DELIVERING),
+        pace,
+        clock,
+    );
+    let is_well = Standing::Well { behind: 0 };
+    assert_eq!(watcher.look().await, is_well);
+    stepped_us.store(3_600_000_000, Ordering::Relaxed);
+    assert_eq!(watcher.look().await, is_well);
+    // A notice that is really overdue is found all the same.
+    stage.set(Mode::Due(NOW_US - 3_600_000_000));
+    assert!(matches!(watcher.look().await, Standing::Still { .. }));
 }
 
 #[tokio::test]
