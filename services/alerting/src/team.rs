@@ -6,7 +6,7 @@ mod coverage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use calendar::Zone;
+use calendar::{Rota, Zone};
 use contracts::vitals::Priority;
 use serde::{Deserialize, Serialize};
 use vitals::{Invalid, validate_identifier};
@@ -34,11 +34,6 @@ const ADDRESS_BYTES_MAX: usize = 254;
 /// Bytes of a contact's name; a longer one is refused.
 const NAME_BYTES_MAX: usize = 200;
 
-const MINUTE_US: i64 = 60_000_000;
-const DAY_MINUTES: i64 = 1440;
-const WEEK_MINUTES: i64 = 7 * DAY_MINUTES;
-const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Team {
@@ -65,29 +60,6 @@ pub struct Contact {
     pub name: String,
     pub email: Option<String>,
 }
-
-/// Weekly shifts on one clock.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Rota {
-    /// Minutes east of Greenwich, all year. Default: the team's zone, with summer time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub utc_offset_min: Option<i32>,
-    pub shifts: Vec<Shift>,
-}
-
-/// `from` is inside the shift, `to` is not. A shift may span the end of the week.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Shift {
-    pub from: WeekTime,
-    pub to: WeekTime,
-    pub contact: String,
-}
-
-/// Minutes since Monday 00:00, written as `mon 08:00`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WeekTime(i64);
 
 /// People who belong to a patient.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -293,21 +265,10 @@ impl Team {
     }
 
     fn on_call(&self, now_us: i64) -> impl Iterator<Item = &str> {
-        self.rota.iter().flat_map(move |rota| {
-            let minute = match (rota.utc_offset_min, &self.time_zone) {
-                (None, Some(zone)) => zone.week_minute(now_us),
-                (offset_min, _) => {
-                    let offset_min = i64::from(offset_min.unwrap_or_default());
-                    let local = now_us.div_euclid(MINUTE_US) + offset_min;
-                    // 1 January 1970 was a Thursday.
-                    (local + 3 * DAY_MINUTES).rem_euclid(WEEK_MINUTES)
-                }
-            };
-            rota.shifts
-                .iter()
-                .filter(move |shift| shift.covers(minute))
-                .map(|shift| shift.contact.as_str())
-        })
+        let zone = self.time_zone.as_ref();
+        self.rota
+            .iter()
+            .flat_map(move |rota| rota.on_call(zone, now_us))
     }
 }
 
@@ -327,8 +288,7 @@ impl Contact {
         let Some(email) = &self.email else {
             return Ok(());
         };
-        let is_address =
-            email.len() <= ADDRESS_BYTES_MAX && email.parse::<lettre::Address>().is_ok();
+        let is_address = email.len() <= ADDRESS_BYTES_MAX && mail::is_address(email);
         if is_address {
             return Ok(());
         }
@@ -365,17 +325,6 @@ impl Plan {
     }
 }
 
-impl Shift {
-    fn covers(&self, minute: i64) -> bool {
-        let (from, to) = (self.from.0, self.to.0);
-        if from < to {
-            (from..to).contains(&minute)
-        } else {
-            minute >= from || minute < to
-        }
-    }
-}
-
 fn bounded(field: &'static str, count: usize, max: usize) -> Result<(), Invalid> {
     if count <= max {
         return Ok(());
@@ -385,45 +334,6 @@ fn bounded(field: &'static str, count: usize, max: usize) -> Result<(), Invalid>
         format!("has {count} entries"),
         format!("at most {max}"),
     ))
-}
-
-impl WeekTime {
-    fn parse(text: &str) -> Option<WeekTime> {
-        let (day, time) = text.split_once(' ')?;
-        let day = DAYS.iter().position(|name| *name == day)?;
-        let (hour, minute) = time.split_once(':')?;
-        let two_digits = |text: &str| {
-            let is_short = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
-            is_short.then(|| text.parse::<i64>().ok()).flatten()
-        };
-        let (hour, minute) = (two_digits(hour)?, two_digits(minute)?);
-        let is_time = hour < 24 && minute < 60;
-        is_time.then_some(WeekTime(day as i64 * DAY_MINUTES + hour * 60 + minute))
-    }
-}
-
-impl Serialize for WeekTime {
-    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-        let day = usize::try_from(self.0 / DAY_MINUTES).unwrap_or_default();
-        let minute = self.0 % DAY_MINUTES;
-        out.collect_str(&format_args!(
-            "{} {:02}:{:02}",
-            DAYS[day % DAYS.len()],
-            minute / 60,
-            minute % 60
-        ))
-    }
-}
-
-impl<'de> Deserialize<'de> for WeekTime {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<WeekTime, D::Error> {
-        let text = String::deserialize(from)?;
-        WeekTime::parse(&text).ok_or_else(|| {
-            serde::de::Error::custom(format!(
-                "{text:?} is no time of the week, for example \"mon 08:00\""
-            ))
-        })
-    }
 }
 
 /// A team to begin from.
@@ -470,6 +380,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    const MINUTE_US: i64 = 60_000_000;
     const HOUR_US: i64 = 60 * MINUTE_US;
     /// Monday, 5 January 1970.
     const MONDAY_US: i64 = 4 * 24 * HOUR_US;

@@ -19,7 +19,6 @@ mod mqtt;
 mod published;
 mod subjects;
 mod timers;
-mod tls;
 mod webhook;
 
 use std::{

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Contact, DAY_MINUTES, DAYS, Role, Team, WEEK_MINUTES};
+use calendar::{WEEK_MINUTES, WeekTime};
+
+use super::{Contact, Role, Team};
 
 impl Team {
     /// Contacts who have the role for the patient at some time of the week.
@@ -54,20 +56,8 @@ impl Team {
         let length = (0..week).find(|after| covered[(begin + after) % week])?;
         Some(format!(
             "nobody is on call from {} to {} ({holes} minutes of the week in all)",
-            text(begin),
-            text((begin + length) % week)
+            WeekTime::of_minute(begin as i64),
+            WeekTime::of_minute((begin + length) as i64)
         ))
     }
-}
-
-fn text(minute: usize) -> String {
-    let minute = minute as i64;
-    let day = usize::try_from(minute / DAY_MINUTES).unwrap_or_default();
-    let minute = minute % DAY_MINUTES;
-    format!(
-        "{} {:02}:{:02}",
-        DAYS[day % DAYS.len()],
-        minute / 60,
-        minute % 60
-    )
 }

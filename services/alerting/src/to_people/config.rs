@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use calendar::Zone;
+use mail::Mailer;
 use service_kit::{ConfigError, Secret, config::parse_address};
 
 use super::{
     deliver::Channel,
-    email::{self, Email},
+    email::Email,
     mqtt::{self, Mqtt},
     webhook::Webhook,
 };
@@ -131,7 +132,7 @@ impl Options {
                 secrets,
             )?));
         }
-        let email = Email::new(&email::Settings {
+        let mailer = Mailer::new(&mail::Settings {
             url: self.smtp.as_deref(),
             user: self.smtp_user.as_deref(),
             password: self.smtp_password.as_ref(),
@@ -139,8 +140,8 @@ impl Options {
             from: self.email_from.as_deref(),
             to: &self.email_to,
         })?;
-        let has_email = email.is_some();
-        senders.extend(email.map(Channel::Email));
+        let has_email = mailer.is_some();
+        senders.extend(mailer.map(Email::new).map(Channel::Email));
         if let Some(url) = &self.mqtt {
             let settings = mqtt::Settings {
                 url,
@@ -155,7 +156,12 @@ impl Options {
             webhook: self.webhook.is_some(),
             mqtt: self.mqtt.is_some(),
             email: has_email,
-            email_to: self.email_to.clone(),
+            email_to: self
+                .email_to
+                .iter()
+                .filter(|it| !it.is_empty())
+                .cloned()
+                .collect(),
             zone,
             group_us: i64::try_from(self.group_s).unwrap_or(0) * 1_000_000,
         };

@@ -12,13 +12,14 @@ use std::{
 use rumqttc::{
     AsyncClient, Event, EventLoop, MqttOptions, Packet, QoS, TlsConfiguration, Transport,
 };
-use service_kit::{ConfigError, Secret, config::parse_address};
+use service_kit::{
+    ConfigError, Secret,
+    config::parse_address,
+    https::{bare_host, believing, is_loopback},
+};
 use tokio::sync::Mutex;
 
-use super::{
-    message::{Message, Undelivered, priority},
-    tls::{bare_host, client_config, is_loopback},
-};
+use super::message::{Message, Undelivered, priority};
 
 /// Limit of each step of an attempt. The first step waits for its turn, the second one publishes.
 /// Together they fit into the lease of a notice.
@@ -98,7 +99,7 @@ impl Mqtt {
                         "--mqtt-ca /etc/ssl/certs/ca-certificates.crt",
                     )
                 })?;
-                let config = client_config("mqtt_ca", ca)?;
+                let config = believing("mqtt_ca", ca)?;
                 (
                     8883,
                     Transport::tls_with_config(TlsConfiguration::Rustls(config)),

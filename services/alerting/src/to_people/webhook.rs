@@ -16,7 +16,11 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
-use service_kit::{ConfigError, Secret, config::parse_address};
+use service_kit::{
+    ConfigError, Secret,
+    config::parse_address,
+    https::{bare_host, believing},
+};
 use sha2::Sha256;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -24,10 +28,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::{
-    message::{Message, Undelivered},
-    tls::{bare_host, client_config},
-};
+use super::message::{Message, Undelivered};
 
 /// From connecting to the head of the response.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -111,7 +112,7 @@ impl Webhook {
                         "--webhook-ca /etc/ssl/certs/ca-certificates.crt",
                     )
                 })?;
-                (443, Some((client_config("webhook_ca", ca)?, name)))
+                (443, Some((believing("webhook_ca", ca)?, name)))
             }
             _ => return Err(refused("is neither http nor https")),
         };

@@ -2,7 +2,9 @@
 //! passes times; no clock is read.
 
 mod durations;
+mod rota;
 mod zone;
 
 pub use durations::duration_text;
+pub use rota::{Rota, Shift, WEEK_MINUTES, WeekTime};
 pub use zone::Zone;

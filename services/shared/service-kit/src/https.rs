@@ -1,5 +1,6 @@
 //! One HTTP request to a server without gRPC, bounded in time and size.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,32 +44,53 @@ pub enum CallError {
 
 /// Trusts only the authorities of the file.
 pub fn believing(field: &str, ca: &Path) -> Result<Arc<ClientConfig>, ConfigError> {
-    let refused = |reason: String| {
-        ConfigError::new(
-            field,
-            format!("{}: {reason}", ca.display()),
-            "/etc/ssl/certs/ca-certificates.crt",
-        )
-    };
     let mut roots = RootCertStore::empty();
-    let certificates = CertificateDer::pem_file_iter(ca)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| refused(error.to_string()))?;
-    for certificate in certificates {
+    for certificate in certificates(field, ca)? {
         roots
             .add(certificate)
-            .map_err(|error| refused(error.to_string()))?;
-    }
-    if roots.is_empty() {
-        return Err(refused("holds no certificate".to_owned()));
+            .map_err(|error| refused(field, ca, &error))?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| refused(error.to_string()))?
+        .map_err(|error| refused(field, ca, &error))?
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(Arc::new(config))
+}
+
+/// At least one certificate.
+pub fn certificates(field: &str, ca: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let certificates = CertificateDer::pem_file_iter(ca)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| refused(field, ca, &error))?;
+    if certificates.is_empty() {
+        return Err(refused(field, ca, &"contains no certificate"));
+    }
+    Ok(certificates)
+}
+
+fn refused(field: &str, ca: &Path, reason: &dyn std::fmt::Display) -> ConfigError {
+    ConfigError::new(
+        field,
+        format!("{}: {reason}", ca.display()),
+        "/etc/ssl/certs/ca-certificates.crt",
+    )
+}
+
+/// Without TLS, health data and passwords may go to this machine only.
+pub fn is_loopback(host: &str) -> bool {
+    host == "localhost"
+        || host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
+}
+
+/// The brackets of an IPv6 address belong to the URL, not to the host.
+pub fn bare_host(host: &str) -> String {
+    host.trim_start_matches('[')
+        .trim_end_matches(']')
+        .to_owned()
 }
 
 /// Trusts every certificate: for questions without secrets whose answer is verified otherwise.
