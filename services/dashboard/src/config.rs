@@ -1,5 +1,7 @@
 //! Configuration of the dashboard.
 
+mod mail;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,6 +9,8 @@ use std::time::Duration;
 use service_kit::config::parse_address;
 use service_kit::tls::IdentityFiles;
 use service_kit::{ConfigError, Secret, ServiceConfig};
+
+pub use mail::MailConfig;
 
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct Config {
@@ -41,6 +45,9 @@ pub struct Config {
     #[command(flatten)]
     #[serde(flatten)]
     pub canary: CanaryConfig,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub mail: MailConfig,
     #[command(flatten)]
     #[serde(flatten)]
     pub oidc: OidcConfig,
@@ -220,6 +227,7 @@ impl ServiceConfig for Config {
         }
         self.oidc.validate()?;
         self.canary.validate()?;
+        self.mail.mailer().map(drop)?;
         url("alerting_url", &self.alerting_url, "https://alerting:7002")?;
         if !self.links_url.is_empty() {
             url("links_url", &self.links_url, "http://127.0.0.1:7010")?;

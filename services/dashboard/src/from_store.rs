@@ -17,6 +17,7 @@ use store::{
 use vitals::{RuleSet, RulesInForce, TeamGroups};
 
 use crate::live::Live;
+use crate::to_people::{SharedRecipients, TeamPeople};
 use crate::ward_view::unit;
 
 /// New patients and changed names show within this time even without a notification.
@@ -46,7 +47,12 @@ const RECENT_US: i64 = 8_000_000;
 const RECENT_SAMPLES_MAX: usize = 600;
 
 /// Keeps the ward view in step with the store until shutdown.
-pub(crate) async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: Context) {
+pub(crate) async fn keep_fresh(
+    store: Arc<dyn Store>,
+    live: Arc<Live>,
+    recipients: SharedRecipients,
+    context: Context,
+) {
     // People who are signed in continue to watch by the bus.
     let check = context.health().check_at_start(
         "store",
@@ -56,7 +62,10 @@ pub(crate) async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: 
     let mut backoff = Backoff::for_reconnect();
     let mut unknown = Backoff::new(REGISTER_INTERVAL_MIN, REGISTER_INTERVAL);
     let mut everything = true;
-    let mut documents = Documents::default();
+    let mut documents = Documents {
+        recipients,
+        ..Documents::default()
+    };
     loop {
         match refresh(store.as_ref(), &live, everything, &mut documents).await {
             Ok(has_found) => {
@@ -104,6 +113,10 @@ async fn refresh(
     let gateways = store.gateways(&scope).await?;
     let devices = store.devices(&scope, None).await?;
     let has_found = live.on_register(&patients, &gateways, &devices);
+    let tenants = patients.iter().map(|patient| &patient.tenant);
+    let tenants = tenants.chain(gateways.iter().map(|gateway| &gateway.tenant));
+    let tenants = tenants.cloned().collect();
+    documents.recipients.lock().on_tenants(tenants);
     if everything {
         let latest = store.latest_vitals(&scope, None).await?;
         let of_gateways = gateways.iter().map(|gateway| &*gateway.tenant);
@@ -123,6 +136,8 @@ struct Documents {
     /// Number of the newest document when they were read.
     newest: Option<u64>,
     damaged: Reported,
+    /// Told of an outage by the teams.
+    recipients: SharedRecipients,
 }
 
 impl Documents {
@@ -136,9 +151,11 @@ impl Documents {
         }
         let now_us = contracts::now_us();
         let teams = in_force(store, TEAM, now_us, Otherwise::Earlier, TeamGroups::read).await?;
+        let people = in_force(store, TEAM, now_us, Otherwise::Earlier, TeamPeople::read).await?;
         let rules = in_force(store, RULES, now_us, Otherwise::Earlier, rule_set).await?;
         self.damaged
             .report("dashboard", [teams.damaged, rules.damaged].concat());
+        self.recipients.lock().on_teams(people.documents);
         live.on_rules(RulesInForce::new(teams.documents, rules.documents));
         self.newest = Some(newest);
         Ok(())

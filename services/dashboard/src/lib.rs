@@ -37,6 +37,7 @@ mod to_links;
 mod to_people;
 mod tokens;
 mod unregistered;
+mod untold;
 mod ward_view;
 mod warnings;
 
@@ -90,11 +91,9 @@ pub async fn run(
         (Some(identity), true) => Some(identity.server_config(false, &[b"h2", b"http/1.1"])),
         _ => None,
     };
-    let webhook = to_people::Webhook::new(&config.canary, &store, &context)?;
-    let webhook = webhook.map(|(webhook, posting)| {
-        context.tasks().spawn(posting);
-        webhook
-    });
+    let ways = to_people::Ways::new(&config.canary, &config.mail)?;
+    let recipients = to_people::Recipients::new(&config.mail.administrators());
+    let recipients = to_people::SharedRecipients::new(recipients.into());
     let listener = service_kit::grpc::bind(config.listen, "listen").await?;
 
     let rules = vitals::RuleSet::default_set();
@@ -102,18 +101,27 @@ pub async fn run(
     let clock = service_kit::own_clock::watch(context.clone());
     context.tasks().spawn(clock);
     let readers = from_bus::follow_all(&bus, &live, &context);
+    context.tasks().spawn(untold::watch(
+        ways.kinds(),
+        recipients.clone(),
+        live.clone(),
+        context.clone(),
+    ));
+    let (people, telling) = to_people::People::new(ways, recipients.clone(), &store, &context);
+    context.tasks().spawn(telling);
     system::start(
         &bus,
         &store,
         &live,
         &readers,
         config.canary.within(),
-        webhook,
+        people,
         &context,
     );
     context.tasks().spawn(from_store::keep_fresh(
         store.clone(),
         live.clone(),
+        recipients,
         context.clone(),
     ));
     context.tasks().spawn(from_store::keep_counts(

@@ -3,7 +3,7 @@
 //!
 //! Three sources: the progress of every group against the bus's ends, this replica's own readers,
 //! and the canary. A failure is a banner on the page ([`crate::warnings`]), a warning in `/readyz`,
-//! and a gauge. A failure that keeps alerts from people is also posted to the webhook
+//! and a gauge. People are also told of a failure that keeps alerts from them
 //! ([`crate::to_people`]). A failure of another service never takes this page out of service,
 //! because people read of it there.
 
@@ -17,7 +17,7 @@ use service_kit::{Context, Warning};
 use store::Store;
 use tokio::time::MissedTickBehavior;
 
-use crate::{live::Live, outage::Outage, to_people::Webhook, warnings::warning};
+use crate::{live::Live, outage::Outage, to_people::People, warnings::warning};
 
 /// How often the canary is checked and failures are posted.
 const TICK: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ pub(crate) fn start(
     live: &Arc<Live>,
     readers: &Readers,
     canary_within: Option<Duration>,
-    webhook: Option<Webhook>,
+    people: People,
     context: &Context,
 ) {
     let critical = Critical::default();
@@ -94,7 +94,7 @@ pub(crate) fn start(
         Arc::clone(live),
         critical,
         canary_within,
-        webhook,
+        people,
         context.clone(),
     ));
 }
@@ -189,7 +189,7 @@ async fn tick(
     live: Arc<Live>,
     critical: Critical,
     canary_within: Option<Duration>,
-    webhook: Option<Webhook>,
+    people: People,
     context: Context,
 ) {
     let handle = context.health().warning(CANARY);
@@ -228,8 +228,8 @@ async fn tick(
             }
         }
         let troubles: Vec<(String, Moment)> = critical.lock().values().cloned().collect();
-        if let (Some(post), Some(webhook)) = (outage.on_look(&troubles, now), &webhook) {
-            webhook.post(post);
+        if let Some(post) = outage.on_look(&troubles, now) {
+            people.tell(post);
         }
     }
 }

@@ -1,318 +1,363 @@
-//! Posts to a webhook of the dashboard's own when alerts do not reach people, and when they do
-//! again. Alerting has no part in it. The replicas of a dashboard make one post together.
+//! Tells people when alerts do not come through, and when they do again: by the dashboard's own
+//! e-mail and its own webhook. Alerting has no part in it. The replicas of a dashboard tell each
+//! person once.
+//!
+//! ```text
+//! system.rs --> Post --> run --> one round --> webhook, mail
+//!                          ^         |
+//!                turns of all replicas in the store; recipients by the teams
+//! ```
 
-mod one_post;
+mod letter;
+mod recipients;
+mod turns;
+mod webhook;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use http::{HeaderValue, Method, header};
-use rustls::ClientConfig;
-use serde_json::json;
-use service_kit::{
-    Backoff, ConfigError, Context, Secret, Shutdown,
-    config::parse_address,
-    https::{self, CallError},
-};
+use mail::{Letter, Mailer};
+use parking_lot::Mutex;
+use service_kit::{Backoff, ConfigError, Context, Shutdown};
 use store::Store;
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
-    config::CanaryConfig,
+    config::{CanaryConfig, MailConfig},
     outage::{Post, shared::Turn},
 };
-use one_post::OnePost;
+use letter::letter;
+pub(crate) use recipients::{Recipient, Recipients, TeamPeople};
+use turns::Turns;
+use webhook::Webhook;
 
 /// Posts that wait; a further post is dropped and logged. An outage has two.
 const WAITING_MAX: usize = 8;
-/// How often a replica looks whether another one has posted.
+/// How often a replica looks whether somebody is left whom nobody has told. Another replica may have
+/// died, and other people may be on call by then.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
-/// Tries of one post, over about ten minutes. Then another replica has its turn, and this one rests
-/// for [`REST`]. The end of an outage is given up.
+/// Rounds with a failure, over about ten minutes. Then another replica has its turn, and this one
+/// rests for [`REST`]. The end of an outage is given up.
 const TRIES_MAX: u32 = 16;
-/// A replica that cannot reach the webhook leaves the post to the others for so long.
+/// A replica that cannot reach people leaves them to the others for so long.
 const REST: Duration = Duration::from_secs(60);
-/// First pause between two tries; each pause doubles it.
+/// First pause between two rounds; each pause doubles it.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
-/// Longest pause between two tries of one post.
+/// Longest pause between two rounds.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Key of the webhook among those who are told.
+const WEBHOOK: &str = "webhook";
+
+/// Names the people of an outage, for every part that learns of teams.
+pub(crate) type SharedRecipients = Arc<Mutex<Recipients>>;
+
+/// Which ways are configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kinds {
+    pub webhook: bool,
+    pub mail: bool,
+}
+
+/// The ways out of this service.
+pub(crate) struct Ways {
+    webhook: Option<Webhook>,
+    mailer: Option<Mailer>,
+}
+
+impl Ways {
+    /// Refuses a wrong setting.
+    pub(crate) fn new(canary: &CanaryConfig, mail: &MailConfig) -> Result<Ways, ConfigError> {
+        Ok(Ways {
+            webhook: Webhook::new(canary)?,
+            mailer: mail.mailer()?,
+        })
+    }
+
+    pub(crate) fn kinds(&self) -> Kinds {
+        Kinds {
+            webhook: self.webhook.is_some(),
+            mail: self.mailer.is_some(),
+        }
+    }
+}
 
 #[derive(Clone)]
-pub(crate) struct Webhook {
+pub(crate) struct People {
     posts: mpsc::Sender<Post>,
 }
 
-impl Webhook {
-    /// The sender, and the future that sends until shutdown. `None`: no address is configured.
+impl People {
+    /// The sender, and the future that tells people until shutdown.
     pub(crate) fn new(
-        config: &CanaryConfig,
+        ways: Ways,
+        recipients: SharedRecipients,
         store: &Arc<dyn Store>,
         context: &Context,
-    ) -> Result<Option<(Webhook, impl Future<Output = ()> + use<>)>, ConfigError> {
-        let Some(url) = config.canary_webhook.clone() else {
-            return Ok(None);
-        };
-        let refused = |reason: String| {
-            // The address may hold a secret, so no message repeats it.
-            ConfigError::new(
-                "canary_webhook",
-                reason,
-                "--canary-webhook https://pager.example.org/braid",
-            )
-        };
-        let uri = parse_address(url.expose(), &["http", "https"]).map_err(refused)?;
-        let tls = match (&config.canary_webhook_ca, uri.scheme_str()) {
-            (Some(ca), _) => https::believing("canary_webhook_ca", ca)?,
-            (None, Some("https")) => {
-                return Err(ConfigError::new(
-                    "canary_webhook_ca",
-                    "an https webhook needs the authority to believe",
-                    "--canary-webhook-ca /etc/ssl/certs/ca-certificates.crt",
-                ));
-            }
-            // Never used: the address has no TLS.
-            (None, _) => Arc::new(https::believing_anybody()?),
-        };
+    ) -> (People, impl Future<Output = ()> + use<>) {
         let (posts, waiting) = mpsc::channel(WAITING_MAX);
-        let one_post = OnePost::new(Arc::clone(store), context.clock().clone());
-        let shutdown = context.shutdown().clone();
-        let running = run(waiting, Target { url, tls }, one_post, shutdown);
-        Ok(Some((Webhook { posts }, running)))
+        let turns = Turns::new(Arc::clone(store), context.clock().clone());
+        let teller = Teller::new(ways, recipients, turns, context.clock().clone());
+        let running = run(waiting, teller, context.shutdown().clone());
+        (People { posts }, running)
     }
 
-    pub(crate) fn post(&self, post: Post) {
+    pub(crate) fn tell(&self, post: Post) {
         if self.posts.try_send(post).is_err() {
             tracing::error!("people are not told of an outage: too many posts wait");
         }
     }
 }
 
-/// Posts what comes, once for the installation, until shutdown.
-async fn run(
-    mut waiting: mpsc::Receiver<Post>,
-    target: Target,
-    one_post: OnePost,
-    shutdown: Shutdown,
-) {
-    let mut poster = Poster {
-        target,
-        one_post,
-        current: None,
-        has_posted: false,
-        tries_max: TRIES_MAX,
-        rests_until: None,
-    };
+async fn run(mut waiting: mpsc::Receiver<Post>, mut teller: Teller, shutdown: Shutdown) {
     loop {
         tokio::select! {
             () = shutdown.requested() => return,
             post = waiting.recv() => match post {
-                Some(post) => {
-                    let is_outage = matches!(post, Post::Outage { .. });
-                    poster.has_posted &= !is_outage;
-                    poster.current = Some(post);
-                }
+                Some(post) => teller.begin(post),
                 None => return,
             },
-            () = tokio::time::sleep(LOOK_AGAIN), if poster.current.is_some() => {}
+            () = tokio::time::sleep_until(teller.next_at), if teller.current.is_some() => {}
         }
         tokio::select! {
             () = shutdown.requested() => return,
-            () = poster.act() => {}
+            () = teller.round() => {}
         }
     }
 }
 
-struct Target {
-    url: Secret,
-    tls: Arc<ClientConfig>,
+/// Who is told, and how.
+enum Target {
+    Webhook,
+    Mail(Recipient),
 }
 
-struct Poster {
-    target: Target,
-    one_post: OnePost,
+impl Target {
+    fn key(&self) -> String {
+        match self {
+            Target::Webhook => WEBHOOK.to_owned(),
+            Target::Mail(recipient) => recipient.key(),
+        }
+    }
+}
+
+/// What came of one try.
+enum Tried {
+    Told,
+    /// Nobody will ever be told so: the server refuses this address.
+    Refused,
+    /// `is_way`: the way itself is closed, so that other tries by it are in vain now.
+    Failed {
+        is_way: bool,
+    },
+}
+
+struct Teller {
+    ways: Ways,
+    recipients: SharedRecipients,
+    turns: Turns,
+    clock: clocks::CheckedClock,
     /// The outage that this replica sees, or a recovery that is not settled.
     current: Option<Post>,
-    /// This replica has posted the outage.
-    has_posted: bool,
-    tries_max: u32,
-    rests_until: Option<Instant>,
+    /// Those whom this replica has told of the outage.
+    told: BTreeSet<String>,
+    /// Addresses that the mail server refuses for good.
+    refused: BTreeSet<String>,
+    /// Those who are left to tell of the end, and the name of the outage. `None`: not asked yet.
+    to_close: Option<(BTreeSet<String>, String)>,
+    backoff: Backoff,
+    next_at: Instant,
 }
 
-impl Poster {
-    async fn act(&mut self) {
-        match self.current.clone() {
+impl Teller {
+    fn new(
+        ways: Ways,
+        recipients: SharedRecipients,
+        turns: Turns,
+        clock: clocks::CheckedClock,
+    ) -> Teller {
+        Teller {
+            ways,
+            recipients,
+            turns,
+            clock,
+            current: None,
+            told: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            to_close: None,
+            backoff: Backoff::new(PAUSE_FIRST, PAUSE_MAX),
+            next_at: Instant::now(),
+        }
+    }
+
+    fn begin(&mut self, post: Post) {
+        if matches!(post, Post::Outage { .. }) {
+            self.told.clear();
+            self.refused.clear();
+        }
+        self.to_close = None;
+        self.backoff.reset();
+        self.current = Some(post);
+    }
+
+    async fn round(&mut self) {
+        let is_settled = match self.current.clone() {
             Some(post @ Post::Outage { .. }) => self.outage(&post).await,
             Some(post @ Post::Recovered { .. }) => self.recovered(&post).await,
-            None => {}
-        }
-    }
-
-    /// Tries in turns with the other replicas until one of them has posted, however long the outage
-    /// lasts. Without an answer of the store, which may be the outage itself, each replica posts.
-    async fn outage(&mut self, post: &Post) {
-        if self.rests_until.is_some_and(|until| Instant::now() < until) {
-            return;
-        }
-        let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
-        while !self.has_posted
-            && self.one_post.enter(false).await.unwrap_or(Turn::Post) == Turn::Post
-        {
-            if self.target.post(post).await {
-                self.has_posted = true;
-            } else if backoff.attempts() + 1 >= self.tries_max {
-                give_up();
-                self.rests_until = Some(Instant::now() + REST);
-                self.one_post.pass_on().await;
-                return;
-            } else {
-                backoff.wait().await;
-            }
-        }
-        // Renews the entry of this replica, and lists a post that it made by itself.
-        self.one_post.enter(self.has_posted).await;
-    }
-
-    async fn recovered(&mut self, post: &Post) {
-        let turn = self.one_post.leave().await;
-        let is_due = match turn {
-            Some(turn) => turn == Turn::Post,
-            None => self.has_posted,
+            None => return,
         };
-        if turn == Some(Turn::Wait) {
-            return;
-        }
-        self.current = None;
-        self.has_posted = false;
-        self.rests_until = None;
-        if !is_due {
-            return;
-        }
-        let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
-        while !self.target.post(post).await {
-            if backoff.attempts() + 1 >= self.tries_max {
-                return give_up();
+        let pause = if is_settled {
+            self.backoff.reset();
+            LOOK_AGAIN
+        } else if self.backoff.attempts() + 1 < TRIES_MAX {
+            self.backoff.next_delay()
+        } else {
+            self.give_up().await;
+            REST
+        };
+        self.next_at = Instant::now() + pause;
+    }
+
+    /// One try for each who was not told. However long the outage lasts, there is another round.
+    /// Without an answer of the store, which may be the outage itself, each replica tells all.
+    /// Returns whether nobody is left for this replica.
+    async fn outage(&mut self, post: &Post) -> bool {
+        let mut targets = self.targets(self.recipients.lock().now(self.clock.now_us()));
+        targets.retain(|target| !self.refused.contains(&target.key()));
+        let wanted: BTreeSet<String> = targets.iter().map(Target::key).collect();
+        let (told, outage) = match self.turns.enter(&self.told, &wanted).await {
+            Some((Turn::Tell, shared)) => (shared.told, shared.outage),
+            Some((Turn::Wait | Turn::Done, _)) => return true,
+            None => (self.told.clone(), self.turns.replica().to_owned()),
+        };
+        targets.retain(|target| !told.contains(&target.key()));
+        let mut is_settled = true;
+        let mut closed = BTreeSet::new();
+        for target in targets {
+            let way = matches!(target, Target::Mail(_));
+            if closed.contains(&way) {
+                continue;
             }
-            backoff.wait().await;
+            match self.try_once(&target, post, &outage).await {
+                Tried::Told => {
+                    self.told.insert(target.key());
+                    // Renews the turn, too.
+                    self.turns.enter(&self.told, &wanted).await;
+                }
+                Tried::Refused => {
+                    self.refused.insert(target.key());
+                }
+                Tried::Failed { is_way } => {
+                    is_settled = false;
+                    if is_way {
+                        closed.insert(way);
+                    }
+                }
+            }
+        }
+        is_settled
+    }
+
+    /// Tells the end to those who were told of the outage.
+    async fn recovered(&mut self, post: &Post) -> bool {
+        if self.to_close.is_none() {
+            self.to_close = match self.turns.leave().await {
+                // Another replica still sees the outage, and is asked again.
+                Some(None) => return true,
+                Some(Some(left)) => Some(left),
+                None => Some((self.told.clone(), self.turns.replica().to_owned())),
+            };
+        }
+        let Some((left, outage)) = self.to_close.clone() else {
+            return true;
+        };
+        let outage = format!("{outage}/end");
+        let mut targets = self.targets(self.recipients.lock().ever());
+        targets.retain(|target| left.contains(&target.key()));
+        let mut failed = BTreeSet::new();
+        for target in targets {
+            if let Tried::Failed { .. } = self.try_once(&target, post, &outage).await {
+                failed.insert(target.key());
+            }
+        }
+        if !failed.is_empty() {
+            self.to_close = self.to_close.take().map(|(_, outage)| (failed, outage));
+            return false;
+        }
+        self.end();
+        true
+    }
+
+    async fn give_up(&mut self) {
+        tracing::error!(
+            "people were not reached for long; they are told of an outage later or by another replica"
+        );
+        count("given-up");
+        self.backoff.reset();
+        if matches!(self.current, Some(Post::Recovered { .. })) {
+            self.end();
+        } else {
+            self.turns.pass_on().await;
         }
     }
-}
 
-fn give_up() {
-    tracing::error!(
-        "the webhook of the canary was not reached for long; an outage is posted later or by another replica"
-    );
-    count("given-up");
+    fn end(&mut self) {
+        self.current = None;
+        self.told.clear();
+        self.to_close = None;
+    }
+
+    fn targets(&self, people: Vec<Recipient>) -> Vec<Target> {
+        let webhook = self.ways.webhook.iter().map(|_| Target::Webhook);
+        let people = people.into_iter().map(Target::Mail);
+        let has_mail = self.ways.mailer.is_some();
+        webhook.chain(people.filter(|_| has_mail)).collect()
+    }
+
+    async fn try_once(&self, target: &Target, post: &Post, outage: &str) -> Tried {
+        let (tried, reason) = match (target, &self.ways.webhook, &self.ways.mailer) {
+            (Target::Webhook, Some(webhook), _) => match webhook.post(post).await {
+                Ok(()) => (Tried::Told, String::new()),
+                Err(reason) => (Tried::Failed { is_way: true }, reason),
+            },
+            (Target::Mail(recipient), _, Some(mailer)) => {
+                let (subject, text) = letter(post, &recipient.zone);
+                let key = format!("{outage}/{}", recipient.key());
+                let letter = Letter {
+                    to: &recipient.address,
+                    subject,
+                    text,
+                    key: &key,
+                };
+                match mailer.send(&letter).await {
+                    Ok(()) => (Tried::Told, String::new()),
+                    Err(unsent) if !unsent.is_retryable => (Tried::Refused, unsent.reason),
+                    Err(unsent) => {
+                        let is_way = !unsent.is_of_letter;
+                        (Tried::Failed { is_way }, unsent.reason)
+                    }
+                }
+            }
+            _ => (Tried::Refused, "the way is not configured".to_owned()),
+        };
+        let key = target.key();
+        match &tried {
+            Tried::Told => count("delivered"),
+            Tried::Refused => {
+                tracing::error!(key, reason, "one person is not told of an outage");
+                count("refused");
+            }
+            Tried::Failed { .. } => {
+                tracing::warn!(key, reason, "one person is not told of an outage yet");
+                count("failed");
+            }
+        }
+        tried
+    }
 }
 
 fn count(outcome: &'static str) {
     metrics::counter!("braid_dashboard_outage_posts_total", "outcome" => outcome).increment(1);
 }
 
-impl Target {
-    /// One try.
-    async fn post(&self, post: &Post) -> bool {
-        let body = body(post).to_string().into_bytes();
-        let headers = [(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/json"),
-        )];
-        let url = self.url.expose();
-        let called = https::call(Method::POST, url, &headers, body, &self.tls).await;
-        let reason = match called {
-            Ok((status, _)) if status.is_success() => {
-                count("delivered");
-                return true;
-            }
-            Ok((status, _)) => format!("answered {status}"),
-            // The text of this error contains the address.
-            Err(CallError::Url(_)) => "the address cannot be used".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        tracing::warn!(reason, "the webhook of the canary was not reached");
-        count("failed");
-        false
-    }
-}
-
-fn body(post: &Post) -> serde_json::Value {
-    match post {
-        Post::Outage { since, says } => json!({
-            "source": "braid-dashboard",
-            "event": "outage",
-            "since": since.utc(),
-            "says": says,
-        }),
-        Post::Recovered { since, until } => json!({
-            "source": "braid-dashboard",
-            "event": "recovered",
-            "since": since.utc(),
-            "until": until.utc(),
-            "says": ["alerts come through again"],
-        }),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use clocks::CheckedClock;
-    use consumer_health::Moment;
-    use store::SqliteStore;
-    use tokio::{
-        io::{AsyncReadExt, AsyncWriteExt},
-        net::TcpListener,
-        time::timeout,
-    };
-
-    use super::*;
-
-    /// Reached only by a failing test.
-    const STUCK_AFTER: Duration = Duration::from_secs(20);
-
-    /// A replica that tries once in its turn.
-    fn replica(store: &Arc<dyn Store>, port: u16) -> Poster {
-        Poster {
-            target: Target {
-                url: Secret::new(format!("http://127.0.0.1:{port}/pager")),
-                tls: Arc::new(https::believing_anybody().unwrap()),
-            },
-            one_post: OnePost::new(Arc::clone(store), CheckedClock::of_machine()),
-            current: Some(Post::Outage {
-                since: Moment::now(),
-                says: vec!["alerts are late".to_owned()],
-            }),
-            has_posted: false,
-            tries_max: 1,
-            rests_until: None,
-        }
-    }
-
-    #[tokio::test]
-    async fn an_outage_that_one_replica_cannot_post_is_posted_by_another_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path()).unwrap());
-        let refusing = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let refused_port = refusing.local_addr().unwrap().port();
-        drop(refusing);
-        let mut cut = replica(&store, refused_port);
-        timeout(STUCK_AFTER, cut.act()).await.unwrap();
-        assert!(!cut.has_posted, "nobody was told");
-
-        let pager = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut other = replica(&store, pager.local_addr().unwrap().port());
-        let told = tokio::spawn(async move {
-            let (mut stream, _) = pager.accept().await.unwrap();
-            let mut request = vec![0; 4096];
-            let length = stream.read(&mut request).await.unwrap();
-            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-            stream.write_all(answer).await.unwrap();
-            length
-        });
-        timeout(STUCK_AFTER, other.act()).await.unwrap();
-        assert!(other.has_posted);
-        assert!(timeout(STUCK_AFTER, told).await.unwrap().unwrap() > 0);
-        // The first one rests, and then learns that the installation has posted.
-        cut.rests_until = None;
-        timeout(STUCK_AFTER, cut.act()).await.unwrap();
-        assert!(!cut.has_posted);
-    }
-}
+#[path = "to_people_tests.rs"]
+mod tests;

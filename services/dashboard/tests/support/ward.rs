@@ -87,8 +87,17 @@ impl Ward {
             "x",
         ];
         let urls = ["--alerting-url", &alerting_url, "--links-url", &links_url];
+        // So that somebody would be told of an outage. Nothing listens there.
+        let mail = [
+            "--smtp",
+            "smtp-plain://127.0.0.1:1",
+            "--email-from",
+            "braid@example.org",
+            "--email-to",
+            "it@example.org",
+        ];
         let matches = Config::augment_args(clap::Command::new("dashboard"))
-            .get_matches_from(line.iter().chain(&urls).chain(flags));
+            .get_matches_from(line.iter().chain(&urls).chain(&mail).chain(flags));
         let mut config = Config::from_arg_matches(&matches).expect("flags");
         config.identity = service_kit::tls::IdentityFiles::default();
 
