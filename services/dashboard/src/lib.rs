@@ -20,6 +20,7 @@ pub mod accounts;
 mod attempts;
 mod canary;
 mod config;
+mod expiring;
 pub mod explain;
 mod from_bus;
 mod from_gateway;
@@ -30,6 +31,7 @@ mod live;
 mod oidc;
 mod outage;
 mod sessions;
+mod shared_document;
 mod system;
 mod to_alerting;
 mod to_browser;
@@ -107,6 +109,13 @@ pub async fn run(
         live.clone(),
         context.clone(),
     ));
+    context.tasks().spawn(expiring::watch(expiring::Watch {
+        store: store.clone(),
+        live: live.clone(),
+        recipients: recipients.clone(),
+        mailer: ways.mailer(),
+        context: context.clone(),
+    }));
     let (people, telling) = to_people::People::new(ways, recipients.clone(), &store, &context);
     context.tasks().spawn(telling);
     system::start(

@@ -60,7 +60,7 @@ pub(crate) struct Kinds {
 /// The ways out of this service.
 pub(crate) struct Ways {
     webhook: Option<Webhook>,
-    mailer: Option<Mailer>,
+    mailer: Option<Arc<Mailer>>,
 }
 
 impl Ways {
@@ -68,8 +68,12 @@ impl Ways {
     pub(crate) fn new(canary: &CanaryConfig, mail: &MailConfig) -> Result<Ways, ConfigError> {
         Ok(Ways {
             webhook: Webhook::new(canary)?,
-            mailer: mail.mailer()?,
+            mailer: mail.mailer()?.map(Arc::new),
         })
+    }
+
+    pub(crate) fn mailer(&self) -> Option<Arc<Mailer>> {
+        self.mailer.clone()
     }
 
     pub(crate) fn kinds(&self) -> Kinds {

@@ -125,7 +125,7 @@ fn replica(store: &Arc<dyn Store>, webhook: Option<u16>, smtp: Option<SocketAddr
     let webhook = webhook.map(|port| Webhook::at(format!("http://127.0.0.1:{port}/pager")));
     let ways = Ways {
         webhook,
-        mailer: mail.mailer().unwrap(),
+        mailer: mail.mailer().unwrap().map(Arc::new),
     };
     let clock = CheckedClock::of_machine();
     let turns = Turns::new(Arc::clone(store), clock.clone());

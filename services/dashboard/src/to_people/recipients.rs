@@ -127,6 +127,16 @@ impl Recipients {
         found
     }
 
+    /// The administrators of the configuration; without any, those of the tenant to tell now.
+    pub(crate) fn administrators_of(&self, tenant: &str, now_us: i64) -> Vec<Recipient> {
+        let team = self.teams.get(tenant).filter(|_| self.always.is_empty());
+        let of_team = team.into_iter().flat_map(|team| {
+            let people = team.to_tell(now_us).into_iter();
+            people.map(|address| (address, team.time_zone.clone()))
+        });
+        self.once(of_team)
+    }
+
     /// Everybody whom an earlier call of [`Recipients::now`] may have named.
     pub(crate) fn ever(&self) -> Vec<Recipient> {
         let of_teams = self.teams.values().flat_map(|team| {
@@ -221,6 +231,7 @@ mod tests {
         // Nobody is on call: everybody who has a shift.
         let wednesday = ["it@example.org", "day@example.org", "night@example.org"];
         assert_eq!(at(60), wednesday);
+        assert_eq!(recipients.administrators_of("one", MONDAY_US).len(), 1);
         assert_eq!(recipients.now(MONDAY_US)[1].zone.name(), "Europe/Berlin");
     }
 
@@ -235,6 +246,7 @@ mod tests {
         // The shift of the night lasts from Friday to Tuesday there.
         assert_eq!(found, ["ada@example.org", "night@example.org"]);
         let keys: BTreeSet<String> = recipients.ever().iter().map(Recipient::key).collect();
+        assert_eq!(recipients.administrators_of("one", MONDAY_US).len(), 1);
         assert_eq!(keys.len(), 3, "Ada is one person in two teams");
         assert!(keys.iter().all(|key| !key.contains("ada")), "{keys:?}");
     }
