@@ -155,9 +155,10 @@ impl RuleEngines {
         self.unstored.retain(|key| self.patients.contains_key(key));
     }
 
-    /// Patients, without the canary.
+    /// Patients, without the canaries.
     pub(crate) fn len(&self) -> usize {
-        self.patients.len() - usize::from(self.patients.contains_key(canary::NAME))
+        let names = self.patients.keys();
+        names.filter(|name| !canary::is_canary(name)).count()
     }
 
     /// Patients in these records whose profile is unknown, with their partition.

@@ -52,7 +52,7 @@ use tracing::Instrument;
 
 use crate::{
     PEOPLE_GROUP,
-    canary::is_canary,
+    canary::{self, is_canary},
     routing::{Case, Channels, LastStep, Router, is_hastened, last_step},
     rules_in_force,
     turns::SILENCE_MAX,
@@ -117,7 +117,8 @@ impl People {
             }
         }));
         let mut wakes = Vec::new();
-        for worker in self.workers {
+        let of_canaries = deliver::Worker::new(deliver::Channel::Canary);
+        for worker in self.workers.into_iter().chain([of_canaries]) {
             wakes.push(worker.wake());
             context.tasks().spawn(worker.run(
                 Arc::clone(&store),
@@ -170,7 +171,6 @@ impl Sink for NoticeSink {
 
     fn decode(&self, delivery: &Delivery, alerts: &mut Vec<Alert>) -> Decoded {
         match Alert::decode(delivery.value.clone()) {
-            Ok(alert) if is_canary(&alert.patient) => Decoded::Whole,
             Ok(alert) => {
                 alerts.push(alert);
                 Decoded::Whole
@@ -292,17 +292,19 @@ impl Decider {
 
     /// False: shutdown came before the decision.
     async fn on_alert(&self, alert: &Alert, check: &CheckHandle) -> bool {
-        tracing::info!(
-            alert = alert.id,
-            revision = alert.revision,
-            patient = alert.patient,
-            rule = alert.rule,
-            priority = alert.priority().as_str_name(),
-            state = alert.state().as_str_name(),
-            backfill = alert.backfill,
-            summary = alert.summary,
-            "alert"
-        );
+        if !is_canary(&alert.patient) {
+            tracing::info!(
+                alert = alert.id,
+                revision = alert.revision,
+                patient = alert.patient,
+                rule = alert.rule,
+                priority = alert.priority().as_str_name(),
+                state = alert.state().as_str_name(),
+                backfill = alert.backfill,
+                summary = alert.summary,
+                "alert"
+            );
+        }
         let span = tracing::info_span!("decide", alert = alert.id, revision = alert.revision);
         continue_trace(&span, &alert.traceparent);
         let shutdown = self.shutdown.clone();
@@ -362,6 +364,13 @@ impl Decider {
     /// Decides and stores: about `due` if it is set, otherwise about the alert's news. The trouble
     /// of one tenant keeps no other from being told.
     async fn decide(&self, alert: &Alert, due: Option<EscalationTimer>) -> Result<(), DecideError> {
+        if is_canary(&alert.patient) {
+            let batch = canary::decision(alert, self.clock.now_us());
+            if self.store.write_notices(batch).await? > 0 {
+                self.wakes.iter().for_each(|wake| wake.notify_one());
+            }
+            return Ok(());
+        }
         let only = due.as_ref().map(|timer| timer.alert.clone());
         let only = only.as_ref().and_then(|timer| alert_of_timer(timer).1);
         let subjects = self.subjects.of(alert, only, self.clock.now_us()).await?;

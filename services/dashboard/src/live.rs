@@ -21,7 +21,7 @@ use store::{DeviceEntry, GatewayEntry, LatestVital, OpenAlerts, PatientEntry, is
 use tokio::sync::{Notify, broadcast, watch};
 use vitals::{RuleSet, RulesInForce, silence};
 
-use crate::canary::Canary;
+use crate::canary::Canaries;
 use crate::unregistered::Unregistered;
 use crate::ward_view::{Snapshot, WardView};
 use crate::warnings::{Warnings, warning};
@@ -67,8 +67,8 @@ pub(crate) struct Live {
     counts: Mutex<HashMap<String, Vec<AlertCount>>>,
     /// Notified when an alert has changed.
     pub alerts_changed: Notify,
-    /// The state of the system's own test alert.
-    pub canary: Mutex<Canary>,
+    /// The state of the system's own test alerts.
+    pub canaries: Mutex<Canaries>,
     /// Patients and gateways that the register did not have.
     unregistered: Mutex<Unregistered>,
     /// Notified when a record names such a patient or gateway for the first time.
@@ -91,7 +91,7 @@ impl Live {
             warnings: Mutex::default(),
             counts: Mutex::default(),
             alerts_changed: Notify::new(),
-            canary: Mutex::new(Canary::new(begun)),
+            canaries: Mutex::new(Canaries::new(begun)),
             unregistered: Mutex::default(),
             register_outdated: Notify::new(),
             missed: Notify::new(),
@@ -209,7 +209,7 @@ impl Live {
 
     pub(crate) fn on_alert(&self, alert: Alert) {
         if is_canary(&alert.patient) {
-            return self.canary.lock().on_alert(&alert, self.moment());
+            return self.canaries.lock().on_alert(&alert, self.moment());
         }
         if !self.ward.lock().on_alert(&alert) {
             return;

@@ -2,7 +2,7 @@
 //! alerting does not know.
 //!
 //! Three sources: the progress of every group against the bus's ends, this replica's own readers,
-//! and the canary. A failure is a banner on the page ([`crate::warnings`]), a warning in `/readyz`,
+//! and the canaries, one for each partition of `vitals`. A failure is a banner on the page ([`crate::warnings`]), a warning in `/readyz`,
 //! and a gauge. People are also told of a failure that keeps alerts from them
 //! ([`crate::to_people`]). A failure of another service never takes this page out of service,
 //! because people read of it there.
@@ -11,19 +11,28 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bus::{Bus, Topic};
 use consumer_health::{Duty, Level, Moment, Own, Pace, Seen, Source, Standing, duty, watch};
-use contracts::query::WarningSeverity;
+use contracts::{alerts::NoticeResult, query::WarningSeverity};
 use parking_lot::Mutex;
-use service_kit::{Context, Warning};
-use store::Store;
+use service_kit::{Context, Shutdown, Warning};
+use store::{QueryError, Scope, Store};
 use tokio::time::MissedTickBehavior;
 
-use crate::{live::Live, outage::Outage, to_people::People, warnings::warning};
+use crate::{
+    canary::{Missing, Untold},
+    live::Live,
+    outage::Outage,
+    to_people::People,
+    warnings::warning,
+};
 
 /// How often the canary is checked and failures are posted.
 const TICK: Duration = Duration::from_secs(1);
 
 const CANARY: &str = "canary";
-const CANARY_SAYS: &str = "Alerts may not come through: the test alert of every minute is missing.";
+/// How often the notices of test alerts are looked for, and the partitions counted.
+const LOOK_FOR_NOTICES: Duration = Duration::from_secs(2);
+/// A slower answer counts as none.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// The positions of the three readers of this replica.
 #[derive(Default)]
@@ -89,6 +98,14 @@ pub(crate) fn start(
         context
             .tasks()
             .spawn(watch(bus, store, own, pace, context.clone()));
+    }
+    if canary_within.is_some() {
+        context.tasks().spawn(follow_canaries(
+            Arc::clone(bus),
+            Arc::clone(store),
+            Arc::clone(live),
+            context.shutdown().clone(),
+        ));
     }
     context.tasks().spawn(tick(
         Arc::clone(live),
@@ -193,7 +210,7 @@ async fn tick(
     context: Context,
 ) {
     let handle = context.health().warning(CANARY);
-    let mut is_missing = false;
+    let mut missing_before = None;
     let mut outage = Outage::default();
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -204,27 +221,31 @@ async fn tick(
         }
         let now = live.moment();
         if let Some(within) = canary_within {
-            let (age, since) = {
-                let canary = live.canary.lock();
-                (canary.age(now), canary.since())
+            let (age, missing) = {
+                let canaries = live.canaries.lock();
+                (canaries.oldest(now), canaries.missing(within, now))
             };
             metrics::gauge!("braid_dashboard_canary_age_seconds").set(age.as_secs_f64());
-            let was_missing = std::mem::replace(&mut is_missing, age > within);
-            match (was_missing, is_missing) {
-                (false, true) => {
-                    let says = format!("the test alert has not come through since {}", since.utc());
-                    tracing::warn!(says, "alerts may not come through");
-                    let to_do = "see infra/runbooks.md#canarymissing".to_owned();
-                    handle.set(Some(Warning { says, to_do }));
-                    let (severity, text) = (WarningSeverity::Critical, CANARY_SAYS.to_owned());
-                    raise(&live, &critical, CANARY, severity, text, since);
+            let count = missing.as_ref().map_or(0, |it| it.partitions.len());
+            metrics::gauge!("braid_dashboard_canaries_missing").set(count as f64);
+            if missing != missing_before {
+                match &missing {
+                    Some(missing) => {
+                        let says = format!("{} since {}", lacking(missing), missing.since.utc());
+                        tracing::warn!(says, "alerts may not come through");
+                        let to_do = "see infra/runbooks.md#canarymissing".to_owned();
+                        handle.set(Some(Warning { says, to_do }));
+                        let text = format!("Alerts may not come through: {}.", lacking(missing));
+                        let (severity, since) = (WarningSeverity::Critical, missing.since);
+                        raise(&live, &critical, CANARY, severity, text, since);
+                    }
+                    None => {
+                        tracing::info!("the test alerts come through again");
+                        handle.set(None);
+                        end(&live, &critical, CANARY);
+                    }
                 }
-                (true, false) => {
-                    tracing::info!("the test alert comes through again");
-                    handle.set(None);
-                    end(&live, &critical, CANARY);
-                }
-                _ => {}
+                missing_before = missing;
             }
         }
         let troubles: Vec<(String, Moment)> = critical.lock().values().cloned().collect();
@@ -232,4 +253,65 @@ async fn tick(
             people.tell(post);
         }
     }
+}
+
+/// What is missing, without the time.
+fn lacking(missing: &Missing) -> String {
+    let all = usize::try_from(missing.of).unwrap_or(usize::MAX);
+    if missing.partitions.len() >= all {
+        return "the test alert of every minute is missing".to_owned();
+    }
+    let named = bus::listed(&missing.partitions);
+    format!("of some patients the test alert is missing (partition {named} of {all})")
+}
+
+/// Looks for the delivered notices of the test alerts, and counts the partitions.
+async fn follow_canaries(
+    bus: Arc<dyn Bus>,
+    store: Arc<dyn Store>,
+    live: Arc<Live>,
+    shutdown: Shutdown,
+) {
+    loop {
+        let look = async {
+            match bus.partitions(Topic::Vitals).await {
+                Ok(partitions) => live
+                    .canaries
+                    .lock()
+                    .on_partitions(partitions, live.moment()),
+                Err(error) => tracing::debug!(%error, "the partitions are not counted"),
+            }
+            let untold = live.canaries.lock().untold();
+            for untold in untold {
+                match is_told(store.as_ref(), &untold).await {
+                    Ok(true) => live.canaries.lock().on_told(&untold),
+                    Ok(false) => {}
+                    // What is not known to be told is missing in the end.
+                    Err(error) => {
+                        tracing::debug!(%error, "notices of test alerts are not found");
+                        break;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = shutdown.requested() => return,
+            _ = tokio::time::timeout(ANSWER_WITHIN, look) => {}
+        }
+        tokio::select! {
+            () = shutdown.requested() => return,
+            () = tokio::time::sleep(LOOK_FOR_NOTICES) => {}
+        }
+    }
+}
+
+async fn is_told(store: &dyn Store, untold: &Untold) -> Result<bool, QueryError> {
+    let records = store.notices(&Scope::Service, &untold.alert).await?;
+    Ok(records.iter().any(|record| {
+        let notice = record.notice.as_ref();
+        let alert = notice.and_then(|notice| notice.alert.as_ref());
+        let outcome = record.outcome.as_ref();
+        alert.is_some_and(|alert| alert.revision == untold.revision)
+            && outcome.is_some_and(|outcome| outcome.result() == NoticeResult::Delivered)
+    }))
 }

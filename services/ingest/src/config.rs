@@ -32,9 +32,9 @@ pub struct Config {
     /// published one after the other and delay no other gateway. 0: no limit.
     #[arg(long, value_name = "ALERTS", default_value_t = 2)]
     pub gateway_alerts_per_s: u64,
-    /// Send a synthetic reading every half minute that must raise and clear a test alert. By it the
-    /// dashboard knows that alerts arrive. It belongs to no patient: no list, count or notice
-    /// contains it.
+    /// Send a synthetic reading to each partition every half minute that must raise and clear a
+    /// test alert. By it the dashboard knows that alerts arrive. It belongs to no patient: no list
+    /// or count contains it, and its notice reaches nobody.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
     pub canary: bool,
 }

@@ -48,6 +48,8 @@ pub(super) enum Channel {
     Webhook(Webhook),
     Email(Email),
     Mqtt(Box<Mqtt>),
+    /// Without a receiver: a notice that gets here is delivered.
+    Canary,
 }
 
 impl Channel {
@@ -56,6 +58,7 @@ impl Channel {
             Channel::Webhook(_) => crate::routing::WEBHOOK,
             Channel::Email(_) => crate::routing::EMAIL,
             Channel::Mqtt(_) => crate::routing::MQTT,
+            Channel::Canary => crate::canary::CHANNEL,
         }
     }
 
@@ -64,6 +67,7 @@ impl Channel {
             Channel::Webhook(_) => "notices-webhook",
             Channel::Email(_) => "notices-email",
             Channel::Mqtt(_) => "notices-mqtt",
+            Channel::Canary => "notices-canary",
         }
     }
 
@@ -72,6 +76,7 @@ impl Channel {
             Channel::Webhook(webhook) => webhook.send(message).await,
             Channel::Email(email) => email.send(message).await,
             Channel::Mqtt(mqtt) => mqtt.send(message).await,
+            Channel::Canary => Ok(()),
         }
     }
 

@@ -1,14 +1,17 @@
 //! Whether the installation does its work: the progress of every group against the ends of the bus,
 //! and the test alert.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bus::Bus;
+use bus::{Bus, Topic, keys_of_partitions, partition_of};
 use clocks::CheckedClock;
 use consumer_health::{Duty, Pace, Report, Source, Standing, Watcher, duty, gap};
 use contracts::canary::NAME;
-use store::{AlertsQuery, Scope, Store, TimescaleStore};
+use store::{AlertsQuery, QueryError, Scope, Store, TimescaleStore};
+
+use vitals::canary::turns;
 
 use super::finding::Finding;
 use crate::engines::{BusConfig, STORE_FILE, StoreConfig, StoreUrl};
@@ -16,8 +19,9 @@ use crate::engines::{BusConfig, STORE_FILE, StoreConfig, StoreUrl};
 /// Time after which a position behind which records wait counts as standing still.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The test alert is raised and cleared once a minute.
+/// The test alert is raised and cleared once a minute, or when it is the partition's turn.
 const CANARY_AGE_MAX: Duration = Duration::from_secs(90);
+const CANARY_TURN: Duration = Duration::from_secs(60);
 const RUNBOOK: &str = "infra/runbooks.md#standingstill";
 
 /// Empty if an engine cannot be queried. Another check has reported that.
@@ -31,7 +35,7 @@ pub async fn look(store: &StoreConfig, bus: &BusConfig, within: Duration) -> Vec
     // Concurrent, because a person waits for the slowest.
     let [a, b, c, d, e, f] = duty::ALL.map(|duty| progress(&bus, &store, duty, within));
     let (a, b, c, d, e, f) = tokio::join!(a, b, c, d, e, f);
-    let canary = canary(store.as_ref()).await;
+    let canary = canary(bus.as_ref(), store.as_ref()).await;
     let mut findings = vec![a, b, c, d, e, f, canary];
     findings.extend(gaps(store.as_ref()).await);
     findings
@@ -110,33 +114,66 @@ async fn progress(
     }
 }
 
-async fn canary(store: &dyn Store) -> Finding {
+/// The test alert of each partition of `vitals`.
+async fn canary(bus: &dyn Bus, store: &dyn Store) -> Finding {
     const SUBJECT: &str = "canary";
     const TO_DO: &str = "infra/runbooks.md#canarymissing";
-    let query = AlertsQuery {
-        patient: Some(NAME.to_owned()),
-        include_resolved: true,
-        limit: 2,
-        ..AlertsQuery::default()
-    };
-    let alerts = match store.alerts(&Scope::Service, &query).await {
-        Ok(alerts) => alerts,
+    let partitions = match bus.partitions(Topic::Vitals).await {
+        Ok(partitions) => partitions,
         Err(error) => return Finding::failed(SUBJECT, error.to_string(), TO_DO),
     };
-    let Some(last_us) = alerts.iter().map(|alert| alert.changed_us).max() else {
+    let now_us = CheckedClock::of_machine().now_us();
+    let mut ages = BTreeMap::new();
+    for (partition, name) in keys_of_partitions(NAME, partitions) {
+        match newest_us(store, &name).await {
+            Ok(newest_us) => ages.insert(partition, newest_us.map(|it| age(now_us, it))),
+            Err(error) => return Finding::failed(SUBJECT, error.to_string(), TO_DO),
+        };
+    }
+    let own = partition_of(NAME, partitions);
+    let is_alone = ages
+        .iter()
+        .all(|(partition, age)| *partition == own || age.is_none());
+    if is_alone {
+        // Ingest of the version before sends one canary.
+        ages.retain(|partition, _| *partition == own);
+    }
+    if ages.values().all(Option::is_none) {
         return Finding::warning(
             SUBJECT,
             "no test alert is stored",
             "start ingest without --canary=false, and look again after a minute",
         );
-    };
-    let now_us = CheckedClock::of_machine().now_us();
-    let age_us = now_us.saturating_sub(last_us).max(0).unsigned_abs();
-    let age = Duration::from_micros(age_us);
-    let says = format!("the last test alert is {} s old", age.as_secs());
-    if age > CANARY_AGE_MAX {
+    }
+    let max = CANARY_AGE_MAX + CANARY_TURN * (turns(partitions) - 1);
+    let late = ages
+        .iter()
+        .filter(|(_, age)| age.is_none_or(|age| age > max));
+    let late: Vec<u32> = late.map(|(partition, _)| *partition).collect();
+    let oldest = ages.values().flatten().max().copied().unwrap_or_default();
+    let says = format!("the last test alert is {} s old", oldest.as_secs());
+    if late.is_empty() {
+        Finding::ok(SUBJECT, says)
+    } else if late.len() == ages.len() {
         Finding::failed(SUBJECT, says, TO_DO)
     } else {
-        Finding::ok(SUBJECT, says)
+        let named = bus::listed(&late);
+        let says = format!("the test alert of partition {named} of {partitions} is missing");
+        Finding::failed(SUBJECT, says, TO_DO)
     }
+}
+
+fn age(now_us: i64, at_us: i64) -> Duration {
+    Duration::from_micros(now_us.saturating_sub(at_us).max(0).unsigned_abs())
+}
+
+async fn newest_us(store: &dyn Store, name: &str) -> Result<Option<i64>, QueryError> {
+    let query = AlertsQuery {
+        patient: Some(name.to_owned()),
+        include_resolved: true,
+        limit: 2,
+        ..AlertsQuery::default()
+    };
+    let alerts = store.alerts(&Scope::Service, &query).await?;
+    Ok(alerts.iter().map(|alert| alert.changed_us).max())
 }

@@ -1,5 +1,7 @@
 //! Rules of both engines: the partition of a key, the size of a record, and refusals.
 
+use std::collections::BTreeMap;
+
 use crate::{PUBLISH_RECORDS_MAX, PublishError, RECORD_BYTES_MAX, Record, SubscribeError};
 
 /// FNV-1a, so that every process, version and engine agrees. Then MurmurHash3's finaliser: without
@@ -14,6 +16,23 @@ pub fn partition_of(key: &str, partitions: u32) -> u32 {
     }
     hash ^= hash >> 33;
     u32::try_from(hash % u64::from(partitions.max(1))).unwrap_or(0)
+}
+
+/// Names that are tried for each partition by [`keys_of_partitions`]. A partition that none of them
+/// falls into is left out; for 8 partitions that is one case in e^256.
+const TRIED_FOR_EACH: u32 = 256;
+
+/// One key for each partition: the first of `name`, `name.0`, `name.1` and so on that falls into it.
+pub fn keys_of_partitions(name: &str, partitions: u32) -> BTreeMap<u32, String> {
+    let numbered = (0..partitions.saturating_mul(TRIED_FOR_EACH)).map(|n| format!("{name}.{n}"));
+    let mut keys = BTreeMap::new();
+    for key in std::iter::once(name.to_owned()).chain(numbered) {
+        keys.entry(partition_of(&key, partitions)).or_insert(key);
+        if u32::try_from(keys.len()).is_ok_and(|found| found >= partitions) {
+            break;
+        }
+    }
+    keys
 }
 
 /// The bytes that count against [`crate::RECORD_BYTES_MAX`].
@@ -64,6 +83,19 @@ mod tests {
             known.map(|(key, partitions)| partition_of(key, partitions)),
             [1, 7, 6, 1]
         );
+    }
+
+    #[test]
+    fn every_partition_has_a_key_of_its_own() {
+        for partitions in [1, 2, 8, 100, 1000] {
+            let keys = keys_of_partitions("canary", partitions);
+            assert_eq!(keys.len(), partitions as usize);
+            for (partition, key) in &keys {
+                assert_eq!(partition_of(key, partitions), *partition);
+            }
+            let own = partition_of("canary", partitions);
+            assert_eq!(keys[&own], "canary");
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub use embedded::{EmbeddedBus, EmbeddedOptions};
 #[cfg(feature = "conformance")]
 pub use interposed::Interposed;
 pub use kafka::{KafkaBus, KafkaOptions};
-pub use keys::partition_of;
+pub use keys::{keys_of_partitions, partition_of};
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 

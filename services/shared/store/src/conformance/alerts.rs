@@ -286,8 +286,11 @@ pub async fn the_canary_is_in_no_list_and_is_nobody(harness: &dyn Harness) {
     let store = harness.start().await.store;
     let name = contracts::canary::NAME;
     let ended = alert("a", name, 1, AlertState::Resolved);
+    // Of another partition.
+    let other = format!("{name}.7");
     let batch = transitions(vec![
         ended.clone(),
+        alert("c", &other, 1, AlertState::Resolved),
         alert("b", "bob", 1, AlertState::Resolved),
     ]);
     ok(store.write_alerts(batch, Vec::new()).await);
@@ -302,8 +305,9 @@ pub async fn the_canary_is_in_no_list_and_is_nobody(harness: &dyn Harness) {
     };
     assert_eq!(list(None).await, ["b"], "whoever asks for all");
     assert_eq!(list(Some(name)).await, ["a"], "whoever asks for the canary");
+    assert_eq!(list(Some(&other)).await, ["c"], "and for another one");
     let before_us = ended.changed_us + 1;
-    assert_eq!(ok(store.expire(Expire::CanaryAlerts, before_us).await), 1);
+    assert_eq!(ok(store.expire(Expire::CanaryAlerts, before_us).await), 2);
     assert_eq!(list(Some(name)).await, [""; 0]);
     assert_eq!(list(None).await, ["b"], "nobody else's is removed");
 

@@ -21,6 +21,7 @@ pub(super) const IN_SCOPE: &str = "(?1 IS NULL
     OR EXISTS (SELECT 1 FROM patients p WHERE p.id = a.patient AND p.tenant = ?1)
     OR (a.patient = '' AND EXISTS (SELECT 1 FROM gateways g WHERE g.id = a.gateway AND g.tenant = ?1)))";
 
+const CANARY_LENGTH: usize = CANARY.len();
 const PENDING: i32 = AlertState::Pending as i32;
 const ACTIVE: i32 = AlertState::Active as i32;
 const LATCHED: i32 = AlertState::Latched as i32;
@@ -195,7 +196,7 @@ impl AlertsStore for SqliteStore {
                 let (equals, order) = (if *resolved { "=" } else { "<>" }, order(*resolved));
                 let mut statement = connection.prepare_cached(&format!(
                     "SELECT payload FROM alerts a
-                     WHERE a.state {equals} {RESOLVED} AND (a.patient = ?2 OR ?2 IS NULL AND a.patient <> '{CANARY}') AND {IN_SCOPE}
+                     WHERE a.state {equals} {RESOLVED} AND (a.patient = ?2 OR ?2 IS NULL AND substr(a.patient, 1, {CANARY_LENGTH}) <> '{CANARY}') AND {IN_SCOPE}
                      ORDER BY {order}, id LIMIT ?3"
                 ))?;
                 let rows = statement.query_map((&tenant, &query.patient, room), |row| row.get(0))?;
@@ -219,7 +220,7 @@ impl AlertsStore for SqliteStore {
             let mut statement = connection.prepare_cached(&format!(
                 "SELECT coalesce(p.tenant, g.tenant, '') AS owner, a.priority, count(*), sum(a.state IN ({ACTIVE}, {LATCHED}))
                  FROM alerts a LEFT JOIN patients p ON p.id = a.patient LEFT JOIN gateways g ON g.id = a.gateway AND a.patient = ''
-                 WHERE a.state NOT IN ({PENDING}, {RESOLVED}) AND (a.patient = ?2 OR ?2 IS NULL AND a.patient <> '{CANARY}') AND {IN_SCOPE}
+                 WHERE a.state NOT IN ({PENDING}, {RESOLVED}) AND (a.patient = ?2 OR ?2 IS NULL AND substr(a.patient, 1, {CANARY_LENGTH}) <> '{CANARY}') AND {IN_SCOPE}
                  GROUP BY owner, a.priority ORDER BY a.priority DESC, owner"
             ))?;
             let rows = statement.query_map((tenant, patient), |row| {

@@ -151,7 +151,7 @@ pub fn expire(connection: &Connection, what: Expire, before_us: i64) -> rusqlite
             let ids: Vec<String> = connection
                 .prepare_cached(
                     "SELECT id FROM alerts WHERE since_us < ?1 AND changed_us < ?1 AND state = ?2
-                         AND (?4 IS NULL OR patient = ?4) LIMIT ?3",
+                         AND (?4 IS NULL OR substr(patient, 1, length(?4)) = ?4) LIMIT ?3",
                 )?
                 .query_map((before_us, AlertState::Resolved as i32, STEP, of), |row| {
                     row.get(0)

@@ -328,7 +328,7 @@ impl AlertsStore for TimescaleStore {
     async fn alerts(&self, scope: &Scope, query: &AlertsQuery) -> Result<Vec<Alert>, QueryError> {
         let patient = match query.patient {
             Some(_) => "a.patient = $2",
-            None => &format!("$2::text IS NULL AND a.patient <> '{CANARY}'"),
+            None => &format!("$2::text IS NULL AND NOT starts_with(a.patient, '{CANARY}')"),
         };
         let connection = self.reader().await?;
         let mut alerts = Vec::new();
@@ -361,7 +361,7 @@ impl AlertsStore for TimescaleStore {
             .prepare_cached(&format!(
                 "SELECT coalesce(p.tenant, g.tenant, ''), a.priority, count(*), count(*) FILTER (WHERE a.state IN ({ACTIVE}, {LATCHED}))
                  FROM alerts a LEFT JOIN patients p ON p.id = a.patient LEFT JOIN gateways g ON g.id = a.gateway AND a.patient = ''
-                 WHERE a.state NOT IN ({PENDING}, {RESOLVED}) AND (a.patient = $2 OR $2::text IS NULL AND a.patient <> '{CANARY}') AND {IN_SCOPE}
+                 WHERE a.state NOT IN ({PENDING}, {RESOLVED}) AND (a.patient = $2 OR $2::text IS NULL AND NOT starts_with(a.patient, '{CANARY}')) AND {IN_SCOPE}
                  GROUP BY 1, 2 ORDER BY 2 DESC, 1"
             ))
             .await?;

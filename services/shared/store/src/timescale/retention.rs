@@ -102,7 +102,7 @@ async fn alerts(
     let rows = client
         .query(
             "WITH old AS (DELETE FROM alerts WHERE id IN (SELECT id FROM alerts WHERE since_us < $1 AND changed_us < $1 AND state = $2
-                 AND ($4::text IS NULL OR patient = $4) LIMIT $3) RETURNING id),
+                 AND ($4::text IS NULL OR starts_with(patient, $4)) LIMIT $3) RETURNING id),
              gone AS (DELETE FROM alert_transitions t USING old WHERE t.id = old.id),
              untold AS (DELETE FROM notice_outcomes o USING old, notices n WHERE n.alert = old.id AND o.id = n.id),
              told AS (DELETE FROM notices n USING old WHERE n.alert = old.id)
