@@ -295,6 +295,30 @@ def canary(rendered):
     refused("the webhook's address among the values", {"dashboard": {"canary": {"webhook": "https://pager.example/s3cret"}}}, "webhook")
 
 
+def mail(rendered):
+    """One mail server of alerting and of the dashboard, which tells people when alerting fails."""
+    def of(text, noun):
+        found = objects(text)
+        container = found["Deployment", noun]["spec"]["template"]["spec"]["containers"][0]
+        flags = [flag for flag in container["args"] if flag.startswith(("--smtp", "--email"))]
+        secrets = {it["name"]: it["valueFrom"]["secretKeyRef"] for it in container.get("env", []) if "valueFrom" in it}
+        return flags, secrets.get(f"BRAID_{noun.upper()}_SMTP_PASSWORD")
+
+    both = ("alerting", "dashboard")
+    check(all(of(rendered["defaults"], noun) == ([], None) for noun in both), "defaults: no mail server")
+    values = {"mail": {"smtp": "smtps://mail.example.org:4465", "from": "Braid <braid@example.org>", "to": ["a@example.org", "b@example.org"],
+                       "user": "braid", "passwordSecret": {"name": "mail", "key": "password"}}}
+    text = render(CHART, "--set-json", "mail=" + json.dumps(values["mail"]))
+    expected = ["--smtp=smtps://mail.example.org:4465", "--email-from=Braid <braid@example.org>", "--email-to=a@example.org,b@example.org", "--smtp-user=braid"]
+    for noun in both:
+        check(of(text, noun) == (expected, {"name": "mail", "key": "password"}), f"mail: {noun} has the server, and its password from a Secret")
+    check(anywhere(objects(text)["NetworkPolicy", "dashboard"]) == [4465], "mail: the dashboard may reach the server")
+    refused("a mail server without a sender", {"mail": {"smtp": "smtp://mail.example.org"}}, "mail.from")
+    refused("a sender without a mail server", {"mail": {"from": "braid@example.org"}}, "mail.smtp")
+    refused("a user without a password", {"mail": {"smtp": "smtp://m.example", "from": "a@example.org", "user": "u"}}, "mail.passwordSecret")
+    refused("a password in the address", {"mail": {"smtp": "smtp://u:p@mail.example.org", "from": "a@example.org"}}, "smtp")
+
+
 def provider(rendered):
     """Sign-in at an OpenID Connect provider: flags, secret and authority of the dashboard, and its egress."""
     def dashboard(text):
@@ -631,6 +655,7 @@ def main():
     check(mounted("all", "braid-ca-key") == {"dashboard": ["ca.pem", "ca.key"]}, "the authority of all: the dashboard's alone")
 
     canary(rendered)
+    mail(rendered)
     provider(rendered)
     packets(rendered)
     policy_file(rendered)

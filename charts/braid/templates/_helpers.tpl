@@ -164,6 +164,25 @@ secret: { secretName: {{ $noun }}-identity, defaultMode: 0440 }
 {{- end }}
 {{- end -}}
 
+{{/* Flags of who sends e-mail, each on a line of its own. */}}
+{{- define "braid.mail-args" -}}
+{{- with .Values.mail }}
+{{- if .smtp }}
+{{- if not .from }}{{ fail "mail.from: the sender of e-mails, for example Braid <braid@example.org>" }}{{ end }}
+{{- if and .user (not .passwordSecret.name) }}{{ fail "mail.passwordSecret.name: the Secret with the password of mail.user" }}{{ end }}
+--smtp={{ .smtp }}
+--email-from={{ .from }}
+{{- with .to }}
+--email-to={{ join "," . }}
+{{- end }}
+{{- with .user }}
+--smtp-user={{ . }}
+{{- end }}
+{{- else if or .from .to .user .passwordSecret.name }}{{ fail "mail.smtp: no server is given that the rest of mail is about, for example smtp://mail.example.org" }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{/* (list ROOT NOUN) */}}
 {{- define "braid.passwords" -}}
 {{- $root := index . 0 }}{{ $noun := index . 1 -}}
@@ -172,12 +191,18 @@ secret: { secretName: {{ $noun }}-identity, defaultMode: 0440 }
 {{- $client := dict }}{{ $webhook := dict }}
 {{- if eq $noun "dashboard" }}{{ $client = $root.Values.dashboard.oidc.clientSecret }}{{ $webhook = $root.Values.dashboard.canary.webhook }}{{ end }}
 {{- $signs := and $root.Values.bus.user (has $noun (list "ingest" "alerting" "path-telemetry" "dashboard")) }}
-{{- if or $managed $enrols $client.name $webhook.name $signs }}
+{{- $mail := dict }}
+{{- if and $root.Values.mail.user (has $noun (list "alerting" "dashboard")) }}{{ $mail = $root.Values.mail.passwordSecret }}{{ end }}
+{{- if or $managed $enrols $client.name $webhook.name $signs $mail.name }}
 env:
 {{- end }}
 {{- if $webhook.name }}
   - name: BRAID_DASHBOARD_CANARY_WEBHOOK
     valueFrom: { secretKeyRef: { name: {{ $webhook.name | quote }}, key: {{ $webhook.key | quote }} } }
+{{- end }}
+{{- if $mail.name }}
+  - name: BRAID_{{ $noun | upper }}_SMTP_PASSWORD
+    valueFrom: { secretKeyRef: { name: {{ $mail.name | quote }}, key: {{ $mail.key | quote }} } }
 {{- end }}
 {{- if $signs }}
   - name: BRAID_{{ $noun | upper | replace "-" "_" }}_BUS_PASSWORD
@@ -294,6 +319,10 @@ spec:
 {{- with .Values.traces.endpoint }}
     - ports: [{ port: {{ include "braid.port-of-url" . }} }]
 {{- end }}
+{{- end -}}
+
+{{- define "braid.port-of-mail" -}}
+{{ regexFind ":[0-9]+$" (index (splitList "/" .) 2) | trimPrefix ":" | default (ternary "465" "587" (hasPrefix "smtps:" .)) }}
 {{- end -}}
 
 {{- define "braid.port-of-url" -}}
