@@ -44,6 +44,9 @@ const NAMES: [&str; 5] = [
     "Elif Faruk",
 ];
 
+/// Has the name of the first patient.
+const NAMESAKE: &str = "patient-6";
+
 fn gateway_of(patient: &str) -> String {
     let number: usize = patient.trim_start_matches("patient-").parse().unwrap();
     format!("gw-{}", 3 + number % GATEWAYS)
@@ -61,14 +64,18 @@ async fn main() {
     let number = |index: usize| args.get(index).map_or(0, |text| text.parse().unwrap());
     let (more_patients, alerts): (usize, usize) = (number(1), number(2));
     let is_hard = args.len() > 1;
-    let ward = Ward::start(dir.path(), &listen, &[]).await;
+    // Nobody sends the test alert, and its banner would hide others in the end.
+    let ward = Ward::start(dir.path(), &listen, &["--canary-within-s", "0"]).await;
     let mut patients = first_patients(&ward).await;
     let further: Vec<String> = (NAMES.len() + 1..=more_patients)
         .map(|number| format!("patient-{number}"))
         .collect();
     let gateways: BTreeSet<String> = further.iter().map(|id| gateway_of(id)).collect();
     for id in &further {
-        let name = format!("Patient {}", id.trim_start_matches("patient-"));
+        let name = match id.as_str() {
+            NAMESAKE => NAMES[0].to_owned(),
+            _ => format!("Patient {}", id.trim_start_matches("patient-")),
+        };
         ward.patient(id, &name, "default", &gateway_of(id)).await;
     }
     if is_hard {

@@ -12,6 +12,7 @@ import { Model } from "./model";
 import { POINTS } from "./series";
 import { current, exchange, mayAct, signOut, SignInError, type Session } from "./session";
 import { alertsView } from "./view/alerts";
+import { soundEnded } from "./view/outage_sound";
 import { pathsView } from "./view/paths";
 import { patientView, TREND_METRICS, WINDOWS_S } from "./view/patient";
 import { noticesOf, quarantineView } from "./view/quarantine";
@@ -36,6 +37,8 @@ const SILENCES_MS = 60_000;
 const QUARANTINE_MS = 60_000;
 const NO_SUCH_ALERT = "The alert of the link is not known here. It may have been removed, or it belongs to another tenant.";
 
+const ENDED = "Your session has ended. Sign in again.";
+
 const page = document.getElementById("page") as HTMLElement;
 let teardown: () => void = () => {};
 
@@ -43,6 +46,12 @@ function showSignIn(notice = ""): void {
   teardown();
   teardown = () => {};
   signInView(page, notice, showWard);
+}
+
+// Nobody watches any more and perhaps nobody looks, so it is heard.
+function showEnded(): void {
+  showSignIn(ENDED);
+  soundEnded();
 }
 
 function showWard(session: Session): void {
@@ -57,7 +66,7 @@ function showWard(session: Session): void {
     try {
       return await call;
     } catch (error) {
-      if (isSignedOut(error)) showSignIn("Your session has ended. Sign in again.");
+      if (isSignedOut(error)) showEnded();
       throw new Error(reason(error));
     }
   };
@@ -85,7 +94,7 @@ function showWard(session: Session): void {
       model.connection = connection;
       model.changed("connection");
     },
-    signedOut: () => showSignIn("Your session has ended. Sign in again."),
+    signedOut: showEnded,
   });
 
   const loadHistory = (nextS: number) => {

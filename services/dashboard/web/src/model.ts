@@ -10,6 +10,7 @@ import { AlertBook } from "./alerts";
 import { seconds, styleOf } from "./clinical";
 import { learn, nowS } from "./clock";
 import { noticeOf, type Notice } from "./notices";
+import { folded } from "./search";
 import { Series, type Hole } from "./series";
 
 // Reports kept per path, four minutes at two a second; the oldest leave first.
@@ -62,6 +63,8 @@ export class Model {
   connection: Connection = { state: "connecting" };
   // Warnings about the page as a whole, by source; see view/banner.ts.
   readonly notices = new Map<string, readonly Notice[]>();
+  // Why an outage is not heard at this page; empty: it is.
+  unheard = "";
 
   selected = "";
   readonly series = new Map<Metric, Series>();
@@ -71,6 +74,8 @@ export class Model {
   sampleAtMs = 0;
 
   #byId = new Map<string, Patient>();
+  // Patients by name, regardless of case and accents.
+  #named = new Map<string, number>();
   readonly #listeners = new Map<Topic, Set<() => void>>();
   readonly #changed = new Set<Topic>();
   // When the server was last heard, by this page's clock.
@@ -94,6 +99,12 @@ export class Model {
     const topics = [...this.#changed];
     this.#changed.clear();
     for (const topic of topics) this.#listeners.get(topic)?.forEach((listener) => listener());
+  }
+
+  setUnheard(text: string): void {
+    if (this.unheard === text) return;
+    this.unheard = text;
+    this.changed("notices");
   }
 
   setNotices(source: string, notices: readonly Notice[]): void {
@@ -130,6 +141,17 @@ export class Model {
     return this.#byId.get(patient)?.name || patient;
   }
 
+  // labelOf is the name with a second identifier, since two people may have one name.
+  labelOf(patient: string): string {
+    const name = this.nameOf(patient);
+    return name === patient ? name : `${name} (${patient})`;
+  }
+
+  // isNamesake tells whether another patient of the ward has the same name.
+  isNamesake(patient: string): boolean {
+    return (this.#named.get(folded(this.nameOf(patient))) ?? 0) > 1;
+  }
+
   apply({ update }: WatchResponse): void {
     this.#heardAtMs = performance.now();
     switch (update.case) {
@@ -138,6 +160,8 @@ export class Model {
         this.#heardAtS = nowS();
         this.patients = update.value.patients;
         this.#byId = new Map(this.patients.map((patient) => [patient.id, patient]));
+        this.#named.clear();
+        for (const { name } of this.patients) this.#named.set(folded(name), (this.#named.get(folded(name)) ?? 0) + 1);
         this.patientsOmitted = update.value.patientsOmitted;
         this.alertTotals = update.value.alertCounts;
         this.setNotices("system", update.value.warnings.map(noticeOf));

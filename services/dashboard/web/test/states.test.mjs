@@ -270,4 +270,66 @@ test("who only looks sees the data and is not offered to ask", async () => {
   await other.close();
 });
 
+test("two patients of one name are told apart in the ward and in the list of alerts", async () => {
+  for (const patient of ["patient-1", "patient-6"]) {
+    const second = card(patient).locator(".second");
+    assert.equal(await card(patient).locator(".name b").textContent(), "Ada Berg");
+    assert.equal(await second.textContent(), patient);
+    assert.equal(await second.getAttribute("data-namesake"), "", "it stands out");
+  }
+  assert.equal(await card("patient-7").locator(".second").getAttribute("data-namesake"), null);
+  const who = page.locator('.alert[data-alert="many-200"] .link');
+  assert.equal((await who.textContent()).trim(), "Ada Berg patient-1");
+  await picture("9-namesakes");
+});
+
+test("an outage is heard again and again by default, and so is the end of a session", async () => {
+  const other = await browser.newContext({ viewport: { width: 1440, height: 960 }, colorScheme: "dark" });
+  other.setDefaultTimeout(DEADLINE);
+  await other.addInitScript(() => {
+    window.tones = [];
+    const start = OscillatorNode.prototype.start;
+    OscillatorNode.prototype.start = function (...when) {
+      window.tones.push(this.frequency.value);
+      start.apply(this, when);
+    };
+  });
+  const viewer = await other.newPage();
+  const heard = (count) => viewer.waitForFunction((count) => window.tones.length >= count, count);
+  const unheard = viewer.locator("#unheard");
+  await viewer.goto(address);
+  await viewer.getByLabel("Name").fill("viewer");
+  await viewer.getByLabel("Password").fill(password);
+  await viewer.getByRole("button", { name: "Sign in" }).click();
+  // The fake ward has no alerting, so the system is lost.
+  await viewer.locator('.banner[data-severity="critical"]').first().waitFor();
+  await heard(6);
+  const tones = await viewer.evaluate(() => window.tones);
+  assert.ok(tones[0] > tones[1] && tones[1] > tones[2], "it falls");
+  assert.deepEqual(tones.slice(3, 6), tones.slice(0, 3), "it comes again");
+  assert.equal(await unheard.isVisible(), false);
+  // A browser plays nothing before the first touch of a page, and the page says so.
+  await viewer.reload();
+  await unheard.filter({ hasText: "No sound before you touch this page" }).waitFor();
+  await picture("10-no-sound-yet", viewer);
+  await viewer.locator("h1").click();
+  await unheard.waitFor({ state: "hidden" });
+  await heard(3);
+  const before = await viewer.evaluate(() => {
+    const before = window.tones.length;
+    void fetch("/api/sign-out", { method: "POST", headers: { "content-type": "application/json" }, body: "{}" });
+    return before;
+  });
+  await viewer.getByText("Your session has ended.").waitFor();
+  await heard(before + 3);
+  await picture("11-session-ended", viewer);
+  // Who has switched sound off reads that nothing is heard.
+  await viewer.evaluate(() => localStorage.setItem("braid.sound", "off"));
+  await viewer.getByLabel("Name").fill("viewer");
+  await viewer.getByLabel("Password").fill(password);
+  await viewer.getByRole("button", { name: "Sign in" }).click();
+  await unheard.filter({ hasText: "Sound is off here" }).waitFor();
+  await other.close();
+});
+
 test("no script failed on the way", () => assert.deepEqual(page.failures, []));

@@ -112,7 +112,7 @@ function silenceRow(model: Model, first: Document, actions: AlertActions): Row<D
     update(next) {
       silence = next;
       const { patient = "", rule = "" } = scopeOf(silence.body) ?? {};
-      const name = model.nameOf(patient);
+      const name = model.labelOf(patient);
       const what = [name || "everybody", rule || "every rule"].join(", ");
       setText(text, `${what} · until ${clock(seconds(silence.untilUs))} · ${silence.author}: “${silence.reason}”`);
     },
@@ -123,7 +123,9 @@ function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert>
   let alert = first;
   const mark = h("span", { class: "chip" });
   const summary = h("p", { class: "summary" });
-  const who = h("button", { class: "link", type: "button", onclick: () => actions.select(alert.patient) });
+  const name = h("span", {});
+  const second = h("small", { class: "second" });
+  const who = h("button", { class: "link", type: "button", onclick: () => actions.select(alert.patient) }, name, " ", second);
   const when = h("span", { class: "dim" });
   const by = h("p", { class: "by dim" });
   const note = h("input", { type: "text", maxlength: NOTE_LENGTH_MAX, placeholder: "Note (optional)", "aria-label": "Note" });
@@ -161,13 +163,15 @@ function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert>
       setAttribute(mark, "data-priority", priority.key);
       setAttribute(mark, "aria-label", priority.label);
       setText(summary, alert.summary || alert.rule);
-      const name = model.nameOf(alert.patient);
       // An alert of a gateway or of the core: the summary names it.
-      who.hidden = name === "";
-      setText(who, name);
-      silence.update(alert, name);
+      who.hidden = alert.patient === "";
+      const named = model.nameOf(alert.patient);
+      setText(name, named);
+      setText(second, named === alert.patient ? "" : alert.patient);
+      setAttribute(second, "data-namesake", model.isNamesake(alert.patient));
+      silence.update(alert, model.labelOf(alert.patient));
       const sinceS = seconds(alert.sinceUs);
-      setText(when, `${name === "" ? "" : " · "}${state.label.toLowerCase()} · since ${clock(sinceS)} (${age(nowS() - sinceS)})${alert.backfill ? " · from late data" : ""}`);
+      setText(when, `${alert.patient === "" ? "" : " · "}${state.label.toLowerCase()} · since ${clock(sinceS)} (${age(nowS() - sinceS)})${alert.backfill ? " · from late data" : ""}`);
       setText(by, alert.acknowledgedBy ? `${alert.acknowledgedBy}${alert.note ? `: “${alert.note}”` : ""}` : "");
       by.hidden = !alert.acknowledgedBy;
       form.hidden = !actions.mayAct || !awaits(alert.state) || alert.state === AlertState.RESOLVED;

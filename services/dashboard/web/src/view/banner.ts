@@ -14,14 +14,18 @@ const SHOWN_MAX = 4;
 export function bannerView(model: Model): { element: HTMLElement } {
   const list = h("ul", { class: "banner-list" });
   const more = h("p", { class: "banner-more dim" });
+  // That nothing is heard takes no place of a warning.
+  const unheard = h("p", { class: "banner-more", id: "unheard" });
   // Read out when its text changes. It has no time, so a running clock is not read out.
   const announce = h("p", { class: "visually-hidden", role: "alert" });
-  const element = h("section", { class: "banners", "aria-label": "Warnings about the system" }, announce, list, more);
+  const element = h("section", { class: "banners", "aria-label": "Warnings about the system" }, announce, list, more, unheard);
   const rows = new KeyedList<Notice>(list, ({ key }) => key, row);
   const update = () => {
     const notices = inOrder(model.notices.values());
+    unheard.hidden = model.unheard === "";
+    setText(unheard, model.unheard);
     rows.update(notices.slice(0, SHOWN_MAX));
-    element.hidden = notices.length === 0;
+    element.hidden = notices.length === 0 && model.unheard === "";
     more.hidden = notices.length <= SHOWN_MAX;
     setText(more, `${notices.length - SHOWN_MAX} more, less severe`);
     setText(announce, notices.filter(({ severity }) => severity === "critical").map(({ text }) => text).join(" "));

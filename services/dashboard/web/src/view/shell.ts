@@ -6,6 +6,7 @@ import type { Model } from "../model";
 import { OUT_OF_DATE } from "../notices";
 import type { Session } from "../session";
 import { bannerView } from "./banner";
+import { outageSound } from "./outage_sound";
 import { soundState, switchSound } from "./sound";
 import { applyTheme, theme, type Theme } from "./theme";
 import { brandMark } from "./signin";
@@ -49,7 +50,7 @@ export function shellView(
   const soundButton = h("button", {
     type: "button",
     class: "quiet",
-    title: "A sound for each new alert of high priority",
+    title: "A sound for each new alert of high priority. An outage is heard unless sound was switched off.",
     onclick: () => {
       switchSound();
       showSound();
@@ -88,6 +89,7 @@ export function shellView(
     setText(text, what);
     setText(count, counted);
   };
+  const listen = outageSound(model);
   const tick = () => {
     showSound();
     const c = model.connection;
@@ -98,6 +100,7 @@ export function shellView(
     setAttribute(connection, "data-state", unheard ? "lost" : silent ? "silent" : c.state);
     setAttribute(element, "data-out-of-date", sinceS !== undefined);
     model.setNotices("page", sinceS === undefined ? [] : [{ key: OUT_OF_DATE, severity: "critical", text: OUT_OF_DATE_TEXT, sinceS }]);
+    listen();
     if (unheard) say("No updates arrive");
     else if (c.state === "live") say(silent ? "No samples" : "Live", silent ? ` for ${Math.round(silentMs / 1000)} s` : "");
     else if (c.state === "connecting") say("Connecting…");

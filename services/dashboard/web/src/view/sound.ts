@@ -1,5 +1,5 @@
 // A sound for each new alert of high priority, in browsers where it was switched on. Silenced
-// alerts and alerts from late data make none.
+// alerts and alerts from late data make none. The sound of an outage is in outage_sound.ts.
 import { awaits } from "../clinical";
 import { Priority } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";
@@ -15,21 +15,35 @@ const VOLUME = 0.25;
 
 let context: AudioContext | undefined;
 
-// Browsers play nothing before the first touch of the page.
+export type SoundState = "off" | "on" | "blocked";
+
+// Browsers play nothing before the first touch of the page. Signing in is one.
 function resume(): Promise<void> {
   context ??= new AudioContext();
   return context.resume();
 }
 
-for (const touch of ["pointerdown", "keydown"]) document.addEventListener(touch, () => soundState() !== "off" && void resume());
+for (const touch of ["pointerdown", "keydown"]) document.addEventListener(touch, () => outageSoundState() !== "off" && void resume());
 
-export function soundState(): "off" | "on" | "blocked" {
-  if (localStorage.getItem(KEY) !== "on") return "off";
-  return context?.state === "running" ? "on" : "blocked";
+const played = (): SoundState => (context?.state === "running" ? "on" : "blocked");
+
+// audio is the context, where it plays.
+export function audio(): AudioContext | undefined {
+  return context?.state === "running" ? context : undefined;
+}
+
+// soundState is that of patients' alerts, which a person switches on.
+export function soundState(): SoundState {
+  return localStorage.getItem(KEY) === "on" ? played() : "off";
+}
+
+// outageSoundState is that of an outage, which is heard unless a person has switched sound off.
+export function outageSoundState(): SoundState {
+  return localStorage.getItem(KEY) === "off" ? "off" : played();
 }
 
 export function switchSound(): void {
-  if (soundState() === "on") return localStorage.removeItem(KEY);
+  if (soundState() === "on") return localStorage.setItem(KEY, "off");
   localStorage.setItem(KEY, "on");
   // Played at once, so that a muted machine is noticed.
   void resume().then(play);

@@ -73,7 +73,10 @@ export function wardView(model: Model, choose: (patient: string) => void): { ele
 
 function card(model: Model, id: string, select: (patient: string) => void): Row<Patient> {
   const score = h("span", { class: "score" });
-  const name = h("span", { class: "name" });
+  const name = h("b", {});
+  // Two people may have one name, so there is always a second identifier.
+  const second = h("small", { class: "second" });
+  const label = h("span", { class: "name" }, name, " ", second);
   const why = h("span", { class: "why" });
   const alerts = h("span", { class: "chip" });
   const values = BRIEF.map((metric) => ({
@@ -89,7 +92,7 @@ function card(model: Model, id: string, select: (patient: string) => void): Row<
     "button",
     { class: "patient", type: "button", "data-patient": id, onclick: () => select(id) },
     score,
-    h("span", { class: "who" }, name, why),
+    h("span", { class: "who" }, label, why),
     alerts,
     brief,
   );
@@ -103,6 +106,8 @@ function card(model: Model, id: string, select: (patient: string) => void): Row<
       setAttribute(score, "data-partial", shown.partial);
       setAttribute(score, "aria-label", `NEWS2 ${shown.text}, ${shown.explanation}`);
       setText(name, patient.name || patient.id);
+      setText(second, patient.name === "" || patient.name === patient.id ? "" : patient.id);
+      setAttribute(second, "data-namesake", model.isNamesake(patient.id));
       const { unknown } = patient;
       setAttribute(element, "data-silent", unknown !== undefined);
       setText(why, outOfDateS === undefined && unknown ? unknownText(unknown, true) : shown.explanation);
