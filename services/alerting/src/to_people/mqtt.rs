@@ -4,20 +4,21 @@
 //! The first notice opens a connection, and a failure closes it. The notice under way is published
 //! again by the next connection, so no late acknowledgement counts for another notice.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+mod connection;
+mod packets;
 
-use rumqttc::{
-    AsyncClient, Event, EventLoop, MqttOptions, Packet, QoS, TlsConfiguration, Transport,
-};
+use std::{path::Path, time::Duration};
+
+use rustls_pki_types::ServerName;
 use service_kit::{
     ConfigError, Secret,
     config::parse_address,
     https::{bare_host, believing, is_loopback},
 };
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::Instant};
+
+use connection::{Broker, Connection, ConnectionError};
+use packets::Login;
 
 use super::message::{Message, Undelivered, priority};
 
@@ -29,18 +30,9 @@ const CALL_LIMIT: Duration = Duration::from_secs(10);
 const KEPT_LIMIT_MIN: Duration = Duration::from_secs(1);
 /// A broker whose answers would need a longer limit gets a new connection for each notice.
 const KEPT_LIMIT_MAX: Duration = Duration::from_secs(5);
-/// The broker ends a connection after one and a half times this silence.
-const KEEP_ALIVE: Duration = Duration::from_secs(300);
-/// A connection that was idle for longer is replaced, because no task answers pings between
-/// notices.
-const IDLE_MAX: Duration = Duration::from_secs(120);
-/// A longer packet is refused.
-const PACKET_BYTES_MAX: usize = 256 << 10;
-/// One publication is under way at a time.
-const REQUESTS_MAX: usize = 1;
 
 pub(super) struct Mqtt {
-    options: MqttOptions,
+    broker: Broker,
     prefix: String,
     kept: Mutex<Kept>,
 }
@@ -68,12 +60,6 @@ impl Kept {
     }
 }
 
-struct Connection {
-    client: AsyncClient,
-    events: EventLoop,
-    used: Instant,
-}
-
 pub(super) struct Settings<'a> {
     pub url: &'a str,
     pub user: Option<&'a str>,
@@ -90,7 +76,7 @@ impl Mqtt {
         let uri =
             parse_address(settings.url, &["mqtt", "mqtts"]).map_err(|reason| refused(&reason))?;
         let host = bare_host(uri.host().ok_or_else(|| refused("has no host"))?);
-        let (default_port, transport) = match uri.scheme_str() {
+        let (default_port, tls) = match uri.scheme_str() {
             Some("mqtts") => {
                 let ca = settings.ca.ok_or_else(|| {
                     ConfigError::new(
@@ -99,13 +85,11 @@ impl Mqtt {
                         "--mqtt-ca /etc/ssl/certs/ca-certificates.crt",
                     )
                 })?;
-                let config = believing("mqtt_ca", ca)?;
-                (
-                    8883,
-                    Transport::tls_with_config(TlsConfiguration::Rustls(config)),
-                )
+                let name = ServerName::try_from(host.clone())
+                    .map_err(|_| refused("has a host that no certificate can name"))?;
+                (8883, Some((believing("mqtt_ca", ca)?, name)))
             }
-            Some("mqtt") if is_loopback(&host) => (1883, Transport::tcp()),
+            Some("mqtt") if is_loopback(&host) => (1883, None),
             Some("mqtt") => {
                 return Err(refused(
                     "would send health data in the clear to another machine",
@@ -122,23 +106,12 @@ impl Mqtt {
                 "--mqtt-prefix braid/alerts",
             ));
         }
-        // A broker ends the older of two clients with one id.
-        let id = format!(
-            "braid-alerting-{}-{}",
-            std::process::id(),
-            contracts::now_us()
-        );
-        let mut options = MqttOptions::new(id, host, uri.port_u16().unwrap_or(default_port));
-        options
-            .set_transport(transport)
-            .set_keep_alive(KEEP_ALIVE)
-            .set_clean_session(true)
-            .set_max_packet_size(PACKET_BYTES_MAX, PACKET_BYTES_MAX);
-        match (settings.user, settings.password) {
-            (Some(user), Some(password)) => {
-                options.set_credentials(user, password.expose());
-            }
-            (None, None) => {}
+        let login = match (settings.user, settings.password) {
+            (Some(user), Some(password)) => Some(Login {
+                user: user.to_owned(),
+                password: password.clone(),
+            }),
+            (None, None) => None,
             _ => {
                 return Err(ConfigError::new(
                     "mqtt_password",
@@ -146,9 +119,20 @@ impl Mqtt {
                     "--mqtt-user braid --mqtt-password ...",
                 ));
             }
-        }
+        };
+        let broker = Broker {
+            port: uri.port_u16().unwrap_or(default_port),
+            host,
+            tls,
+            client: format!(
+                "braid-alerting-{}-{}",
+                std::process::id(),
+                contracts::now_us()
+            ),
+            login,
+        };
         Ok(Mqtt {
-            options,
+            broker,
             prefix: prefix.to_owned(),
             kept: Mutex::default(),
         })
@@ -164,19 +148,18 @@ impl Mqtt {
         payload["key"] = message.key().into();
         let payload = payload.to_string();
         let topic = self.topic(message);
-        let undelivered = |reason: String| Undelivered {
-            reason,
+        let late = || Undelivered {
+            reason: format!("no answer within {} s", limit.as_secs()),
             is_retryable: true,
         };
-        let late = || undelivered(format!("no answer within {} s", limit.as_secs()));
         let turn = tokio::time::timeout(limit, self.kept.lock()).await;
         let mut kept = turn.map_err(|_| late())?;
         let begun = Instant::now();
-        let usable = |it: &Connection| it.used.elapsed() < IDLE_MAX;
-        if let Some(connection) = kept.connection.take().filter(usable)
+        let idle = kept.connection.take();
+        if let Some(connection) = idle.filter(Connection::is_usable)
             && let Some(kept_limit) = kept.limit()
         {
-            let publishing = publish(connection, &topic, &payload);
+            let publishing = connection.publish(&topic, &payload);
             match tokio::time::timeout(kept_limit.min(limit), publishing).await {
                 Ok(Ok(connection)) => {
                     kept.answered(connection, begun.elapsed());
@@ -189,18 +172,26 @@ impl Mqtt {
                 }
             }
         }
-        let (client, events) = AsyncClient::new(self.options.clone(), REQUESTS_MAX);
-        let fresh = Connection {
-            client,
-            events,
-            used: Instant::now(),
-        };
         let opened = Instant::now();
         let rest = limit.saturating_sub(begun.elapsed());
-        let published = tokio::time::timeout(rest, publish(fresh, &topic, &payload)).await;
-        let connection = published.map_err(|_| late())?.map_err(undelivered)?;
+        let published = tokio::time::timeout(rest, self.publish_anew(&topic, &payload)).await;
+        let connection = published
+            .map_err(|_| late())?
+            .map_err(|error| Undelivered {
+                is_retryable: error.is_retryable(),
+                reason: error.to_string(),
+            })?;
         kept.answered(connection, opened.elapsed());
         Ok(())
+    }
+
+    async fn publish_anew(
+        &self,
+        topic: &str,
+        payload: &str,
+    ) -> Result<Connection, ConnectionError> {
+        let connection = Connection::open(&self.broker).await?;
+        connection.publish(topic, payload).await
     }
 
     fn topic(&self, message: &Message<'_>) -> String {
@@ -230,29 +221,6 @@ impl Mqtt {
             level(alert.map_or("", |alert| &alert.patient), "none"),
             alert.map_or_else(String::new, priority)
         )
-    }
-}
-
-/// Returns the connection when the broker has acknowledged.
-async fn publish(
-    mut connection: Connection,
-    topic: &str,
-    payload: &str,
-) -> Result<Connection, String> {
-    connection
-        .client
-        .publish(topic, QoS::AtLeastOnce, false, payload)
-        .await
-        .map_err(|error| error.to_string())?;
-    loop {
-        match connection.events.poll().await {
-            Ok(Event::Incoming(Packet::PubAck(_))) => {
-                connection.used = Instant::now();
-                return Ok(connection);
-            }
-            Ok(_) => {}
-            Err(error) => return Err(error.to_string()),
-        }
     }
 }
 
@@ -380,6 +348,31 @@ mod tests {
         let mut once = keys.clone();
         once.dedup();
         assert_eq!((keys.len(), once.len()), (ids.len(), ids.len()), "{keys:?}");
+    }
+
+    #[tokio::test]
+    async fn a_failure_names_its_cause() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mqtt = publisher(listener.local_addr().unwrap().port());
+        tokio::spawn(async move {
+            for answer in [&[0x20, 2, 0, 5][..], &[0x30, 0], &[]] {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let connect = packet(&mut stream).await.unwrap();
+                assert_eq!(connect.0, 0x10);
+                stream.write_all(answer).await.unwrap();
+            }
+        });
+        let notice = Notice::default();
+        let notices = [&notice];
+        let message = Message::new(&notices, None);
+        for cause in ["not authorized", "0x30", "closed", "cannot be reached"] {
+            let failed = mqtt.send(&message).await.unwrap_err();
+            assert!(failed.reason.contains(cause), "{cause}: {}", failed.reason);
+            assert!(failed.is_retryable, "{cause}");
+        }
+        let long = "x".repeat(packets::PACKET_BYTES_MAX);
+        let too_long = packets::publish(1, "topic", &long).unwrap_err();
+        assert!(!ConnectionError::from(too_long).is_retryable());
     }
 
     #[test]
