@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use service_kit::{ConfigError, ServiceConfig, config::parse_file, tls::IdentityFiles};
-use vitals::RuleSet;
+use vitals::RuleDocument;
 
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct Config {
@@ -47,11 +47,16 @@ impl Config {
         (after_us > 0).then(|| i64::try_from(after_us).unwrap_or(i64::MAX))
     }
 
-    pub(crate) fn rule_set(&self) -> Result<RuleSet, ConfigError> {
+    pub(crate) fn rule_document(&self) -> Result<RuleDocument, ConfigError> {
         let Some(path) = &self.rules else {
-            return Ok(RuleSet::default_set());
+            return Ok(RuleDocument::built_in());
         };
-        parse_file("rules", path, "--rules ./rules.json", RuleSet::from_json)
+        parse_file(
+            "rules",
+            path,
+            "--rules ./rules.json",
+            RuleDocument::from_json,
+        )
     }
 }
 
@@ -60,7 +65,7 @@ impl ServiceConfig for Config {
 
     fn validate(&self) -> Result<(), ConfigError> {
         self.identity.validate()?;
-        self.rule_set()?;
+        self.rule_document()?;
         if self.backfill_after_s == 0 {
             return Err(ConfigError::new(
                 "backfill_after_s",

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use contracts::alerts::Document;
 use store::{AlertsQuery, Damaged, QueryError, Scope, Store, StoredDocument};
-use vitals::{Invalid, RuleSet, TeamGroups, silence, validate_identifier};
+use vitals::{Invalid, RuleDocument, RuleSet, TeamGroups, silence, validate_identifier};
 
 use crate::{
     rules_in_force,
@@ -87,7 +87,7 @@ fn check_body(document: &Document) -> Result<(), Invalid> {
             if document.body.is_empty() {
                 return Ok(());
             }
-            RuleSet::from_json(&document.body).map(drop)
+            RuleDocument::from_json(&document.body)?.check_extends()
         }
         SILENCE => {
             validate_identifier("subject", &document.subject, "silence-1")?;
@@ -110,6 +110,15 @@ fn check_body(document: &Document) -> Result<(), Invalid> {
             "silence",
         )),
     }
+}
+
+/// Identifiers of the built-in rules that this document loses.
+pub fn rules_lost(document: &Document) -> Vec<String> {
+    if document.kind != RULES || document.body.is_empty() {
+        return Vec::new();
+    }
+    let rules = RuleDocument::from_json(&document.body);
+    rules.map(|rules| rules.lost()).unwrap_or_default()
 }
 
 /// Known rules of this tenant's alerts: built-in, configured, stored, and those of recent alerts.
@@ -231,6 +240,23 @@ mod tests {
             ..good.clone()
         };
         check(&rules).unwrap();
+        assert_eq!(rules_lost(&rules), Vec::<String>::new());
+        let one_rule = |extends: &str| {
+            let body = r#"{"name": "ada", "version": 1, EXTENDS "rules": [
+                {"id": "spo2-low", "priority": "high", "condition":
+                    {"kind": "below", "metric": "spo2", "limit": 86, "clear": 88}}]}"#;
+            Document {
+                body: body.replace("EXTENDS", extends),
+                ..rules.clone()
+            }
+        };
+        assert_eq!(check(&one_rule("")).unwrap_err().field, "extends");
+        let without = one_rule(r#""extends": "none","#);
+        check(&without).unwrap();
+        assert_eq!(rules_lost(&without)[..2], ["fall", "news2-high"]);
+        let with = one_rule(r#""extends": "built-in","#);
+        check(&with).unwrap();
+        assert_eq!(rules_lost(&with), Vec::<String>::new());
         let strange = Document {
             subject: "ward:3".into(),
             ..rules.clone()

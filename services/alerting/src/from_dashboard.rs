@@ -236,6 +236,7 @@ impl AlertsService for Alerts {
             "document put"
         );
         Ok(Response::new(PutDocumentResponse {
+            rules_lost: documents::rules_lost(&document),
             document: Some(document),
         }))
     }

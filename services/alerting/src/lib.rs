@@ -44,7 +44,7 @@ use std::{sync::Arc, time::Duration};
 use bus::Bus;
 use consumer_health::{Level, Own, Pace, duty};
 use service_kit::{
-    Context, ServiceConfig,
+    Context, ServiceConfig, Warning,
     grpc::{bind, serve_routes},
     tls::Identity,
 };
@@ -67,7 +67,15 @@ pub async fn run(
     context: Context,
 ) -> Result<(), RunError> {
     config.validate()?;
-    let rules = Arc::new(config.rule_set()?);
+    let document = config.rule_document()?;
+    if document.is_unsaid() {
+        let warning = context.health().warning("rules-of-the-file");
+        warning.set(Some(Warning {
+            says: document.says_lost().unwrap_or_default(),
+            to_do: vitals::PUT_EXTENDS.to_owned(),
+        }));
+    }
+    let rules = Arc::new(document.resolve());
     let identity = Identity::load(&config.identity)?;
     let people = to_people::People::new(&config.people)?;
     let channels = people.channels().clone();

@@ -9,10 +9,12 @@ use store::{
     Damaged, Otherwise, PUT_ANEW, QueryError, RULES, Reported, SILENCE, Store, TEAM, in_force,
 };
 use tokio::sync::watch;
-use vitals::{RuleSet, rules::subjects};
+use vitals::{PUT_EXTENDS, RuleDocument, RuleSet, rules::subjects};
 
 use crate::{silence::SilenceInForce, team::Team};
 
+/// Rule sets that a warning names; of more it gives the number.
+const LOSING_NAMED_MAX: usize = 3;
 /// Interval of the poll for new documents.
 const POLL: Duration = Duration::from_secs(1);
 
@@ -23,6 +25,8 @@ pub(crate) struct DocumentsInForce {
     silences: Vec<SilenceInForce>,
     /// By tenant and subject. Each set carries the version of its document.
     rules: HashMap<(String, String), Arc<RuleSet>>,
+    /// Rule sets that lose falls or NEWS2 and do not say so, by their subject.
+    losing: Vec<String>,
 }
 
 pub(crate) type Reader = watch::Receiver<Arc<DocumentsInForce>>;
@@ -62,6 +66,10 @@ impl DocumentsInForce {
         silences: Vec<(Document, SilenceInForce)>,
         rules: Vec<(Document, Option<RuleSet>)>,
     ) -> DocumentsInForce {
+        let in_force = rules.iter().filter(|(_, set)| set.is_some());
+        let losing = in_force.filter(|(document, _)| loses(document));
+        let losing = losing.map(|(it, _)| format!("{} of tenant {}", it.subject, it.tenant));
+        let losing = losing.collect();
         let rules = rules.into_iter().filter_map(|(document, set)| {
             // Alerts carry the version of the document, so that it can be found. The version inside
             // the body is ignored.
@@ -76,8 +84,31 @@ impl DocumentsInForce {
             teams: teams.map(|(it, team)| (it.tenant, team)).collect(),
             silences: silences.into_iter().map(|(_, silence)| silence).collect(),
             rules: rules.collect(),
+            losing,
         }
     }
+
+    /// `put` refuses such sets, but those of an earlier version stay in force as they are.
+    fn losing_warning(&self) -> Option<Warning> {
+        let named = self.losing.iter().take(LOSING_NAMED_MAX).cloned();
+        let mut named: Vec<String> = named.collect();
+        if self.losing.len() > LOSING_NAMED_MAX {
+            named.push(format!("and {} more", self.losing.len() - LOSING_NAMED_MAX));
+        }
+        (!named.is_empty()).then(|| Warning {
+            says: format!(
+                "falls or high NEWS2 scores raise no alert by the rules of {}",
+                named.join(", ")
+            ),
+            to_do: PUT_EXTENDS.to_owned(),
+        })
+    }
+}
+
+/// Whether the rules lose falls or NEWS2 without saying so.
+fn loses(document: &Document) -> bool {
+    let rules = RuleDocument::from_json(&document.body);
+    rules.is_ok_and(|rules| rules.is_unsaid())
 }
 
 /// `None`: the rules were withdrawn by an empty body.
@@ -112,6 +143,7 @@ pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Rea
     let shutdown = context.shutdown().clone();
     let mut backoff = Backoff::for_reconnect();
     let warning = context.health().warning("damaged-documents");
+    let losing = context.health().warning("rules-without-built-in");
     let mut reported = Reported::default();
     let mut read = async move |store: &dyn Store| {
         // The version comes first, so that the next poll finds a document stored during the read.
@@ -122,6 +154,7 @@ pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Rea
             says,
             to_do: PUT_ANEW.to_owned(),
         }));
+        losing.set(in_force.losing_warning());
         Ok::<_, QueryError>((newest, Arc::new(in_force)))
     };
     let (mut seen, in_force) = loop {
@@ -194,5 +227,30 @@ mod tests {
         assert_eq!(version(&rules, "two", "ada"), None, "another tenant's");
         rules[2].1 = None;
         assert_eq!(version(&rules, "one", "ada"), Some(12), "taken back");
+    }
+
+    #[test]
+    fn stored_rules_that_lose_falls_hold_and_are_said() {
+        let says = |extends: &str| {
+            let body = r#"{"name": "ada", "version": 1, EXTENDS "rules": [
+                {"id": "hers", "priority": "high", "condition":
+                    {"kind": "above", "metric": "heart-rate", "limit": 99, "clear": 90}}]}"#;
+            let document = Document {
+                tenant: "one".into(),
+                subject: "patient:ada".into(),
+                body: body.replace("EXTENDS", extends),
+                ..Document::default()
+            };
+            let set = rules_of(&document).unwrap();
+            let in_force = DocumentsInForce::new(Vec::new(), Vec::new(), vec![(document, set)]);
+            let count = in_force.rules("one", "ada").unwrap().rules.len();
+            (count, in_force.losing_warning().map(|it| it.says))
+        };
+        let (count, warning) = says("");
+        assert_eq!(count, 1);
+        assert!(warning.unwrap().contains("patient:ada of tenant one"));
+        assert_eq!(says(r#""extends": "none","#), (1, None));
+        let built_in = RuleSet::default_set().rules.len();
+        assert_eq!(says(r#""extends": "built-in","#), (built_in + 1, None));
     }
 }

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use alerting::documents::RULES;
 use service_kit::config::parse_file;
 use store::{DOCUMENTS_MAX, Scope};
-use vitals::RuleSet;
 use vitals::cases::Cases;
+use vitals::{RuleDocument, RuleSet};
 
 use crate::audit::Asker;
 use crate::decisions;
 use crate::process::{self, Failure, say};
 use crate::signed::Signed;
 use crate::tenancy::Tenancy;
-use rule_file::read_rules;
+use rule_file::{read_document, read_rules, read_to_put};
 
 /// Examples for the built-in rules.
 const BUILT_IN_CASES: &str = include_str!("../rules/default-cases.toml");
@@ -44,7 +44,7 @@ pub enum RulesCommand {
     },
     /// Put a rule set in force for a tenant, a group or a patient. Alerting needs no restart.
     #[command(
-        after_help = "Examples:\n  braid rules put ada.json --for patient:ada --by \"Dr. Eve\" \\\n      --reason \"COPD, target 88 to 92 %\"\n  braid rules put --none --for patient:ada --by \"Dr. Eve\" --reason \"discharged\"\n\nThe narrowest set holds, whole: the patient's, else the group's (see `braid alerts team`), else the tenant's default,\nelse what alerting was started with."
+        after_help = "Examples:\n  braid rules put ada.json --for patient:ada --by \"Dr. Eve\" \\\n      --reason \"COPD, target 88 to 92 %\"\n  braid rules put --none --for patient:ada --by \"Dr. Eve\" --reason \"discharged\"\n\nThe narrowest set holds: the patient's, else the group's (see `braid alerts team`), else the tenant's default,\nelse what alerting was started with. A set with \"extends\": \"built-in\" keeps the built-in rules that it does not\nreplace. Without the word it must have rules for falls and NEWS2; \"none\" allows a set without them."
     )]
     Put {
         /// The rule set as JSON: see `braid rules show`.
@@ -122,13 +122,9 @@ impl RulesCommand {
                 tenancy,
                 ..
             } => {
-                let body = match &file {
-                    None => String::new(),
-                    Some(file) => {
-                        let rules = read_rules(Some(file))?;
-                        serde_json::to_string_pretty(&rules).map_err(Failure::other)?
-                    }
-                };
+                let rules = file.as_deref().map(read_to_put).transpose()?;
+                let body = rules.as_ref().map(serde_json::to_string_pretty).transpose();
+                let body = body.map_err(Failure::other)?.unwrap_or_default();
                 let put = process::block_on(async {
                     decisions::put(&tenancy, RULES, &subject, &signed, 0, &body).await
                 })??;
@@ -136,6 +132,9 @@ impl RulesCommand {
                     "version {} of the rules of {} is in force",
                     put.version, put.subject
                 ))?;
+                if let Some(lost) = rules.and_then(|rules| rules.says_lost()) {
+                    say(&lost)?;
+                }
                 Ok(ExitCode::SUCCESS)
             }
             Self::List {
@@ -144,21 +143,27 @@ impl RulesCommand {
                 tenancy,
             } => process::block_on(list(subject, &asker, tenancy))?,
             Self::Show { rules, .. } => {
-                let rules = read_rules(rules.as_deref())?;
-                let text = serde_json::to_string_pretty(&rules).map_err(Failure::other)?;
+                let document = read_document(rules.as_deref())?;
+                // With the inherited rules, and the word of the file.
+                let whole = RuleDocument::of(document.resolve(), document.extends);
+                let text = serde_json::to_string_pretty(&whole).map_err(Failure::other)?;
                 say(&text)?;
                 Ok(ExitCode::SUCCESS)
             }
             Self::Check { files } => {
                 for file in &files {
-                    let rules = read_rules(Some(file))?;
+                    let document = read_to_put(file)?;
+                    let (rules, file) = (document.resolve(), file.display());
                     say(&format!(
-                        "{}: {:?} version {}, {} rules",
-                        file.display(),
+                        "{file}: {:?} version {}, {} rules, {} of them inherited",
                         rules.name,
                         rules.version,
-                        rules.rules.len()
+                        rules.rules.len(),
+                        rules.rules.len() - document.rules.len()
                     ))?;
+                    if let Some(lost) = document.says_lost() {
+                        say(&format!("{file}: {lost}"))?;
+                    }
                 }
                 Ok(ExitCode::SUCCESS)
             }

@@ -139,6 +139,52 @@ fn a_patients_rules_are_put_listed_shown_and_taken_back() {
 }
 
 #[test]
+fn a_set_with_one_rule_keeps_the_built_in_ones_or_says_that_they_are_lost() {
+    let dir = with_store();
+    let run = |args: &[&str]| braid(args, dir.path());
+    let (_, shown, _) = run(&["rules", "show"]);
+    let mut set: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(set["extends"], "built-in");
+    let count = set["rules"].as_array().unwrap().len();
+    let rules = set["rules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["id"] == "spo2-low");
+    let mut write = |extends: Option<&str>| {
+        match extends {
+            Some(extends) => set["extends"] = extends.into(),
+            None => drop(set.as_object_mut().unwrap().remove("extends")),
+        }
+        std::fs::write(dir.path().join("one.json"), set.to_string()).unwrap();
+    };
+    let check = || run(&["rules", "check", "one.json"]);
+    let put = || {
+        let signed = ["--by", "Dr. Eve", "--reason", "COPD"];
+        let head = ["rules", "put", "one.json", "--for", "patient:ada"];
+        run(&[&head[..], &signed].concat())
+    };
+    let lost = "this set has no rule for: fall, news2-high,";
+    write(None);
+    for (code, _, error) in [check(), put()] {
+        assert_eq!(code, 64, "{error}");
+        assert!(error.contains(lost) && error.contains("extends"), "{error}");
+    }
+    write(Some("none"));
+    for (code, out, error) in [check(), put()] {
+        assert_eq!((code, error.as_str()), (0, ""), "{out}");
+        assert!(out.contains(lost), "{out}");
+    }
+    write(Some("built-in"));
+    for (code, out, error) in [check(), put()] {
+        assert_eq!((code, error.as_str()), (0, ""), "{out}");
+        assert!(!out.contains("no rule"), "{out}");
+    }
+    let (_, list, _) = run(&["rules", "list", "patient:ada", "--by", "Eve"]);
+    assert!(
+        list.contains(&format!("version 2  {count} rules")),
+        "{list}"
+    );
+}
+
+#[test]
 fn alerts_are_silenced_by_somebody_for_a_reason_and_for_a_while() {
     let dir = with_store();
     let run = |args: &[&str]| braid(args, dir.path());
@@ -260,6 +306,7 @@ mod replay {
         let mut set: serde_json::Value = serde_json::from_str(&shown).unwrap();
         let rules = set["rules"].as_array_mut().unwrap();
         rules.retain(|rule| rule["id"] == "heart-rate-high" || rule["id"] == "battery-low");
+        set["extends"] = "none".into();
         std::fs::write(dir.path().join("few.json"), set.to_string()).unwrap();
         let args = [
             "rules", "replay", "--rules", "few.json", "--data", "data", "--json", "--by", "Eve",

@@ -70,7 +70,7 @@ pub(crate) async fn with_sensors(
         in_force,
         states,
         open_alerts: (open_alerts, alerts_file),
-    } = at_start::open(&config, &surroundings.gateway).await?;
+    } = at_start::open(&config, &surroundings.gateway, context.health()).await?;
     let listener = from_sensors::bind(&config).await?;
     let journals = Journals::open(&config, context).await?;
     let (vitals, alerts) = (journals.vitals.clone(), journals.alerts.clone());

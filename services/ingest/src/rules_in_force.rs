@@ -1,7 +1,8 @@
 //! Which rules hold for the patients of a gateway. Pure, given the documents and the register.
 //!
-//! The documents are handed on unchanged. The gateway decides whether it can use a rule set,
-//! because its version of the rules may differ from the core's.
+//! A document that extends the built-in rules is sent as a whole set, because older gateways do not
+//! know the word. Other documents are sent unchanged. The gateway decides whether it can use a rule
+//! set, because its version of the rules may differ from the core's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +25,7 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 3 << 20;
 )]
 pub(crate) struct TooLarge(usize);
 
-/// Rule sets in force of all tenants, as they were put.
+/// Rule sets in force of all tenants, as gateways read them.
 pub(crate) type RulesInForce = vitals::RulesInForce<RulesDocument>;
 
 /// The documents as gateways get them.
@@ -37,7 +38,7 @@ pub(crate) fn in_force(
         let set = (!rules.body.is_empty()).then(|| RulesDocument {
             subject: rules.subject.clone(),
             version: rules.version,
-            body: rules.body.clone(),
+            body: vitals::for_gateway(&rules.body).into_owned(),
         });
         (rules, set)
     });
@@ -244,6 +245,17 @@ mod tests {
         let (documents, patients) = told(&rules[4..]);
         assert_eq!(documents, [], "another tenant's");
         assert_eq!(patients[1], (1, String::new()));
+    }
+
+    #[test]
+    fn a_set_that_extends_the_built_in_one_is_sent_whole() {
+        let own = r#"{"name": "ada", "version": 1, "extends": "built-in", "rules": []}"#;
+        let rules = read(vec![document("one", "patient:ada", 1, own)]);
+        let answer = super::answer(&rules, "one", &people(&[("d1", "ada")])).unwrap();
+        let body = &answer.documents[0].body;
+        assert!(!body.contains("extends"), "{body}");
+        let set = vitals::RuleSet::from_json(body).unwrap();
+        assert_eq!(set.rules, vitals::RuleSet::default_set().rules);
     }
 
     #[test]

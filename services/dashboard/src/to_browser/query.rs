@@ -221,8 +221,10 @@ impl QueryService for Query {
             })
             .await
             .map_err(|status| upstream("alerting", &status))?;
+        let put = put.into_inner();
         Ok(Response::new(PutDocumentResponse {
-            document: put.into_inner().document,
+            document: put.document,
+            rules_lost: put.rules_lost,
         }))
     }
 

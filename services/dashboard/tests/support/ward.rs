@@ -328,6 +328,7 @@ impl AlertsService for MadeUpAlerting {
         put.map_err(|_| Status::aborted("version"))?;
         Ok(Response::new(PutDocumentResponse {
             document: Some(document),
+            ..PutDocumentResponse::default()
         }))
     }
 

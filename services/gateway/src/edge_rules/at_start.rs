@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use service_kit::{ConfigError, config::parse_file};
-use vitals::RuleSet;
+use service_kit::{ConfigError, Health, Warning, config::parse_file};
+use vitals::{PUT_EXTENDS, RuleDocument};
 
 use super::EdgeRules;
 use crate::{
@@ -27,8 +27,18 @@ pub(crate) struct AtStart {
 
 /// Damaged files do not prevent the start. The core sends its rules again, and rules without states
 /// raise a lasting condition again.
-pub(crate) async fn open(config: &Config, gateway: &str) -> Result<AtStart, RunError> {
+pub(crate) async fn open(
+    config: &Config,
+    gateway: &str,
+    health: &Health,
+) -> Result<AtStart, RunError> {
     let own = load_rules(config.rules.as_deref())?;
+    if own.is_unsaid() {
+        health.warning("rules-of-the-file").set(Some(Warning {
+            says: own.says_lost().unwrap_or_default(),
+            to_do: PUT_EXTENDS.to_owned(),
+        }));
+    }
     let journal = config.data_dir.join("journal");
     let gateway = gateway.to_owned();
     tokio::task::spawn_blocking(move || {
@@ -45,7 +55,7 @@ pub(crate) async fn open(config: &Config, gateway: &str) -> Result<AtStart, RunE
             RulesInForce::default()
         });
         let (states, kept) = open_states(directory("rule-states")?)?;
-        let mut rules = EdgeRules::new(own);
+        let mut rules = EdgeRules::new(own.resolve());
         rules.judge_by(in_force.clone());
         rules.restore(kept, Moment::now());
         let (alerts_file, stored) = open_alerts(directory("open-alerts")?)?;
@@ -75,9 +85,9 @@ fn open_alerts<D: Disk>(disk: D) -> Result<(AlertsFile<D>, Vec<OpenAlert>), RunE
     })
 }
 
-fn load_rules(path: Option<&Path>) -> Result<RuleSet, ConfigError> {
+fn load_rules(path: Option<&Path>) -> Result<RuleDocument, ConfigError> {
     let Some(path) = path else {
-        return Ok(RuleSet::default_set());
+        return Ok(RuleDocument::built_in());
     };
-    parse_file("rules", path, "--rules rules.json", RuleSet::from_json)
+    parse_file("rules", path, "--rules rules.json", RuleDocument::from_json)
 }

@@ -18,6 +18,7 @@ mod machine;
 mod memory;
 pub mod news2;
 pub mod rehearsal;
+mod rule_document;
 pub mod rules;
 mod rules_in_force;
 pub mod silence;
@@ -35,6 +36,7 @@ pub use edge::edge_alert;
 pub use engine::{Engine, Profile, RestoreError, Rhythm, STREAMS_MAX};
 pub use machine::{Origin, episode_id};
 pub use news2::Spo2Scale;
+pub use rule_document::{Extends, PUT_EXTENDS, RuleDocument, for_gateway};
 pub use rules::{Rule, RuleSet};
 pub use rules_in_force::{RulesInForce, TeamGroups};
 pub use validate::{

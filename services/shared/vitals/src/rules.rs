@@ -1,4 +1,5 @@
-//! Rules as data: the contents of a rule set and its validation.
+//! Rules as data: the contents of a rule set and its validation. People write it as a
+//! [`RuleDocument`].
 //!
 //! A rule is a condition on event time with a priority. It has one delay before it alerts
 //! (`for_ms`) and another before it clears (`clear_for_ms`). The limit at which it begins differs
@@ -14,6 +15,7 @@ pub use crate::{catalogue::metric_name, condition::DELAY_MS_MAX};
 use crate::{
     catalogue::{by_name, name},
     condition::Condition,
+    rule_document::RuleDocument,
     validate::{Invalid, validate_identifier},
 };
 
@@ -73,12 +75,9 @@ impl RuleSet {
         i64::from(seconds) * 1_000_000
     }
 
+    /// The rules that hold by a document.
     pub fn from_json(text: &str) -> Result<RuleSet, Invalid> {
-        let set: RuleSet = serde_json::from_str(text).map_err(|error| {
-            Invalid::new("rules", error.to_string(), "what `braid rules show` prints")
-        })?;
-        set.validate()?;
-        Ok(set)
+        RuleDocument::from_json(text).map(|document| document.resolve())
     }
 
     pub fn validate(&self) -> Result<(), Invalid> {
