@@ -65,9 +65,10 @@ docs: ## builds the documents as a searchable site in target/docs/book
 	@docs/site.py assemble target/docs
 	mdbook build target/docs
 
-deny: ## checks licences, bans and sources of dependencies
+deny: ## checks licences, bans, sources and advisories of dependencies
 	@infra/dev/need.sh cargo-deny
 	cargo deny --log-level error check licenses bans sources
+	@infra/dev/advisories.sh
 
 unit: export BRAID_TEST_ENGINES ?= required
 unit: ## runs every Rust test, and installs the real engines that some of them need
