@@ -88,6 +88,7 @@ pub async fn run(
         i64::try_from(config.backfill_after_s.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
     let tasks = context.tasks();
     tasks.spawn(service_kit::own_clock::watch(context.clone()));
+    tasks.spawn(writer.prove(service_kit::probe::Pace::default()));
     let heard = Arc::new(heard::Heard::default());
     if let Some(silent_after_us) = config.silent_after_us() {
         let watch = from_store::SilenceWatch {

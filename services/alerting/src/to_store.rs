@@ -4,7 +4,10 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bus::Topic;
 use contracts::alerts::Alert;
-use service_kit::{Backoff, CheckHandle, Context, ProgressHandle, Shutdown};
+use service_kit::{
+    Backoff, CheckHandle, Context, ProgressHandle, Shutdown,
+    probe::{Pace, keep_proving},
+};
 use store::{AlertsBatch, AuditEntry, Progress, QueryError, RuleState, Scope, Store, WriteError};
 use tokio::sync::Notify;
 
@@ -42,6 +45,17 @@ impl Writer {
             check: context.health().check("store"),
             shutdown: context.shutdown().clone(),
         }
+    }
+
+    /// Proves that the store takes writes, until shutdown. Without records there are no others, and
+    /// the first alert would find out that the disk is full.
+    pub(crate) fn prove(&self, pace: Pace) -> impl Future<Output = ()> + Send + use<> {
+        let store = Arc::clone(&self.store);
+        let prove = move || {
+            let store = Arc::clone(&store);
+            async move { store.ready().await }
+        };
+        keep_proving(self.check.clone(), prove, pace, self.shutdown.clone())
     }
 
     /// Tries until the store answers. `turns` beats with each attempt, and readiness reports the
@@ -172,5 +186,50 @@ impl Writer {
             () = self.shutdown.requested() => true,
             () = backoff.wait() => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use store::SqliteStore;
+
+    use super::*;
+
+    /// A trigger refuses writes as a full disk does. Nobody writes meanwhile.
+    #[tokio::test]
+    async fn a_full_disk_is_known_before_the_first_alert() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(SqliteStore::open(dir.path()).unwrap());
+        let context = Context::new("alerting");
+        let writer = Writer::new(store, Arc::default(), &context);
+        let pace = Pace {
+            while_ready: Duration::from_millis(1),
+            while_not: Duration::from_millis(1),
+            ..Pace::default()
+        };
+        context.tasks().spawn(writer.prove(pace));
+        let until = async |ready: bool| {
+            let reached = async {
+                while context.health().is_ready() != ready {
+                    tokio::time::sleep(pace.while_not).await;
+                }
+            };
+            let reached = tokio::time::timeout(Duration::from_secs(30), reached).await;
+            assert!(reached.is_ok(), "{:?}", context.health().failing());
+        };
+        until(true).await;
+        let other = rusqlite::Connection::open(dir.path().join("store.db")).unwrap();
+        other.busy_timeout(Duration::from_secs(30)).unwrap();
+        let full = "CREATE TRIGGER full BEFORE UPDATE ON probe BEGIN
+            SELECT RAISE(FAIL, 'database or disk is full'); END";
+        other.execute_batch(full).unwrap();
+        until(false).await;
+        let (name, reason) = context.health().failing().remove(0);
+        assert!(name == "store" && reason.contains("full"), "{reason}");
+        other.execute_batch("DROP TRIGGER full").unwrap();
+        until(true).await;
+        context.shutdown().request();
+        assert!(context.drain_tasks().await);
     }
 }

@@ -1,14 +1,16 @@
 //! The tunnel to the proxy: its start, its access networks and the connections through it.
 
+mod outage;
 mod uplink;
 
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use service_kit::{Backoff, Context, Warning, WarningHandle, tls::Identity};
+use outage::{Outage, answers};
+use service_kit::{Backoff, Context, Warning, tls::Identity};
 use tokio::sync::broadcast::error::RecvError;
 use tunnel::{AccessRule, Interface, Transport, Tunnel, TunnelConfig};
 
@@ -16,6 +18,8 @@ pub use uplink::{Through, Uplink};
 
 use crate::{Config, RunError};
 
+/// Interval of looks at the paths. Their own events come in between.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Longest wait for a name server at the start; later the tunnel asks again.
 const RESOLVE_MAX: Duration = Duration::from_secs(3);
 
@@ -43,17 +47,20 @@ pub(crate) async fn start(
     if follows {
         context.tasks().spawn(follow(tunnel.clone(), rules));
     }
-    let warning = context.health().warning("transport");
     context
         .tasks()
-        .spawn(watch_transport(tunnel.clone(), warning, context.clone()));
+        .spawn(watch_transport(tunnel.clone(), context.clone()));
     Ok(tunnel)
 }
 
-/// Warns while the tunnel uses a transport other than QUIC.
-async fn watch_transport(tunnel: Tunnel, warning: WarningHandle, context: Context) {
-    let mut events = tunnel.events();
+/// Warns while the tunnel uses a transport other than QUIC, and while no path answers.
+async fn watch_transport(tunnel: Tunnel, context: Context) {
+    let warning = context.health().warning("transport");
+    let no_network = context.health().warning("no-network");
+    let (mut events, mut outage) = (tunnel.events(), Outage::default());
     loop {
+        let answers = answers(tunnel.transport(), &tunnel.paths());
+        no_network.set(outage.on_look(answers, Instant::now()));
         let stand_in = tunnel
             .transport()
             .filter(|&transport| transport != Transport::Quic);
@@ -66,6 +73,7 @@ async fn watch_transport(tunnel: Tunnel, warning: WarningHandle, context: Contex
             event = events.recv() => if let Err(RecvError::Closed) = event {
                 return;
             },
+            () = tokio::time::sleep(LOOK_EVERY) => {}
             () = context.shutdown().requested() => return,
         }
     }

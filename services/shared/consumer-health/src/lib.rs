@@ -19,6 +19,6 @@ pub mod standing;
 mod watch;
 
 pub use duty::Duty;
-pub use measure::{Asked, Seen, Source, Unanswered, measure};
+pub use measure::{Asked, Missed, Seen, Source, Unanswered, measure};
 pub use standing::{Judge, Moment, PartitionOffsets, Standing};
 pub use watch::{Heard, Level, Own, Pace, Report, Watcher, watch};

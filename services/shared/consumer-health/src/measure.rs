@@ -1,11 +1,12 @@
 //! Queries the engines for the position of a consumer and for the end.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt::Display, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bus::{Bus, Extent, Topic};
 use parking_lot::Mutex;
 use store::{QueryError, Store};
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     duty::{Duty, Kept},
@@ -99,37 +100,57 @@ pub enum Unanswered {
     NotBegun,
 }
 
-/// One measurement. The position is read before the end, so that records in between do not count as
-/// progress.
+/// A measurement without the end: an engine did not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missed {
+    pub reason: Unanswered,
+    /// Next offset by partition, if the position was read. A position that moves is progress, also
+    /// while the end is unknown.
+    pub done: BTreeMap<u32, u64>,
+}
+
+impl From<Unanswered> for Missed {
+    fn from(reason: Unanswered) -> Missed {
+        let done = BTreeMap::new();
+        Missed { reason, done }
+    }
+}
+
+/// One measurement, within this time. The position is read before the end, so that records in
+/// between do not count as progress.
 pub async fn measure<S: Asked + ?Sized>(
     bus: &dyn Bus,
     store: &S,
     source: &Source,
     now_us: i64,
-) -> Result<BTreeMap<u32, PartitionOffsets>, Unanswered> {
-    let by_store = |error: QueryError| Unanswered::Store(error.to_string());
-    let by_bus = |error: bus::NotReady| Unanswered::Bus(error.0);
+    within: Duration,
+) -> Result<BTreeMap<u32, PartitionOffsets>, Missed> {
+    let limit = Limit {
+        ends: Instant::now() + within,
+        within,
+    };
     let (topic, done) = match source {
         Source::Duty(duty) => match duty.kept {
             Kept::InStore => {
-                let stored = store.stored(duty.group, duty.topic).await;
-                let stored = stored.map_err(by_store)?;
+                let stored = store.stored(duty.group, duty.topic);
+                let stored = limit.of(Unanswered::Store, stored).await?;
                 (duty.topic, stored.into_iter().collect())
             }
             Kept::OnBus => {
-                let committed = bus.committed(duty.topic, duty.group).await;
-                (duty.topic, committed.map_err(by_bus)?)
+                let committed = bus.committed(duty.topic, duty.group);
+                (duty.topic, limit.of(Unanswered::Bus, committed).await?)
             }
             Kept::Outbox => {
-                let waiting = store.waiting(OUTBOX_COUNTED_MAX).await.map_err(by_store)?;
+                let waiting = store.waiting(OUTBOX_COUNTED_MAX);
+                let waiting = limit.of(Unanswered::Store, waiting).await?;
                 return Ok(BTreeMap::from([(0, outbox(&waiting))]));
             }
             Kept::Notices => {
                 let due_us = now_us.saturating_sub(UNTRIED_AFTER_US);
-                let untried = store.untried(due_us, now_us, NOTICES_COUNTED_MAX).await;
+                let untried = store.untried(due_us, now_us, NOTICES_COUNTED_MAX);
                 let offsets = PartitionOffsets {
                     oldest: 0,
-                    next: untried.map_err(by_store)?,
+                    next: limit.of(Unanswered::Store, untried).await?,
                     // Never moves: attempts at other notices do not help the overdue ones.
                     done: Some(0),
                 };
@@ -139,18 +160,41 @@ pub async fn measure<S: Asked + ?Sized>(
         Source::Reader { topic, seen } => {
             let next = seen.next.lock().clone();
             if next.is_empty() {
-                return Err(Unanswered::NotBegun);
+                return Err(Unanswered::NotBegun.into());
             }
             (*topic, next)
         }
     };
-    let extents = bus.extents(topic).await.map_err(by_bus)?;
+    let extents = match limit.of(Unanswered::Bus, bus.extents(topic)).await {
+        Ok(extents) => extents,
+        Err(reason) => return Err(Missed { reason, done }),
+    };
     let partitions = extents.into_iter().map(|(partition, extent)| {
         let Extent { oldest, next } = extent;
         let done = done.get(&partition).copied();
         (partition, PartitionOffsets { oldest, next, done })
     });
     Ok(partitions.collect())
+}
+
+/// The limit of all questions of one measurement.
+struct Limit {
+    ends: Instant,
+    within: Duration,
+}
+
+impl Limit {
+    /// An engine that exceeds the limit is named, like one that answers with an error.
+    async fn of<T, E: Display>(
+        &self,
+        engine: fn(String) -> Unanswered,
+        asked: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Unanswered> {
+        match timeout_at(self.ends, asked).await {
+            Ok(answer) => answer.map_err(|error| engine(error.to_string())),
+            Err(_) => Err(engine(format!("no answer within {:?}", self.within))),
+        }
+    }
 }
 
 /// The outbox as one partition. It moves when its oldest entry changes.

@@ -86,6 +86,8 @@ pub struct Judge {
     answered: Moment,
     is_measured: bool,
     unanswered: Option<String>,
+    /// When a position moved last while the end was unknown.
+    moved: Option<Moment>,
     /// Bounded by the partitions of a topic.
     partitions: BTreeMap<u32, Kept>,
 }
@@ -99,6 +101,7 @@ impl Judge {
             answered: now,
             is_measured: false,
             unanswered: None,
+            moved: None,
             partitions: BTreeMap::new(),
         }
     }
@@ -108,6 +111,7 @@ impl Judge {
         self.answered = now;
         self.is_measured = true;
         self.unanswered = None;
+        self.moved = None;
         self.partitions
             .retain(|partition, _| measured.contains_key(partition));
         for (partition, offsets) in measured {
@@ -126,17 +130,29 @@ impl Judge {
         }
     }
 
-    pub fn on_unanswered(&mut self, reason: String) {
+    /// Takes the positions that were read, by partition. The end is unknown. A position that moves
+    /// shows that the consumer works, whatever the engine answers to this question.
+    pub fn on_unanswered(&mut self, reason: String, done: &BTreeMap<u32, u64>, now: Moment) {
         self.unanswered = Some(reason);
+        for (partition, done) in done {
+            if let Some(kept) = self.partitions.get_mut(partition)
+                && kept.done != Some(*done)
+            {
+                kept.done = Some(*done);
+                kept.since = now;
+                self.moved = Some(now);
+            }
+        }
     }
 
     pub fn standing(&self, now: Moment) -> Standing {
         let lasts = |since: Moment| now.at.saturating_duration_since(since.at) >= self.patience;
+        let known = self.moved.unwrap_or(self.answered);
         if let Some(reason) = &self.unanswered
-            && lasts(self.answered)
+            && lasts(known)
         {
             return Standing::Unanswered {
-                since: self.answered,
+                since: known,
                 reason: reason.clone(),
             };
         }
@@ -212,8 +228,15 @@ mod tests {
         }
 
         fn away(&mut self, second: u64) -> Standing {
-            self.judge.on_unanswered("away".to_owned());
-            self.judge.standing(self.moment(second))
+            self.without_end(second, &[])
+        }
+
+        /// The position of each partition is known, and no end.
+        fn without_end(&mut self, second: u64, done: &[u64]) -> Standing {
+            let now = self.moment(second);
+            let done = (0..).zip(done.iter().copied()).collect();
+            self.judge.on_unanswered("away".to_owned(), &done, now);
+            self.judge.standing(now)
         }
 
         fn still(&self, since: u64, behind: u64, partitions: &[u32]) -> Standing {
@@ -308,6 +331,28 @@ mod tests {
         // The position has been the same all the time.
         assert_eq!(bench.measure(40, &[(3, 9)]), bench.still(10, 6, &[0]));
         assert_eq!(bench.measure(41, &[(9, 9)]), Standing::Well { behind: 0 });
+    }
+
+    /// A broker may deliver and take records while its metadata lacks a partition.
+    #[test]
+    fn a_consumer_whose_position_moves_is_well_while_the_end_is_unknown() {
+        let mut bench = Bench::new();
+        bench.measure(0, &[(3, 4), (7, 7)]);
+        for second in (3..=66).step_by(3) {
+            let standing = bench.without_end(second, &[second, 7]);
+            assert_eq!(standing, Standing::Well { behind: 1 }, "{second}");
+        }
+        // Then nothing moves any more.
+        assert!(matches!(
+            bench.without_end(80, &[66, 7]),
+            Standing::Well { .. }
+        ));
+        let since = bench.moment(66);
+        let reason = "away".to_owned();
+        assert_eq!(
+            bench.without_end(81, &[66, 7]),
+            Standing::Unanswered { since, reason }
+        );
     }
 
     #[test]

@@ -6,11 +6,11 @@ use bus::{Bus, Topic};
 use clocks::CheckedClock;
 use service_kit::{CheckHandle, Context, Warning, WarningHandle};
 use store::{Claims, Store};
-use tokio::time::{MissedTickBehavior, timeout};
+use tokio::time::MissedTickBehavior;
 
 use crate::{
     duty::{Duty, Kept},
-    measure::{Asked, Source, Unanswered, measure},
+    measure::{Asked, Missed, Source, measure},
     standing::{Judge, Moment, Standing},
 };
 
@@ -71,16 +71,16 @@ impl<S: Asked + ?Sized> Watcher<S> {
 
     /// One measurement, which takes at most [`Pace::within`].
     pub async fn look(&mut self) -> Standing {
-        let now_us = self.clock.now_us();
-        let asked = measure(self.bus.as_ref(), self.store.as_ref(), &self.source, now_us);
-        let within = self.pace.within;
-        match timeout(within, asked).await {
-            Ok(Ok(partitions)) => self.judge.on_measured(&partitions, Moment::by(&self.clock)),
-            Ok(Err(reason)) => self.judge.on_unanswered(reason.to_string()),
-            Err(_) => {
-                let reason = format!("no answer within {within:?}");
+        let (bus, store) = (self.bus.as_ref(), self.store.as_ref());
+        let (now_us, within) = (self.clock.now_us(), self.pace.within);
+        match measure(bus, store, &self.source, now_us, within).await {
+            Ok(partitions) => self
+                .judge
+                .on_measured(&partitions, Moment::by(&self.clock)),
+            Err(Missed { reason, done }) => {
+                let reason = reason.to_string();
                 self.judge
-                    .on_unanswered(Unanswered::Bus(reason).to_string());
+                    .on_unanswered(reason, &done, Moment::by(&self.clock));
             }
         }
         self.judge.standing(Moment::by(&self.clock))

@@ -169,7 +169,7 @@ async fn a_store_that_is_away_or_hangs_is_no_proof_of_health() {
         stage.watch(one_partition(Level::Failing));
         stage.until("well", is_well).await;
         stage.set(mode);
-        let unknown = "it is unknown whether alerts are being judged";
+        let unknown = "unknown whether alerts are being judged: the store does not answer";
         stage.until("unknown", fails_with(unknown)).await;
         assert_eq!(
             stage.health().stalled(Instant::now()).len(),

@@ -128,11 +128,12 @@ impl Context {
         }
     }
 
-    /// Waits for the spawned tasks to finish, at most [`DRAIN_LIMIT`]; returns false if some had
-    /// not.
+    /// Waits for the spawned tasks to finish, until [`DRAIN_LIMIT`] after the request to end;
+    /// returns false if some had not.
     pub async fn drain_tasks(&self) -> bool {
         self.inner.tasks.close();
-        tokio::time::timeout(DRAIN_LIMIT, self.inner.tasks.wait())
+        let left = self.inner.shutdown.left_of(DRAIN_LIMIT);
+        tokio::time::timeout(left, self.inner.tasks.wait())
             .await
             .is_ok()
     }
@@ -148,5 +149,32 @@ impl Context {
 
     pub async fn ended(&self) {
         self.inner.ended.cancelled().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grpc::CONNECTIONS_DRAIN_LIMIT;
+
+    /// The process ends a service that needs longer, with an exit status other than 0.
+    #[tokio::test]
+    async fn a_listener_and_the_tasks_share_one_limit() {
+        let context = Context::new("test");
+        context.tasks().spawn(std::future::pending::<()>());
+        assert_eq!(context.shutdown().left_of(DRAIN_LIMIT), DRAIN_LIMIT);
+        // A listener waited for its connections as long as it may.
+        context.shutdown().requested_before(CONNECTIONS_DRAIN_LIMIT);
+        let left = context.shutdown().left_of(DRAIN_LIMIT);
+        assert!(!left.is_zero() && left <= DRAIN_LIMIT - CONNECTIONS_DRAIN_LIMIT);
+        // A second request does not begin the limit again.
+        context.shutdown().request();
+        assert!(context.shutdown().left_of(DRAIN_LIMIT) <= left);
+
+        let context = Context::new("test");
+        context.tasks().spawn(std::future::pending::<()>());
+        context.shutdown().requested_before(DRAIN_LIMIT);
+        let drained = tokio::time::timeout(DRAIN_LIMIT / 2, context.drain_tasks()).await;
+        assert_eq!(drained.ok(), Some(false), "the limit is over");
     }
 }

@@ -9,4 +9,4 @@ mod serve;
 
 pub use channel::{ChannelError, channel, channel_over};
 pub use front::FrontConfig;
-pub use serve::{Peer, ServeError, bind, serve, serve_routes};
+pub use serve::{CONNECTIONS_DRAIN_LIMIT, Peer, ServeError, bind, serve, serve_routes};

@@ -21,6 +21,7 @@ pub mod names;
 mod network;
 pub mod own_clock;
 pub mod path_table;
+pub mod probe;
 pub mod qlog;
 pub mod quota;
 mod secret;

@@ -18,6 +18,10 @@ use super::opening::Opening;
 use crate::tls::{Fingerprint, PeerId};
 use crate::{ConfigError, Context, DRAIN_LIMIT};
 
+/// Time for the requests of a listener to finish after shutdown was requested; then their
+/// connections are cut. The rest of [`DRAIN_LIMIT`] is for the tasks behind them.
+pub const CONNECTIONS_DRAIN_LIMIT: Duration = DRAIN_LIMIT.saturating_sub(Duration::from_secs(1));
+
 /// Connections of one listener; at the bound another connection is closed for the newcomer, or the
 /// newcomer itself (see `idle`).
 const CONNECTIONS_MAX: usize = 4096;
@@ -102,7 +106,7 @@ pub async fn serve_routes(
 }
 
 /// Serves until shutdown is requested. Then it sends GOAWAY, lets requests finish for at most
-/// [`DRAIN_LIMIT`], and returns. With `tls` a verified client certificate becomes [`Peer::id`].
+/// [`CONNECTIONS_DRAIN_LIMIT`], and returns. With `tls` a verified client certificate becomes [`Peer::id`].
 /// Handlers of endless streams should end them at shutdown; otherwise they are cut at the limit.
 pub async fn serve(
     listener: TcpListener,
@@ -170,7 +174,8 @@ async fn serve_some(
 
     drop(listener);
     connections.close();
-    if tokio::time::timeout(DRAIN_LIMIT, connections.wait())
+    let left = context.shutdown().left_of(CONNECTIONS_DRAIN_LIMIT);
+    if tokio::time::timeout(left, connections.wait())
         .await
         .is_err()
     {
