@@ -1,8 +1,9 @@
 //! `docs/reference/doors.md` against the code: every door has a row, and every bound that a row
 //! names exists.
 //!
-//! Doors are found where they are made: listening sockets by the calls that bind them, and RPCs in
-//! the proto files. HTTP routes and resources of the proxy are found by their paths.
+//! Doors are found where they are made: sockets, devices and error queues by the calls that open
+//! them, and RPCs in the proto files. HTTP routes and resources of the proxy are found by their
+//! paths. Programs beside Braid are found in the compose files.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,8 +14,9 @@ use std::{
 const PAGE: &str = "docs/reference/doors.md";
 const COLUMNS: usize = 6;
 
-/// Calls that make a listening socket, or a datagram socket that others send to.
-const BINDING: [&str; 9] = [
+/// Calls that make a listening socket, or a datagram socket that others send to; that open a device
+/// whose packets come from others; that let the kernel report what ICMP says.
+const BINDING: [&str; 12] = [
     "TcpListener::bind(",
     "UnixListener::bind(",
     "UdpSocket::bind(",
@@ -24,6 +26,9 @@ const BINDING: [&str; 9] = [
     "Association::bind(",
     "UnixDatagram::bind(",
     "QuerySocket::bind(",
+    "TcpRedirect::start(",
+    "TunDevice::open(",
+    "sockopt::Ipv4RecvErr",
 ];
 
 /// Files that bind for another file, and the file in the row of that socket.
@@ -40,8 +45,16 @@ const ON_BEHALF: [(&str, &str); 2] = [
     ),
 ];
 
-/// Test beds and figures, which are no services.
-const NO_DOORS: [&str; 2] = ["services/braid/src/bench", "services/shared/testkit"];
+/// Test beds and figures, which are no services, and a command that makes a device and reads no
+/// packet of it.
+const NO_DOORS: [&str; 3] = [
+    "services/braid/src/bench",
+    "services/braid/src/tun.rs",
+    "services/shared/testkit",
+];
+
+/// Images of the compose files that are Braid's own or emulate links.
+const OWN_IMAGES: [&str; 2] = ["${BRAID_IMAGE}", "${NETLAB_IMAGE}"];
 
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -111,8 +124,26 @@ fn between<'a>(text: &'a str, begin: &str, end: char) -> Vec<&'a str> {
     parts.filter_map(|part| part.split(end).next()).collect()
 }
 
+/// Programs beside Braid that an installation starts, by the names of their compose services.
+fn programs() -> BTreeSet<String> {
+    let mut programs = BTreeSet::new();
+    for text in files("compose", ".yml").values() {
+        let mut service = "";
+        for line in text.lines() {
+            let name = line.strip_prefix("  ").and_then(|it| it.strip_suffix(':'));
+            service = name.filter(|it| !it.starts_with(' ')).unwrap_or(service);
+            if let Some(image) = line.strip_prefix("    image: ")
+                && !OWN_IMAGES.contains(&image)
+            {
+                programs.insert(service.to_owned());
+            }
+        }
+    }
+    programs
+}
+
 fn doors() -> BTreeSet<String> {
-    let mut doors = BTreeSet::new();
+    let mut doors = programs();
     for (path, text) in sources() {
         if NO_DOORS.iter().any(|none| path.starts_with(none)) {
             continue;
@@ -162,6 +193,9 @@ fn every_door_has_a_row() {
     let named: BTreeSet<&str> = rows.iter().flat_map(|row| quoted(&row[0])).collect();
     let doors = doors();
     assert!(doors.len() > 60, "{} doors only: {doors:?}", doors.len());
+    for engine in ["kafka", "timescaledb", "envoy", "grafana"] {
+        assert!(doors.contains(engine), "no {engine} in the compose files");
+    }
     let without: Vec<&String> = doors
         .iter()
         .filter(|door| !named.contains(door.as_str()))
