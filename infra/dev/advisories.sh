@@ -24,5 +24,5 @@ sed "s|^\[advisories\]|&\ndb-path = \"$work\"|" deny.toml > "$work/deny.toml"
 
 count=$(find "$db/crates" -name '*.md' | wc -l)
 newest=$(grep -rh --include='*.md' '^date = ' "$db/crates" | sort | tail -1 | cut -d'"' -f2)
-cargo deny --offline --log-level error --config "$work/deny.toml" check --disable-fetch advisories
+cargo deny --offline --log-level error --config "$work/deny.toml" check advisories
 echo "advisories: none of $count applies, the newest is of $newest"
