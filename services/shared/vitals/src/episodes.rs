@@ -424,7 +424,10 @@ impl Episodes {
         since_us: i64,
         edge: &EdgeAlert,
     ) -> Option<Alert> {
-        let place = self.place(subject, Source::Edge, since_us, edge.time_us, |_| true)?;
+        let source = Source::Edge {
+            first_look: edge.first_look,
+        };
+        let place = self.place(subject, source, since_us, edge.time_us, |_| true)?;
         let id = self.0[place].id.clone();
         let by = format!("{}, {AT_THE_GATEWAY}", edge.acknowledged_by);
         let note = format!("acknowledged at the gateway {}", edge.gateway);
