@@ -200,6 +200,9 @@ impl SilenceWatch {
         let mut worn = Worn::default();
         each_assignment_at(store, &Scope::Service, now_us, |it| worn.add(it)).await?;
         let mut latest = worn.attribute(latest);
+        let hidden = worn.without(&latest);
+        let hidden = self.heard.of_devices(&hidden, now_us, monotonic_us);
+        latest.extend(worn.heard(hidden));
         latest.extend(self.unheard(&worn, &latest, &mut memory.sent).await?);
         let mut open = memory.open(silent, open_us);
         self.ask_for_endings(&mut open, &worn, now_us).await?;

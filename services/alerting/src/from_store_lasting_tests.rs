@@ -79,6 +79,22 @@ impl Life {
         self.watch.round(&mut self.memory).await.unwrap()
     }
 
+    /// A reading of the sensor comes by the bus.
+    pub(super) fn hear(&self, device: &str, host: &Host) {
+        let sample = Sample {
+            device: device.into(),
+            metric: Metric::HeartRate.into(),
+            ingest_time_us: host.true_us(),
+            ..Sample::default()
+        };
+        let record = contracts::vitals::VitalsRecord {
+            samples: vec![sample],
+            ..Default::default()
+        };
+        let records = [(0, String::new(), record)];
+        self.watch.heard.note(None, &records, &self.clock);
+    }
+
     /// Lets the time of the host pass while this process runs.
     pub(super) fn pass(&self, host: &Host, seconds: i64) {
         pass(host, seconds, std::slice::from_ref(self));

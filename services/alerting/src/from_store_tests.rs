@@ -284,6 +284,44 @@ async fn a_sensor_that_never_sent_is_missed_from_its_assignment_on() {
     }
 }
 
+/// Two sensors of one patient measure the same, so the store shows the newest of both.
+#[tokio::test]
+async fn a_sensor_that_another_hides_in_the_store_is_missed_and_heard_again() {
+    let host = Host::new(0);
+    let directory = tempfile::tempdir().unwrap();
+    let shared: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
+    let store = shared.as_ref();
+    for device in ["belt", "ring"] {
+        let entry = DeviceEntry {
+            id: device.into(),
+            tenant: "t".into(),
+            gateway: "ann".into(),
+            patient: "ann".into(),
+            registered_us: host.true_us(),
+        };
+        store.put_device(&entry).await.unwrap();
+    }
+    let mut life = Life::start(&shared, &host, 0);
+    let mut silent_at_s = Vec::new();
+    for second in (0..200).step_by(5) {
+        // The ring's reading is the newest, and the belt pauses for 100 s.
+        if !(40..140).contains(&second) {
+            hear_as(store, "belt", "ann", host.true_us()).await;
+            life.hear("belt", &host);
+        }
+        hear_as(store, "ring", "ann", host.true_us()).await;
+        life.hear("ring", &host);
+        life.round().await;
+        let open = open_silences(store).await;
+        assert!(open.iter().all(|it| it.device == "belt"), "{open:?}");
+        silent_at_s.extend(open.iter().map(|_| second));
+        life.pass(&host, 5);
+    }
+    // Last heard at 35 s.
+    let expected: Vec<i32> = (100..140).step_by(5).collect();
+    assert_eq!(silent_at_s, expected);
+}
+
 /// Devices of one gateway each, silent for an hour, beside one that is heard.
 async fn silent_site(devices: usize) -> (tempfile::TempDir, SilenceWatch) {
     let directory = tempfile::tempdir().unwrap();

@@ -2,15 +2,16 @@
 //!
 //! The store keeps the newest reading by sensor time. If the clock of a machine is set back, that
 //! row does not change until the old time is reached again. Readings that this member receives from
-//! the bus show that the device still sends.
+//! the bus show that the device still sends. They also show a sensor that another sensor of the same
+//! patient hides, because the store has one newest value of a metric.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use clocks::CheckedClock;
 use contracts::vitals::VitalsRecord;
 use parking_lot::Mutex;
 
-use crate::silence_watch::Arrival;
+use crate::{signs::Sign, silence_watch::Arrival};
 
 /// Device metrics remembered, about 100 bytes each. Beyond it all are dropped, and the stored
 /// arrival times alone count.
@@ -19,7 +20,27 @@ const HEARD_MAX: usize = 200_000;
 const PRESENT_US: i64 = 30_000_000;
 
 #[derive(Default)]
-pub(crate) struct Heard(Mutex<HashMap<(String, i32), i64>>);
+pub(crate) struct Heard(Mutex<HashMap<(String, i32), Reading>>);
+
+#[derive(Clone, Copy)]
+struct Reading {
+    /// When this member received it, by the monotonic clock.
+    at_us: i64,
+    /// Its arrival at ingest.
+    ingest_time_us: i64,
+}
+
+impl Reading {
+    fn sign(self, now_us: i64, monotonic_us: i64) -> Sign {
+        let age_us = monotonic_us.saturating_sub(self.at_us).max(0);
+        Sign {
+            at_us: now_us.saturating_sub(age_us),
+            stored_us: self.ingest_time_us,
+            seen_us: self.at_us,
+            came_us: Some(self.at_us),
+        }
+    }
+}
 
 impl Heard {
     /// The publication time also serves the clock check as a witness. Another process published it,
@@ -42,7 +63,11 @@ impl Heard {
             if heard.len() >= HEARD_MAX {
                 heard.clear();
             }
-            heard.insert((sample.device.clone(), sample.metric), at_us);
+            let reading = Reading {
+                at_us,
+                ingest_time_us: sample.ingest_time_us,
+            };
+            heard.insert((sample.device.clone(), sample.metric), reading);
         }
     }
 
@@ -51,12 +76,33 @@ impl Heard {
         let heard = self.0.lock();
         for row in arrivals {
             let key = (row.device.clone(), i32::from(row.metric));
-            if let Some(at_us) = heard.get(&key) {
-                let heard_us = now_us.saturating_sub(monotonic_us.saturating_sub(*at_us).max(0));
-                row.sign.at_us = row.sign.at_us.max(heard_us);
-                row.sign.seen_us = row.sign.seen_us.max(*at_us);
-                row.sign.came_us = row.sign.came_us.max(Some(*at_us));
+            if let Some(reading) = heard.get(&key) {
+                row.sign = row.sign.or(reading.sign(now_us, monotonic_us));
             }
         }
+    }
+
+    /// The newest reading of each of these devices that this member received. The store keeps one
+    /// newest value of a patient's metric, so it may show another sensor of the patient.
+    pub(crate) fn of_devices(
+        &self,
+        devices: &BTreeSet<String>,
+        now_us: i64,
+        monotonic_us: i64,
+    ) -> BTreeMap<String, (i32, Sign)> {
+        let mut newest: BTreeMap<String, (i32, Sign)> = BTreeMap::new();
+        if devices.is_empty() {
+            return newest;
+        }
+        for ((device, metric), reading) in self.0.lock().iter() {
+            if devices.contains(device) {
+                let sign = reading.sign(now_us, monotonic_us);
+                let there = newest.entry(device.clone()).or_insert((*metric, sign));
+                if sign.seen_us > there.1.seen_us {
+                    *there = (*metric, sign);
+                }
+            }
+        }
+        newest
     }
 }

@@ -42,16 +42,16 @@ impl Arrival {
         }
     }
 
-    /// Stands for a sensor that was assigned and has never sent.
-    fn unheard(device: &str, wearing: &Wearing) -> Arrival {
+    /// Stands for a sensor of which the store shows no newest value.
+    fn of_wearing(device: &str, wearing: &Wearing, metric: Metric, sign: Sign) -> Arrival {
         Arrival {
             patient: wearing.patient.clone(),
             device: device.to_owned(),
             gateway: wearing.gateway.clone(),
-            via: String::new(),
-            metric: Metric::default(),
+            via: wearing.gateway.clone(),
+            metric,
             value: f64::NAN,
-            sign: Sign::NONE,
+            sign,
             from_us: wearing.expected_us,
         }
     }
@@ -135,12 +135,24 @@ impl Worn {
         devices.cloned().collect()
     }
 
+    /// Sensors that were assigned and have never sent.
     pub(crate) fn unheard(&self, devices: &BTreeSet<String>) -> Vec<Arrival> {
         let wearing = |device: &String| {
             let wearing = self.devices.get(device)?;
-            Some(Arrival::unheard(device, wearing))
+            let unheard = Arrival::of_wearing(device, wearing, Metric::default(), Sign::NONE);
+            Some(unheard)
         };
         devices.iter().filter_map(wearing).collect()
+    }
+
+    /// Sensors whose readings came by the bus, and which the store does not show.
+    pub(crate) fn heard(&self, heard: BTreeMap<String, (i32, Sign)>) -> Vec<Arrival> {
+        let wearing = |(device, (metric, sign)): (String, (i32, Sign))| {
+            let wearing = self.devices.get(&device)?;
+            let metric = Metric::try_from(metric).unwrap_or_default();
+            Some(Arrival::of_wearing(&device, wearing, metric, sign))
+        };
+        heard.into_iter().filter_map(wearing).collect()
     }
 
     /// Whether the assignments at present do not list the subject of an open silence. A member
