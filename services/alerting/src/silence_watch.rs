@@ -148,16 +148,12 @@ fn has_life(
 ) -> bool {
     let alert = &open.silent.alert;
     let reading = |sign: Sign| sign.is_after(open.silent.reading_us, open.known_us);
-    let of_arrivals = |is_own: &dyn Fn(&Arrival) -> bool| {
-        let own = known.latest.iter().filter(|arrival| is_own(arrival));
-        own.fold(Sign::NONE, |sign, arrival| sign.or(arrival.sign))
-    };
     match alert.rule.as_str() {
-        SIGNAL => reading(of_arrivals(&|it| {
-            it.device == alert.device
-                && it.patient == alert.patient
-                && i32::from(it.metric) == alert.metric
-        })),
+        SIGNAL => devices
+            .get(alert.device.as_str())
+            .filter(|device| device.patients.contains(alert.patient.as_str()))
+            .and_then(|device| device.signals.get(&alert.metric))
+            .is_some_and(|sign| reading(*sign)),
         DEVICE => devices
             .get(alert.device.as_str())
             .filter(|device| device.patients.contains(alert.patient.as_str()))
@@ -167,7 +163,7 @@ fn has_life(
             reading(gateways.delivered(&alert.gateway))
                 || reported.is_after(open.silent.report_us, open.known_us)
         }
-        PIPELINE => reading(of_arrivals(&|_| true)),
+        PIPELINE => reading(gateways.anything()),
         // The gateway reports again, and every path that it reports is well.
         PATH => gateways
             .paths_of(known, &alert.gateway)

@@ -148,3 +148,31 @@ fn a_sensor_that_never_sent_is_missed_after_one_interval() {
     scene.latest.push(pulse("ben", "ring", "g1", 222));
     assert_eq!(scene.round(225), [said(DEVICE, "ben", false)]);
 }
+
+#[test]
+fn an_assignment_that_begins_later_or_goes_on_ends_no_silence() {
+    let of = |rule: &str| Alert {
+        rule: rule.into(),
+        patient: "ann".into(),
+        device: "belt".into(),
+        gateway: "g1".into(),
+        ..Alert::default()
+    };
+    let worn = |from_s: i64, until_us: i64| Assignment {
+        device: "belt".into(),
+        tenant: "t".into(),
+        gateway: "g1".into(),
+        patient: "ann".into(),
+        from_us: T0 + from_s * S,
+        until_us,
+        entered: Change::by_program("test"),
+    };
+    for rule in [SIGNAL, DEVICE, GATEWAY, PATH, PIPELINE] {
+        let alert = of(rule);
+        // To a clock that is behind, the assignment has not begun.
+        assert!(!has_ended(&alert, &[worn(3_600, i64::MAX)], T0), "{rule}");
+        assert!(!has_ended(&alert, &[worn(-9, i64::MAX)], T0), "{rule}");
+        assert!(has_ended(&alert, &[worn(-9, T0)], T0), "{rule}");
+        assert!(has_ended(&alert, &[], T0), "{rule}");
+    }
+}

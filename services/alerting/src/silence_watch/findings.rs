@@ -56,6 +56,8 @@ pub(super) struct Device<'a> {
     pub patients: BTreeSet<&'a str>,
     /// Its newest reading.
     pub sign: Sign,
+    /// The same by metric.
+    pub signals: BTreeMap<i32, Sign>,
     /// The newest reading, or the beginning of the assignment.
     since_us: i64,
     /// Longest pause between readings before the device is silent.
@@ -76,6 +78,7 @@ pub(super) fn devices<'a>(known: &Known<'a>) -> BTreeMap<&'a str, Device<'a>> {
             gateway: &latest.gateway,
             patients: BTreeSet::new(),
             sign: Sign::NONE,
+            signals: BTreeMap::new(),
             since_us: i64::MIN,
             pause_us: i64::MAX,
             battery: None,
@@ -88,6 +91,9 @@ pub(super) fn devices<'a>(known: &Known<'a>) -> BTreeMap<&'a str, Device<'a>> {
         };
         device.pause_us = device.pause_us.min(pause_us);
         device.sign = device.sign.or(latest.sign);
+        let signal = device.signals.entry(latest.metric.into());
+        let signal = signal.or_insert(Sign::NONE);
+        *signal = signal.or(latest.sign);
         device.since_us = device.since_us.max(latest.since_us());
         device.patients.insert(&latest.patient);
         if latest.metric == Metric::Battery {
@@ -106,7 +112,7 @@ pub(super) fn findings<'a>(
     let pipeline = silent_pipeline(known, devices, gateways);
     let is_certain = matches!(pipeline, Some((_, true)));
     findings.extend(pipeline.map(|(finding, _)| finding));
-    findings.extend(silent_gateways(known, devices, gateways));
+    findings.extend(silent_gateways(known, gateways));
     findings.extend(silent_devices(known, devices, gateways, is_certain));
     if !is_certain {
         findings.extend(silent_signals(known, devices));
@@ -120,6 +126,8 @@ pub(super) fn findings<'a>(
 pub(super) struct Gateways<'a> {
     /// When any of its devices was last received, or assigned to it.
     heard: BTreeMap<&'a str, i64>,
+    /// Gateways of which no device is heard.
+    quiet: BTreeSet<&'a str>,
     /// The newest reading that it delivered.
     delivered: BTreeMap<&'a str, Sign>,
     reports: BTreeMap<&'a str, Vec<&'a Report>>,
@@ -131,6 +139,12 @@ impl<'a> Gateways<'a> {
         for device in devices.values() {
             let newest = heard.entry(device.gateway).or_insert(i64::MIN);
             *newest = (*newest).max(device.since_us);
+        }
+        let mut quiet: BTreeSet<&str> = heard.keys().copied().collect();
+        for device in devices.values() {
+            if !device.is_silent(known.now_us) {
+                quiet.remove(device.gateway);
+            }
         }
         let mut delivered: BTreeMap<&str, Sign> = BTreeMap::new();
         for arrival in known.latest {
@@ -144,9 +158,16 @@ impl<'a> Gateways<'a> {
         }
         Gateways {
             heard,
+            quiet,
             delivered,
             reports,
         }
+    }
+
+    /// The newest reading of all.
+    pub(super) fn anything(&self) -> Sign {
+        let signs = self.delivered.values().copied();
+        signs.reduce(Sign::or).unwrap_or(Sign::NONE)
     }
 
     pub(super) fn delivered(&self, gateway: &str) -> Sign {
@@ -166,20 +187,13 @@ impl<'a> Gateways<'a> {
 
     /// The last sign of life if the gateway is silent. A gateway that reports paths is silent once
     /// it reports none. Any other is silent once all its devices are.
-    fn gone_since(
-        &self,
-        gateway: &str,
-        known: &Known<'_>,
-        devices: &BTreeMap<&str, Device<'_>>,
-    ) -> Option<i64> {
+    fn gone_since(&self, gateway: &str, known: &Known<'_>) -> Option<i64> {
         let heard_us = self.heard.get(gateway).copied().unwrap_or(i64::MIN);
         let last_us = heard_us.max(self.reported(gateway).at_us);
-        let mut own = devices.values().filter(|device| device.gateway == gateway);
         let is_recent = |report: &&Report| known.age_us(report.sign.at_us) <= REPORTS_US;
         let mut reports = self.reports.get(gateway).into_iter().flatten().copied();
         let is_gone = known.is_old(last_us)
-            && (reports.any(|report| is_recent(&report))
-                || own.all(|device| device.is_silent(known.now_us)));
+            && (reports.any(|report| is_recent(&report)) || self.quiet.contains(gateway));
         is_gone.then_some(last_us)
     }
 }
@@ -222,13 +236,9 @@ fn silent_pipeline(
     Some((finding, is_certain))
 }
 
-fn silent_gateways(
-    known: &Known<'_>,
-    devices: &BTreeMap<&str, Device<'_>>,
-    gateways: &Gateways<'_>,
-) -> Vec<Finding> {
+fn silent_gateways(known: &Known<'_>, gateways: &Gateways<'_>) -> Vec<Finding> {
     let of_gateway = |gateway: &str| {
-        let since_us = gateways.gone_since(gateway, known, devices)?;
+        let since_us = gateways.gone_since(gateway, known)?;
         let reports = gateways.reports.get(gateway).into_iter().flatten();
         let lost = reports.filter(|report| is_lost(&report.report));
         let lost: Vec<&str> = lost.map(|report| report.report.path.as_str()).collect();
@@ -265,7 +275,7 @@ fn silent_devices(
         if !device.is_silent(known.now_us) {
             continue;
         }
-        let gateway = gateways.gone_since(device.gateway, known, devices);
+        let gateway = gateways.gone_since(device.gateway, known);
         if is_pipeline && gateway.is_some() {
             continue;
         }

@@ -170,10 +170,11 @@ impl Worn {
     }
 }
 
-/// Whether none of these assignments of a sensor or a gateway lets the silence go on.
+/// Whether none of these assignments lets the silence go on. One that begins later does.
 pub(crate) fn has_ended(silence: &Alert, assignments: &[Assignment], now_us: i64) -> bool {
     let is_of_subject = |it: &&Assignment| match silence.rule.as_str() {
         SIGNAL | DEVICE => it.patient == silence.patient && it.device == silence.device,
+        PIPELINE => true,
         _ => it.gateway == silence.gateway,
     };
     let mut of_subject = assignments.iter().filter(is_of_subject);
