@@ -398,7 +398,7 @@ impl RuleEngines {
         transitions
     }
 
-    /// What happened while nobody could hear, of each patient whose backlog has arrived.
+    /// Reports of patients whose backlog has arrived.
     fn reports(&mut self, now_us: i64, heard_us: i64) -> Vec<Alert> {
         let due = self.patients.iter_mut().filter_map(|(key, patient)| {
             let is_due = patient.beside.unheard.is_due(now_us, heard_us);

@@ -1,8 +1,8 @@
 //! One message about what happened to a patient while nobody could hear. Sans-IO.
 //!
-//! An episode from a backlog that calls nobody on its own is noted here. When the backlog has
-//! arrived, one alert tells the patient's people what happened, when, and whether it lasts. An
-//! alert of high priority calls people at once and is not noted.
+//! Episodes of a backlog that call nobody on their own are noted here. When the backlog has
+//! arrived, one alert reports to the patient's people: what happened, when, and whether it lasts.
+//! An alert of high priority calls people at once and is not noted.
 //!
 //! The notes are stored with the state of the rules, and the report with their removal. So a
 //! restart neither loses nor repeats it.

@@ -56,6 +56,10 @@ const LONG: [(&str, &str); 17] = [
         "one try of a batch: each method keeps the copies that take the try back",
     ),
     (
+        "services/shared/vitals/tests/merge.rs",
+        "one scene per way in which edge and core report the same stretches",
+    ),
+    (
         "services/alerting/src/rule_engines_tests.rs",
         "one scene per order of tries, takeovers and passing time",
     ),

@@ -1,5 +1,5 @@
-//! What is stored of a patient beside the engine: what was learned of the clocks of its devices,
-//! and what people have yet to be told of a backlog.
+//! Stored state of a patient beside the engine: the learned clocks of its devices, and the notes of
+//! a backlog.
 //!
 //! It is one more member of the engine's JSON object. So it is written in the transaction of the
 //! engine's transitions, and a version that does not know it ignores it.

@@ -5,8 +5,8 @@
 //! - A clock that was never set is followed as soon as it is set.
 //! - A clock that stays elsewhere for [`SETTLED_AFTER_US`] is followed slowly, so that no reading
 //!   gets a time before an earlier one. Ingest leaves such small differences alone.
-//! - Beyond [`TOLERATED_US`] it is followed at once by then. Ingest corrects such differences by the
-//!   uptime, before and after.
+//! - Beyond [`TOLERATED_US`] it is followed at once by then. Ingest corrects such differences by
+//!   the uptime, before and after.
 //!
 //! After a restart of the gateway the newest stored time goes on, while the machine runs.
 

@@ -245,7 +245,7 @@ impl Engine {
     }
 
     /// Whether the present stretch of the rule began with the first reading that this engine judged
-    /// by it. It may have begun before, when another engine or the same one before a restart judged.
+    /// by it. The stretch may have begun before, under another engine or before a restart.
     pub fn is_first_look(&self, rule: &str) -> bool {
         let index = self.index(rule);
         index.is_some_and(|index| self.rule_states[index].look.is_first)
@@ -370,8 +370,8 @@ impl Engine {
         }
     }
 
-    /// What is known of the metric from a time that is now in the future counts from now, so that
-    /// it neither stays nor takes in what happens next. Beginnings stay as they were reported.
+    /// Times of the metric that are in the future by the new clock count from now.
+    /// Otherwise an episode would stay, or take in the next one. Beginnings stay as reported.
     fn set_back(&mut self, metric: Metric, now_us: i64) {
         self.dirty = true;
         for (rule, rule_state) in self.rules.rules.iter().zip(&mut self.rule_states) {

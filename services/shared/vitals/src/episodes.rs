@@ -21,7 +21,7 @@
 //! Two stretches of the edge never overlap. So a later beginning is a new episode, even if the end
 //! of the stretch before has not arrived. There are two exceptions: a stretch that the core's own
 //! readings show as one, and a stretch whose beginning the edge may not have seen. A gateway that
-//! lost its state, or that takes over a sensor, looks for the first time; what it finds belongs to
+//! lost its state, or that takes over a sensor, looks for the first time. What it finds belongs to
 //! the episode that is active.
 
 use std::collections::VecDeque;
@@ -60,7 +60,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Of a report that names a stretch which the edge has seen begin, or end.
+    /// The edge has seen the beginning or the end of the stretch.
     const EDGE: Source = Source::Edge { first_look: false };
 
     fn is_edge(self) -> bool {
