@@ -302,3 +302,74 @@ fn the_test_alert_of_every_minute_arrives_and_belongs_to_no_patient() {
     let status = program.wait(Duration::from_secs(20));
     assert!(status.success(), "{status}\n{}", program.log());
 }
+
+/// Data of the last landed version, which was killed with both networks cut. Readings 1 to 10 of
+/// `guest-sensor` are stored, and 11 to 20 wait in the gateway's journal. `fixtures/README.md` has
+/// the way in which it was made.
+const LANDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/landed.tar.gz");
+/// Versions of the schemas that this version reads.
+const LANDED_STORE: i64 = 6;
+const LANDED_BUS: i64 = 1;
+
+fn schema(file: &Path) -> i64 {
+    let connection = rusqlite::Connection::open(file).unwrap();
+    connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .unwrap()
+}
+
+/// The way forward loses and doubles nothing, and names the positions. The way back is the copy
+/// from before: the last landed version reads its schema, and that of the bus.
+#[test]
+fn an_upgrade_from_the_last_landed_version_and_the_way_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let tar = std::process::Command::new("tar")
+        .args(["-xzf", LANDED, "-C", data.to_str().unwrap()])
+        .status();
+    assert!(tar.unwrap().success());
+    let copy = dir.path().join("before");
+    let data_flag = data.to_str().unwrap();
+    let backup = |what: &str, of: &[&str]| {
+        let (code, said, error) = run(&[&["backup", what, copy.to_str().unwrap()], of].concat());
+        assert_eq!(code, 0, "{said}{error}");
+    };
+    let stored = rows(&data, "guest-sensor");
+    assert!(stored.0 < 20 && stored.0 == stored.1, "{stored:?}");
+    let (simulated, _) = rows(&data, "wearable-%");
+    assert!(simulated > 0);
+    backup("make", &["--data", data_flag]);
+
+    let running = up(dir.path());
+    eventually("the journal of before is stored", || {
+        rows(&data, "guest-sensor") == (20, 20)
+    });
+    send(running.sensors, 21);
+    eventually("a new sample", || rows(&data, "guest-sensor") == (21, 21));
+    eventually("samples of today's sensors", || {
+        rows(&data, "wearable-%").0 > simulated
+    });
+    end(running);
+    assert!(schema(&data.join("store.db")) > LANDED_STORE);
+    let connection = rusqlite::Connection::open(data.join("store.db")).unwrap();
+    let count = |question: &str| -> i64 {
+        connection
+            .query_row(question, [], |row| row.get(0))
+            .unwrap()
+    };
+    let unnamed = "SELECT count(*) FROM progress WHERE next_offset IS NOT NULL AND log = ''";
+    assert_eq!(count(unnamed), 0, "each position names its log");
+    assert_eq!(
+        count("SELECT count(*) FROM log_gaps"),
+        0,
+        "it is the same log"
+    );
+    drop(connection);
+
+    assert_eq!(schema(&copy.join("store.db")), LANDED_STORE);
+    for file in ["bus.db", "bus-groups.db"] {
+        assert_eq!(schema(&data.join(file)), LANDED_BUS, "{file}");
+    }
+    backup("check", &[]);
+}
