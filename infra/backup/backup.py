@@ -4,8 +4,10 @@
     backup.py make FOLDER       copies every table; FOLDER/manifest.json has rows and checksum of each
     backup.py restore FOLDER    into a database beside the present one; renamed after the comparison
     backup.py check FOLDER      compares the database with the manifest
-    backup.py new-bus           after the loss of the bus: drops the offsets of the old bus
+    backup.py removed FILE      completes the list of what was revoked, removed or ended; run it often
 
+    --removed FILE      that list (default: removed.jsonl beside FOLDER). `make` and `restore` complete
+                        it, too; `restore` does the acts of the list again
     --server COMMAND    prefix that runs PostgreSQL's programs beside the server, as its superuser
                         (default: docker compose exec -T timescaledb; on a cluster:
                         kubectl -n ward exec -i timescaledb-0 -c timescaledb --)
@@ -14,7 +16,8 @@
 Rows and their offsets of the bus are written in one transaction, so a copy is consistent. After
 `restore` the services read later records from the bus. No record is lost or doubled while the
 backup is younger than the bus's retention (7 days). Later actions by people (acknowledgements,
-silences, accounts, the register) are not on the bus and are lost."""
+silences, accounts, the register) are not on the bus and are lost, but for those of the list: what was revoked,
+removed or ended stays so. A restore is noted in the database, so that alerting repeats no notice."""
 
 import argparse
 import datetime
@@ -34,7 +37,12 @@ FORMAT = 1
 SUM = "SELECT count(*), coalesce(sum(('x' || left(md5(t::text), 16))::bit(64)::bigint::numeric), 0) FROM %s t"
 # The holder of a partition belongs to the running services; the position up to which it was read
 # does not.
-INSTEAD = {"progress": "(SELECT grp, topic, part, next_offset FROM progress)"}
+INSTEAD = {
+    "progress": "(SELECT grp, topic, part, next_offset FROM progress)",
+    # A restore adds its own row.
+    "restores": "(SELECT restored_us FROM restores WHERE false)",
+}
+FOREVER = 2 ** 63 - 1
 # Bytes of a database name: PostgreSQL cuts names at 63 bytes, and a restore appends up to 15.
 NAME_LENGTH_MAX = 48
 # Longest wait for a lock of another session; then the command fails.
@@ -136,7 +144,7 @@ def kept(file):
         os.close(descriptor)
 
 
-def make(server, database, folder):
+def make(server, database, folder, list_of_removals):
     if folder.exists():
         raise Refused("%s is there already; each backup takes a folder of its own" % folder)
     part = folder.with_name(folder.name + ".part")
@@ -152,6 +160,8 @@ def make(server, database, folder):
         # An incomplete copy is useless, and would fill the disk.
         shutil.rmtree(part, ignore_errors=True)
         raise
+    with Session(server, database) as session:
+        complete(list_of_removals, removals(session))
     say("%s: %s, %.1f MB" % (folder, total(manifest), (folder / "database.dump").stat().st_size / 1e6))
 
 
@@ -198,11 +208,12 @@ def read(folder):
     return manifest
 
 
-def restore(server, database, folder):
+def restore(server, database, folder, list_of_removals):
     manifest = read(folder)
     if digest(folder / "database.dump") != manifest["dump_sha256"]:
         raise Refused("%s/database.dump is not what was written: its SHA-256 differs" % folder)
     fresh, before = database + "_restoring", database + "_before_restore"
+    known = complete_from_present(server, database, list_of_removals)
     with Session(server, "postgres") as session:
         offered = [row[0] for row in session("SELECT version FROM pg_available_extension_versions WHERE name = 'timescaledb'")]
         if manifest["timescaledb"] not in offered:
@@ -232,6 +243,14 @@ def restore(server, database, folder):
         told = differences(manifest, found)
         if told:
             raise Refused("what was restored into %s differs:\n  %s" % (fresh, "\n  ".join(told)))
+        for line in known:
+            remove_again(session, line)
+        # Alerting asks for it: a notice of before the restore is not repeated. A backup of an older
+        # version has no such table.
+        session("CREATE TABLE IF NOT EXISTS restores (restored_us bigint PRIMARY KEY, made_us bigint NOT NULL)")
+        session("ALTER TABLE restores OWNER TO %s" % manifest["owner"])
+        session("INSERT INTO restores VALUES ((extract(epoch FROM clock_timestamp()) * 1000000)::bigint, %d)"
+                % (datetime.datetime.fromisoformat(manifest["made"]).timestamp() * 1_000_000))
         # A member that still holds a partition is refused, and asks for its starting position.
         session("UPDATE progress SET epoch = epoch + 1000000")
         session("ANALYZE")
@@ -252,7 +271,7 @@ def restore(server, database, folder):
         session("COMMIT")
     with Session(server, database) as session:
         session("SELECT _timescaledb_functions.start_background_workers()")
-    say("restored: %s, each as in the backup%s" % (total(found), "; what was there before is %s" % before if present else ""))
+    say("restored: %s, each as in the backup; %d removals done again%s" % (total(found), len(known), "; what was there before is %s" % before if present else ""))
 
 
 def refuse_company(session, database):
@@ -262,7 +281,7 @@ def refuse_company(session, database):
         raise Refused("%s is in use (%s): stop the services first" % (database, ", ".join(row[0] for row in who)))
 
 
-def check(server, database, folder):
+def check(server, database, folder, _):
     manifest = read(folder)
     with Session(server, database) as session:
         session("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -273,21 +292,103 @@ def check(server, database, folder):
     say("%s is as in %s: %s" % (database, folder, total(found)))
 
 
-def new_bus(server, database):
+def removals(session):
+    """What was revoked, removed or ended in this database, as lines of the list."""
+    found = [{"kind": "revocation", "tenant": row[0], "subject": row[1], "version": int(row[2]), "until_us": int(row[3]), "payload": row[4]}
+             for row in session("SELECT tenant, subject, version, until_us, encode(payload, 'hex') FROM documents WHERE kind = 'revocation' ORDER BY key")]
+    found += [{"kind": "ended", "subject": row[0], "from_us": int(row[1]), "until_us": int(row[2])}
+              for row in session("SELECT device, from_us, until_us FROM assignments WHERE until_us < %d ORDER BY device, from_us" % FOREVER)]
+    # A database of before has no such table.
+    if session("SELECT 1 WHERE to_regclass('public.removals') IS NOT NULL"):
+        for kind, subject, from_us, at_us in session("SELECT kind, subject, from_us, removed_us FROM removals ORDER BY removed_us, kind, subject"):
+            line = {"kind": kind, "subject": subject, "at_us": int(at_us)}
+            found.append(line if kind == "account" else {**line, "from_us": int(from_us)})
+    return found
+
+
+def listed(file):
+    """The list. Its last line counts once it has its end."""
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        return []
+    whole = text[:text.rfind("\n") + 1]
+    known = []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            known += [json.loads(line)] if line.strip() else []
+        except ValueError as error:
+            raise Refused("%s, line %d: %s" % (file, number, error)) from None
+    return known
+
+
+def complete(file, found):
+    """Appends what the list does not have; nothing is ever taken out."""
+    known = listed(file)
+    new = [line for line in found if line not in known]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as list_:
+        # A line that a crash has cut short comes again.
+        list_.truncate(list_.read().rfind(b"\n") + 1)
+        list_.seek(0, os.SEEK_END)
+        for line in new:
+            list_.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        list_.flush()
+        os.fsync(list_.fileno())
+    return known + new
+
+
+def text(value):
+    return "'%s'" % str(value).replace("'", "''")
+
+
+def remove_again(session, line):
+    kind, subject = line.get("kind"), text(line.get("subject"))
+    if kind == "account":
+        session("DELETE FROM accounts WHERE name = %s AND created_us <= %d" % (subject, line["at_us"]))
+    elif kind == "assignment":
+        session("DELETE FROM assignments WHERE device = %s AND from_us = %d AND entered_us <= %d" % (subject, line["from_us"], line["at_us"]))
+    elif kind == "ended":
+        session("UPDATE assignments SET until_us = %d WHERE device = %s AND from_us = %d AND until_us > %d"
+                % (line["until_us"], subject, line["from_us"], line["until_us"]))
+    elif kind == "revocation":
+        session("INSERT INTO documents (kind, tenant, subject, version, until_us, payload) VALUES ('revocation', %s, %s, %d, %d, decode(%s, 'hex'))"
+                " ON CONFLICT DO NOTHING" % (text(line["tenant"]), subject, line["version"], line["until_us"], text(line["payload"])))
+    else:
+        raise Refused("the list of removals has a line that this program does not know: %s" % line)
+    if kind in ("account", "assignment") and session("SELECT 1 WHERE to_regclass('public.removals') IS NOT NULL"):
+        session("INSERT INTO removals VALUES (%s, %s, %d, %d) ON CONFLICT DO NOTHING" % (text(kind), subject, line.get("from_us", 0), line["at_us"]))
+
+
+def removed(server, database, file):
     with Session(server, database) as session:
-        changed = session("UPDATE progress SET epoch = epoch + 1000000, next_offset = NULL RETURNING grp")
-    say("%d offsets forgotten: every group begins at the oldest record; what it knows already it recognises" % len(changed))
+        known = complete(file, removals(session))
+    say("%s: %d removals" % (file, len(known)))
+
+
+def complete_from_present(server, database, file):
+    """Acts up to now, if the present database can still be read."""
+    try:
+        with Session(server, "postgres") as session:
+            if not session("SELECT 1 FROM pg_database WHERE datname = '%s'" % database):
+                raise Refused("there is none")
+        with Session(server, database) as session:
+            if not session("SELECT 1 WHERE to_regclass('public.documents') IS NOT NULL"):
+                raise Refused("it is empty")
+            return complete(file, removals(session))
+    except Refused as reason:
+        say("the present database cannot be read (%s): what was revoked or removed since the last entry of %s comes back" % (reason, file))
+        return listed(file)
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("what", choices=["make", "restore", "check", "new-bus"])
-    arguments.add_argument("folder", nargs="?", type=pathlib.Path)
+    arguments.add_argument("what", choices=["make", "restore", "check", "removed"])
+    arguments.add_argument("folder", type=pathlib.Path, metavar="FOLDER|FILE")
+    arguments.add_argument("--removed", type=pathlib.Path, metavar="FILE")
     arguments.add_argument("--server", default="docker compose exec -T timescaledb", metavar="COMMAND")
     arguments.add_argument("--database", default="braid", metavar="NAME")
     chosen = arguments.parse_args()
-    if (chosen.what == "new-bus") != (chosen.folder is None):
-        arguments.error("%s takes %s" % (chosen.what, "no folder" if chosen.folder else "a folder"))
     if not chosen.database.replace("_", "").isalnum() or not chosen.database[0].isalpha() or chosen.database != chosen.database.lower():
         arguments.error("--database takes a name of small letters, digits and underscores, such as braid")
     if len(chosen.database) > NAME_LENGTH_MAX:
@@ -297,10 +398,11 @@ def main():
     server = shlex.split(chosen.server)
     work = {"make": make, "restore": restore, "check": check}
     try:
-        if chosen.what == "new-bus":
-            new_bus(server, chosen.database)
+        if chosen.what == "removed":
+            removed(server, chosen.database, chosen.folder)
         else:
-            work[chosen.what](server, chosen.database, chosen.folder)
+            list_of_removals = chosen.removed or chosen.folder.with_name("removed.jsonl")
+            work[chosen.what](server, chosen.database, chosen.folder, list_of_removals)
     except (Refused, OSError) as failure:
         sys.exit("backup: %s" % failure)
     except KeyboardInterrupt:

@@ -17,8 +17,10 @@ mod email;
 mod message;
 mod mqtt;
 mod published;
+mod restored;
 mod subjects;
 mod timers;
+mod untold;
 mod webhook;
 
 use std::{
@@ -59,6 +61,7 @@ use crate::{
 };
 use config::Options;
 use published::Published;
+use restored::Restored;
 use subjects::{Subject, Subjects};
 
 /// Interval between two looks at the timers.
@@ -90,6 +93,7 @@ impl People {
                 give_up_us: i64::try_from(options.give_up_s.saturating_mul(1_000_000))
                     .unwrap_or(i64::MAX),
                 public_url: options.public_url().map(str::to_owned),
+                restore: None,
             },
         })
     }
@@ -116,13 +120,21 @@ impl People {
                     .to_owned(),
             }
         }));
+        let check = context.health().check("alerts");
+        let Ok(restored) = restored::read(&bus, &*store, &check, &context).await else {
+            return;
+        };
+        let delivery = deliver::Delivery {
+            restore: restored.as_ref().map(Restored::restore),
+            ..self.delivery
+        };
         let mut wakes = Vec::new();
         let of_canaries = deliver::Worker::new(deliver::Channel::Canary);
         for worker in self.workers.into_iter().chain([of_canaries]) {
             wakes.push(worker.wake());
             context.tasks().spawn(worker.run(
                 Arc::clone(&store),
-                self.delivery.clone(),
+                delivery.clone(),
                 context.clone(),
             ));
         }
@@ -142,6 +154,7 @@ impl People {
             router: Mutex::new(self.router),
             wakes,
             published: Published::default(),
+            restored,
             failing: HashSet::new(),
             looked_ahead: None,
             clock: context.clock().clone(),
@@ -152,7 +165,7 @@ impl People {
             untold: context.health().warning("alerts-untold"),
         };
         let sink = NoticeSink {
-            check: context.health().check("alerts"),
+            check,
             decider: tokio::sync::Mutex::new(decider),
         };
         consumer.run(sink).await;
@@ -186,6 +199,10 @@ impl Sink for NoticeSink {
             true => Answer::Stored,
             false => Answer::Ended,
         }
+    }
+
+    async fn on_another_log(&self) {
+        self.decider.lock().await.tell_untold(&self.check).await;
     }
 
     fn on_away(&self, away: Away<'_>) {
@@ -240,6 +257,8 @@ struct Decider {
     /// One per channel.
     wakes: Vec<Arc<Notify>>,
     published: Published,
+    /// The store was restored from a backup lately.
+    restored: Option<Restored>,
     /// Alerts whose timers failed. They are tried after the others.
     failing: HashSet<String>,
     looked_ahead: Option<Instant>,
@@ -427,6 +446,10 @@ impl Decider {
                 };
                 self.warn_of_untold(&router);
                 batch
+            };
+            let batch = match &self.restored {
+                Some(restored) => restored.mind(alert, batch, is_timer, now_us),
+                None => batch,
             };
             if batch == NoticesBatch::default() {
                 return Ok(());

@@ -615,3 +615,57 @@ async fn a_silent_gateway_is_told_once_and_inhibits_its_devices() {
     world.alert("device-silent", AlertState::Resolved).await;
     running.stop().await;
 }
+
+/// The store goes back to a copy from before the alert. The engines raise it again from the bus.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_store_notifies_nobody_a_second_time() {
+    use bus::Topic;
+    use store::{SqliteStore, sqlite::backup};
+    let mut world = World::new();
+    let server = MailServer::start(Security::Plain, server_tls(&world)).await;
+    let copies = tempfile::tempdir().unwrap();
+    let (data, copy) = (world.dir.path().to_owned(), copies.path().join("copy"));
+    for patient in ["ann", "ben"] {
+        register(&world, "home", patient).await;
+    }
+    backup::make(&data, &copy, contracts::now_us()).unwrap();
+    let letters = |alert: &Alert| {
+        let letters = server.letters.lock();
+        let of_it = letters.iter().filter(|it| it.text.contains(&alert.id));
+        of_it.count()
+    };
+    let running = world.start_with(|config| with_mail(config, &server));
+    let before = raise(&world, "ann").await;
+    world.outcomes(&before.id, 1, NoticeResult::Delivered).await;
+    let deadline = tokio::time::Instant::now() + stage::LIMIT;
+    loop {
+        let committed = world.bus.committed(Topic::Alerts, "alerting-people");
+        let ends = world.bus.extents(Topic::Alerts).await.unwrap();
+        let ends: u64 = ends.values().map(|it| it.next).sum();
+        if committed.await.unwrap().values().sum::<u64>() == ends {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "no commit");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    running.stop().await;
+
+    // Closes the store that is replaced.
+    world.store = Arc::new(SqliteStore::open(copies.path()).unwrap());
+    backup::restore(&data, &copy, [], contracts::now_us()).unwrap();
+    world.store = Arc::new(SqliteStore::open(&data).unwrap());
+    assert!(world.alerts().await.is_empty(), "it is not in the copy");
+    let running = world.start_with(|config| with_mail(config, &server));
+    let after = world.alert_of("ann", HIGH, AlertState::Active).await;
+    assert_eq!(after.id, before.id);
+    let kept = world.outcomes(&after.id, 1, NoticeResult::Silenced).await;
+    let detail = &kept[0].outcome.as_ref().unwrap().detail;
+    assert!(
+        detail.starts_with("made before the restore of 20"),
+        "{detail}"
+    );
+    let new = raise(&world, "ben").await;
+    world.outcomes(&new.id, 1, NoticeResult::Delivered).await;
+    assert_eq!((letters(&before), letters(&new)), (1, 1));
+    running.stop().await;
+}

@@ -17,6 +17,7 @@ use service_kit::{ConfigError, Secret};
 use crate::accounts::AccountsCommand;
 use crate::alerts::AlertsCommand;
 use crate::audit::AuditCommand;
+use crate::backup::BackupCommand;
 use crate::bench::{BenchCommand, bare};
 use crate::dead_letters::DeadLettersCommand;
 use crate::doctor::DoctorCommand;
@@ -115,6 +116,9 @@ enum Braid {
     Accounts(AccountsCommand),
     /// Print the log of reads and changes by people.
     Audit(AuditCommand),
+    /// Copy the embedded store, and restore it without bringing back what was removed.
+    #[command(subcommand)]
+    Backup(BackupCommand),
     /// Bring the schema of the store up to date.
     Migrate(MigrateCommand),
     /// Prepare an installation before its services start: schema, administrator, simulated patients
@@ -212,6 +216,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Gateways(gateways) => gateways.run()?,
         Braid::Accounts(accounts) => accounts.run()?,
         Braid::Audit(audit) => audit.run()?,
+        Braid::Backup(backup) => backup.run()?,
         Braid::Migrate(migrate) => migrate.run()?,
         Braid::Setup(setup) => setup.run()?,
         Braid::Trial(trial) => trial.run()?,

@@ -16,6 +16,7 @@ macro_rules! println {
 mod accounts;
 mod alerts;
 mod audit;
+mod backup;
 mod bench;
 mod cli;
 mod dead_letters;

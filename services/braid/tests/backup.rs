@@ -1,6 +1,6 @@
 //! `infra/backup/backup.py` on a real TimescaleDB beside a real Kafka. The cases are a copy under
 //! load, a restored database with the bus's later records, and the loss of the bus. No sample is
-//! lost or stored twice.
+//! lost or stored twice, nobody is told twice, and what was removed stays so.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]
@@ -9,20 +9,28 @@ mod program;
 mod sensor;
 #[path = "support/separate.rs"]
 mod separate;
+#[path = "support/webhook.rs"]
+mod webhook;
 
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use contracts::alerts::Document;
+
 use program::{PATIENCE, eventually_within};
 use sensor::Sensors;
 use separate::{NOUNS, Separate};
 use serde_json::Value;
-use store::{TimescaleOptions, TimescaleStore};
+use store::{
+    Account, Accounts, Change, DocumentsStore, REVOCATION, Register, Role, Scope, TimescaleOptions,
+    TimescaleStore,
+};
 use testkit::kafka::Cluster;
 use testkit::timescale_server::{PASSWORD, ServerOptions, TimescaleServer};
 use tokio::runtime::Runtime;
+use webhook::Webhook;
 
 /// Time in which a group notices the death of its members on a busy machine; no figure depends on
 /// it.
@@ -117,6 +125,64 @@ impl House {
         ))
     }
 
+    fn alert_ids(&self, patient: &str) -> Vec<String> {
+        let ids = "SELECT coalesce(array_agg(id), '{}') FROM alerts WHERE patient";
+        let row = self.ask(&format!("{ids} = '{patient}'"));
+        row.map_or_else(Vec::new, |row| row.get(0))
+    }
+
+    fn store(&self) -> TimescaleStore {
+        let options = TimescaleOptions::new(&self.server.url("braid"), PASSWORD);
+        self.runtime
+            .block_on(TimescaleStore::open(&options))
+            .unwrap()
+    }
+
+    /// Two accounts, before the copy.
+    fn make_accounts(&self) {
+        let store = self.store();
+        for name in ["eve", "bob"] {
+            let account = Account {
+                name: name.to_owned(),
+                tenant: store::DEFAULT_TENANT.to_owned(),
+                role: Role::Viewer,
+                password_hash: String::new(),
+                created_us: 1,
+            };
+            self.runtime.block_on(store.put_account(&account)).unwrap();
+        }
+    }
+
+    /// After the copy: an account is removed, a gateway is revoked, a wearer hands a device back.
+    fn remove(&self, device: &str) {
+        let store = self.store();
+        self.runtime.block_on(async {
+            assert!(store.remove_account("eve").await.unwrap());
+            let revoked = Document {
+                kind: REVOCATION.to_owned(),
+                tenant: store::DEFAULT_TENANT.to_owned(),
+                subject: "gw-stolen".to_owned(),
+                version: 1,
+                body: "{\"excepted\":[]}".to_owned(),
+                ..Document::default()
+            };
+            store.put_document(&revoked).await.unwrap();
+            let change = Change::by_program("test");
+            let now_us = contracts::now_us();
+            let ended = store.end_assignment(&Scope::Service, device, now_us, &change);
+            assert!(ended.await.unwrap().is_some());
+        });
+    }
+
+    /// Accounts, revocations and ended intervals.
+    fn removed(&self) -> (i64, i64, i64) {
+        (
+            self.count("SELECT count(*) FROM accounts WHERE name = 'eve'"),
+            self.count("SELECT count(*) FROM documents WHERE subject = 'gw-stolen'"),
+            self.count("SELECT count(*) FROM assignments WHERE until_us < 9223372036854775807"),
+        )
+    }
+
     fn moves_on(&self, what: &str) {
         let then = self.content().rows;
         eventually_within(LIMIT, what, || self.content().rows >= then + PROGRESS);
@@ -202,8 +268,16 @@ fn a_copy_made_under_load_and_the_bus_restore_everything() {
     };
     let dir = tempfile::tempdir().unwrap();
     let well: Vec<String> = (1..=3).map(|number| format!("well-{number}")).collect();
-    let ill = vec!["ill".to_owned()];
-    let mut house = House::prepare(dir.path(), &cluster, &[well.clone(), ill.clone()].concat());
+    let [ill, later] = ["ill", "later"].map(|device| vec![device.to_owned()]);
+    let spare = vec!["spare".to_owned()];
+    let devices = [well.clone(), ill.clone(), later.clone(), spare].concat();
+    let mut house = House::prepare(dir.path(), &cluster, &devices);
+    let webhook = Webhook::start();
+    house.separate.environment.push((
+        "BRAID_ALERTING_WEBHOOK".to_owned(),
+        format!("http://{}/", webhook.address),
+    ));
+    house.make_accounts();
     house.start_all();
 
     // A copy while samples are being stored.
@@ -220,6 +294,10 @@ fn a_copy_made_under_load_and_the_bus_restore_everything() {
     // A patient falls ill who is not in the copy.
     let racing = Sensors::start(house.separate.sensors(), &ill, |_| ILL_PULSE);
     eventually_within(LIMIT, "the alert", || house.alerts_of("wearer-of-ill") > 0);
+    let told_of = house.alert_ids("wearer-of-ill");
+    eventually_within(LIMIT, "the alert is told", || webhook.told(&told_of) > 0);
+    house.remove("spare");
+    assert_eq!(house.removed(), (0, 1, 1));
     let mut accepted = racing.stop() + sensors.stop();
     eventually_within(LIMIT, "every sample is stored", || {
         house.content().rows >= accepted
@@ -228,20 +306,18 @@ fn a_copy_made_under_load_and_the_bus_restore_everything() {
     let alerts = house.alerts_of("wearer-of-ill");
     assert_eq!((before.rows, before.readings), (accepted, accepted));
 
-    // Cases that restore and check refuse.
-    let differs = house.backup(&["check", kept_flag]).unwrap_err();
-    assert!(differs.contains("samples: "), "{differs}");
-    let in_use = house.backup(&["restore", kept_flag]).unwrap_err();
-    assert!(in_use.contains("stop the services first"), "{in_use}");
-    house.separate.stop_all();
-    copy(&kept, &broken);
-    damage(&broken);
-    let damaged = house.backup(&["restore", broken.to_str().unwrap()]);
-    assert!(damaged.unwrap_err().contains("SHA-256 differs"));
-    assert_eq!(house.content(), before, "a refusal changes nothing");
+    refusals(&mut house, &kept, &broken);
 
+    let told = webhook.told(&told_of);
     house.restore(kept_flag);
-    house.backup(&["check", kept_flag]).unwrap();
+    assert_eq!(house.removed(), (0, 1, 1), "what was removed stays so");
+    let bob = "SELECT count(*) FROM accounts WHERE name = 'bob'";
+    assert_eq!(house.count(bob), 1);
+    let differs = house.backup(&["check", kept_flag]).unwrap_err();
+    for table in ["accounts", "documents", "assignments"] {
+        assert!(differs.contains(&format!("{table}: ")), "{differs}");
+    }
+    assert!(!differs.contains("samples: "), "{differs}");
     shift_sequences(&kept, 1_000_000);
     let behind = house.backup(&["check", kept_flag]).unwrap_err();
     assert!(behind.contains("streams_key_seq: "), "{behind}");
@@ -259,17 +335,48 @@ fn a_copy_made_under_load_and_the_bus_restore_everything() {
     });
     assert_eq!(house.content(), before);
     assert_eq!(house.alerts_of("wearer-of-ill"), alerts);
+    // Another patient falls ill. By the time that this is told, the alert of before was decided.
+    let racing = Sensors::start(house.separate.sensors(), &later, |_| ILL_PULSE);
+    eventually_within(LIMIT, "an alert after the restore is told", || {
+        webhook.told(&house.alert_ids("wearer-of-later")) > 0
+    });
+    let since = racing.stop();
+    eventually_within(LIMIT, "every sample is stored", || {
+        house.content().rows >= accepted + since
+    });
+    assert_eq!(webhook.told(&told_of), told, "nobody is told again");
     println!(
         "accepted {accepted}, in the copy {}, after the restore and the bus {}, lost 0, doubled 0, alerts {alerts}",
         copied.rows, before.rows
     );
+    accepted += since;
 
-    // The bus is lost, and a new one begins at zero.
+    a_new_bus(&mut house, cluster, accepted);
+}
+
+/// Cases that restore and check refuse. The services are stopped afterwards.
+fn refusals(house: &mut House, kept: &Path, broken: &Path) {
+    let (before, kept_flag) = (house.content(), kept.to_str().unwrap());
+    let differs = house.backup(&["check", kept_flag]).unwrap_err();
+    assert!(differs.contains("samples: "), "{differs}");
+    let in_use = house.backup(&["restore", kept_flag]).unwrap_err();
+    assert!(in_use.contains("stop the services first"), "{in_use}");
     house.separate.stop_all();
-    drop(cluster);
+    copy(kept, broken);
+    damage(broken);
+    let damaged = house.backup(&["restore", broken.to_str().unwrap()]);
+    assert!(damaged.unwrap_err().contains("SHA-256 differs"));
+    assert_eq!(house.content(), before, "a refusal changes nothing");
+}
+
+/// The bus is lost, and a new one begins at zero.
+fn a_new_bus(house: &mut House, former: Cluster, mut accepted: u64) {
+    house.separate.stop_all();
+    drop(former);
     let cluster = Cluster::start(1, "").unwrap();
     house.separate.bus = on(&cluster);
-    house.backup(&["new-bus"]).unwrap();
+    let gaps = "SELECT count(*) FROM log_gaps WHERE grp = 'ingest-store'";
+    assert_eq!(house.count(gaps), 0);
     house.start_all();
     let more = vec!["well-1".to_owned()];
     let sensors = Sensors::start(house.separate.sensors(), &more, |number| 60 + number % 40);
@@ -280,6 +387,10 @@ fn a_copy_made_under_load_and_the_bus_restore_everything() {
         house.content().rows >= accepted
     });
     assert_eq!(house.content().rows, accepted);
+    assert!(
+        house.count(gaps) > 0,
+        "what the old bus may have lost is said"
+    );
     println!("a new bus: {resent} more accepted, {accepted} stored, lost 0, doubled 0");
     house.separate.assert_all_running();
 }
@@ -349,5 +460,6 @@ fn a_copy_that_ends_early_leaves_nothing_on_the_disk() {
     let whole = make("whole").status().unwrap();
     assert!(whole.success());
     assert!(backups.join("2026-11-22/manifest.json").is_file());
-    assert_eq!(left(), 1, "a copy, and nothing beside it");
+    assert!(backups.join("removed.jsonl").is_file());
+    assert_eq!(left(), 2, "a copy and the list, and nothing beside them");
 }

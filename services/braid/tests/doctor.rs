@@ -110,6 +110,7 @@ fn the_embedded_engines_are_looked_at_and_not_made() {
 async fn what_stands_still_is_a_failure_until_it_moves() {
     let dir = tempfile::tempdir().unwrap();
     let bus = bus::EmbeddedBus::open(dir.path(), bus::EmbeddedOptions::default()).unwrap();
+    let bus: Arc<dyn Bus> = Arc::new(bus);
     let store: Arc<dyn Store> = Arc::new(store::SqliteStore::open(dir.path()).unwrap());
     let data = dir.path().display().to_string();
     let look = async || {
@@ -180,6 +181,19 @@ async fn what_stands_still_is_a_failure_until_it_moves() {
     assert_eq!(code, 0, "{text}");
     has(&text, "ok  ", "alerting", "alerts are being judged");
     has(&text, "ok  ", "canary", "the last test alert is ");
+
+    // As if the bus had been another one before.
+    let before = bus::Log {
+        identity: "the former bus".to_owned(),
+        next: None,
+    };
+    for log in [before, bus.log(Topic::Paths, 0).await.unwrap()] {
+        let claimed = store.claim("path-telemetry-store", Topic::Paths, 0, &log);
+        claimed.await.unwrap();
+    }
+    let (code, text) = look().await;
+    assert_eq!(code, 0, "{text}");
+    has(&text, "WARN", "bus", "the bus is another one than before");
 }
 
 #[test]

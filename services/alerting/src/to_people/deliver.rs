@@ -13,7 +13,7 @@ use std::{
 
 use contracts::alerts::{NoticeOutcome, NoticeResult};
 use service_kit::{Backoff, Context, Shutdown};
-use store::{NoticesBatch, QueuedNotice, Store};
+use store::{NoticesBatch, QueuedNotice, Restore, Store};
 use tokio::{
     sync::Notify,
     task::{Id, JoinSet},
@@ -23,6 +23,7 @@ use super::{
     email::Email,
     message::{Message, Undelivered},
     mqtt::Mqtt,
+    restored::withheld,
     webhook::Webhook,
 };
 use crate::turns::SILENCE_MAX;
@@ -42,6 +43,21 @@ pub(super) struct Delivery {
     pub give_up_us: i64,
     /// Base address for links.
     pub public_url: Option<String>,
+    /// The store was restored: notices of before were sent then, or nobody needs them any more.
+    pub restore: Option<Restore>,
+}
+
+impl Delivery {
+    /// Moves notices that were made before the restore out of what was taken, as their outcomes.
+    fn take_older(&self, taken: &mut Vec<QueuedNotice>, now_us: i64) -> Vec<NoticeOutcome> {
+        let Some(restore) = self.restore else {
+            return Vec::new();
+        };
+        let older = taken.extract_if(.., |queued| queued.notice.created_us < restore.restored_us);
+        older
+            .map(|queued| withheld(&queued.notice.id, restore, now_us))
+            .collect()
+    }
 }
 
 pub(super) enum Channel {
@@ -145,7 +161,7 @@ impl Worker {
                     store.take_notices(name, now_us, until_us, room).await
                 }
             };
-            let taken = match taken {
+            let mut taken = match taken {
                 Ok(taken) => taken,
                 Err(error) => {
                     check.failing(error.to_string());
@@ -157,6 +173,10 @@ impl Worker {
             };
             check.ok();
             backoff.reset();
+            let older = delivery.take_older(&mut taken, now_us);
+            if !older.is_empty() {
+                settle(Settle::Done(older), &store, &shutdown).await;
+            }
             if taken.is_empty() {
                 // A notice behind one that has just been settled is due at once.
                 tokio::select! {
@@ -392,6 +412,34 @@ mod tests {
         assert_eq!(give_up_after(hour_us), Some(128));
         assert_eq!(give_up_after(day_us), Some(2888));
         assert!(tried_us(u32::MAX) > day_us);
+    }
+
+    #[test]
+    fn notices_of_before_a_restore_are_withheld_and_the_others_sent() {
+        let queued = |id: &str, created_us| QueuedNotice {
+            notice: contracts::alerts::Notice {
+                id: id.to_owned(),
+                created_us,
+                ..Default::default()
+            },
+            attempts: 1,
+        };
+        let both = || vec![queued("before", 99), queued("after", 100)];
+        let mut delivery = Delivery {
+            give_up_us: 0,
+            public_url: None,
+            restore: None,
+        };
+        assert!(delivery.take_older(&mut both(), 200).is_empty());
+        delivery.restore = Some(Restore {
+            restored_us: 100,
+            made_us: 50,
+        });
+        let mut taken = both();
+        let older = delivery.take_older(&mut taken, 200);
+        assert_eq!((older.len(), older[0].notice.as_str()), (1, "before"));
+        assert_eq!(older[0].result(), NoticeResult::Silenced);
+        assert_eq!(taken, [queued("after", 100)]);
     }
 
     #[test]

@@ -29,6 +29,11 @@ const PUT_OFF_US: i64 = 3_600_000_000;
 impl Decider {
     /// Acts on due timers. A failing timer blocks no other and is tried again.
     pub(super) async fn on_tick(&mut self) -> Result<(), DecideError> {
+        if let Some(restored) = &mut self.restored
+            && restored.holds_timers(&*self.store).await
+        {
+            return Ok(());
+        }
         let looked_ahead = match self.looked_ahead {
             Some(at) if at.elapsed() < LOOK_AHEAD_EVERY => Ok(()),
             _ => self.look_ahead().await,

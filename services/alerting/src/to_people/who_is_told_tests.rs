@@ -149,6 +149,7 @@ impl Ward {
             router: Mutex::new(Router::new(channels(configuration))),
             wakes: Vec::new(),
             published: Published::default(),
+            restored: None,
             failing: HashSet::new(),
             looked_ahead: None,
             clock: context.clock().clone(),
@@ -293,4 +294,39 @@ async fn every_alert_has_people_or_a_gap_that_is_shown() {
         }
     }
     assert_eq!(seen, 5 * 5 * 9);
+}
+
+/// After the loss of the bus, its group decides about open alerts that nobody has heard of.
+#[tokio::test]
+async fn an_open_alert_that_a_lost_bus_carried_is_told_once() {
+    let ward = Ward::new("not registered", "webhook").await;
+    let store = &ward.decider.store;
+    let open = ward.alert("fall", Priority::High, true);
+    let over = Alert {
+        id: "over".to_owned(),
+        state: AlertState::Resolved.into(),
+        ..open.clone()
+    };
+    let write = async |transitions: Vec<Alert>| {
+        let batch = AlertsBatch {
+            transitions,
+            ..AlertsBatch::default()
+        };
+        store.write_alerts(batch, Vec::new()).await.unwrap();
+    };
+    write(vec![open.clone(), over.clone()]).await;
+    let check = ward.context.health().check("alerts");
+    for _ in 0..2 {
+        assert!(ward.decider.tell_untold(&check).await);
+        for (alert, notices) in [(&open, 1), (&over, 0)] {
+            let found = store.notices(&Scope::Service, &alert.id).await.unwrap();
+            assert_eq!(found.len(), notices, "{found:?}");
+        }
+        // A second observer is no news, and its revision would be another notice.
+        let seen = Alert {
+            revision: 2,
+            ..open.clone()
+        };
+        write(vec![seen]).await;
+    }
 }

@@ -44,7 +44,7 @@ pub struct LogGap {
     pub to_us: i64,
 }
 
-/// Gaps that are kept of one partition and group; older ones are removed.
+/// Gaps that are kept of one partition and group. Older ones are removed.
 pub const LOG_GAPS_MAX: u32 = 16;
 
 /// A position counts for the log that it names. A position without a name was stored before

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     process::{Command, Stdio},
     sync::Arc,
@@ -10,11 +11,13 @@ use std::{
 };
 
 use async_trait::async_trait;
-use contracts::vitals::Metric;
+use contracts::{alerts::Document, vitals::Metric};
 use store::{
-    DOCUMENTS_MAX, DocumentsStore, Scope, SqliteOptions, SqliteStore, Store,
+    Account, Accounts, Assignment, Change, DOCUMENTS_MAX, DocumentsStore, Maintenance, Of,
+    ProgressStore, REVOCATION, Register, Restore, Role, Scope, SqliteOptions, SqliteStore, Store,
     conformance::{Harness, Process, batch, log, ok, sample},
-    sqlite::OpenError,
+    removals,
+    sqlite::{OpenError, backup},
 };
 use tempfile::TempDir;
 
@@ -198,26 +201,18 @@ async fn nobody_else_on_the_machine_reads_its_files() {
     }
 }
 
-/// Acts of after the copy stay (revoked, removed, ended), and the rest is as in the copy.
-#[tokio::test]
-async fn a_restore_brings_nobody_back() {
-    use std::collections::BTreeSet;
-    use store::{
-        Account, Accounts, Assignment, Change, Maintenance, Of, ProgressStore, REVOCATION,
-        Register, Restore, Role, removals, sqlite::backup,
-    };
-    let dir = tempfile::tempdir().unwrap();
-    let (data, copy) = (dir.path().join("data"), dir.path().join("copies/monday"));
-    let list = dir.path().join("copies/removed.jsonl");
-    let scope = Scope::Service;
-    let account = |name: &str, created_us| Account {
+fn account(name: &str, created_us: i64) -> Account {
+    Account {
         name: name.to_owned(),
         tenant: "home".to_owned(),
         role: Role::Clinician,
         password_hash: "x".to_owned(),
         created_us,
-    };
-    let worn = |device: &str, patient: &str, from_us| Assignment {
+    }
+}
+
+fn worn(device: &str, patient: &str, from_us: i64) -> Assignment {
+    Assignment {
         device: device.to_owned(),
         tenant: "home".to_owned(),
         gateway: "gw".to_owned(),
@@ -225,15 +220,27 @@ async fn a_restore_brings_nobody_back() {
         from_us,
         until_us: i64::MAX,
         entered: Change::by_program("test"),
-    };
-    let revoked = |version| contracts::alerts::Document {
+    }
+}
+
+fn revoked(version: u32) -> Document {
+    Document {
         kind: REVOCATION.to_owned(),
         tenant: "home".to_owned(),
         subject: "gw".to_owned(),
         version,
         body: "{\"excepted\":[]}".to_owned(),
-        ..Default::default()
-    };
+        ..Document::default()
+    }
+}
+
+/// Acts of after the copy stay (revoked, removed, ended), and the rest is as in the copy.
+#[tokio::test]
+async fn a_restore_brings_nobody_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, copy) = (dir.path().join("data"), dir.path().join("copies/monday"));
+    let list = dir.path().join("copies/removed.jsonl");
+    let scope = Scope::Service;
     let store = SqliteStore::open(&data).unwrap();
     for name in ["eve", "bob"] {
         ok(store.put_account(&account(name, 1)).await);
@@ -309,7 +316,6 @@ async fn a_restore_brings_nobody_back() {
 }
 
 fn a_copy_that_was_cut_short_is_refused(copy: &Path) {
-    use store::sqlite::backup;
     let mut bytes = std::fs::read(copy.join("store.db")).unwrap();
     let middle = bytes.len() / 2;
     bytes.truncate(middle);
