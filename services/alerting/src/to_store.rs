@@ -196,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// A trigger refuses writes as a full disk does. Nobody writes meanwhile.
+    /// A trigger refuses writes as a full disk does, and no other write finds out.
     #[tokio::test]
     async fn a_full_disk_is_known_before_the_first_alert() {
         let dir = tempfile::tempdir().unwrap();

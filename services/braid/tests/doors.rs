@@ -14,8 +14,8 @@ use std::{
 const PAGE: &str = "docs/reference/doors.md";
 const COLUMNS: usize = 6;
 
-/// Calls that make a listening socket, or a datagram socket that others send to; that open a device
-/// whose packets come from others; that let the kernel report what ICMP says.
+/// Calls that make a listening socket, or a datagram socket that others send to. The last three
+/// open a port of redirected connections, a TUN device, and the kernel's reports of ICMP.
 const BINDING: [&str; 12] = [
     "TcpListener::bind(",
     "UnixListener::bind(",

@@ -137,6 +137,13 @@ impl RuleDocument {
     }
 }
 
+impl RuleSet {
+    /// The rules that hold by a document.
+    pub fn from_json(text: &str) -> Result<RuleSet, Invalid> {
+        RuleDocument::from_json(text).map(|document| document.resolve())
+    }
+}
+
 fn is_fall(condition: &Condition) -> bool {
     matches!(condition, Condition::Fall { .. })
 }

@@ -1,5 +1,5 @@
 //! Rules as data: the contents of a rule set and its validation. People write it as a
-//! [`RuleDocument`].
+//! document: see `rule_document.rs`.
 //!
 //! A rule is a condition on event time with a priority. It has one delay before it alerts
 //! (`for_ms`) and another before it clears (`clear_for_ms`). The limit at which it begins differs
@@ -15,7 +15,6 @@ pub use crate::{catalogue::metric_name, condition::DELAY_MS_MAX};
 use crate::{
     catalogue::{by_name, name},
     condition::Condition,
-    rule_document::RuleDocument,
     validate::{Invalid, validate_identifier},
 };
 
@@ -73,11 +72,6 @@ impl RuleSet {
             .copied()
             .unwrap_or(STALE_AFTER_S_DEFAULT);
         i64::from(seconds) * 1_000_000
-    }
-
-    /// The rules that hold by a document.
-    pub fn from_json(text: &str) -> Result<RuleSet, Invalid> {
-        RuleDocument::from_json(text).map(|document| document.resolve())
     }
 
     pub fn validate(&self) -> Result<(), Invalid> {

@@ -36,7 +36,7 @@ pub(super) enum ConnectionError {
 }
 
 impl ConnectionError {
-    /// What is too long for MQTT stays too long.
+    /// A packet that is too long stays too long.
     pub(super) fn is_retryable(&self) -> bool {
         !matches!(self, ConnectionError::Packet(PacketError::TooLong(..)))
     }

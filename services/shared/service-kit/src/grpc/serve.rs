@@ -106,7 +106,8 @@ pub async fn serve_routes(
 }
 
 /// Serves until shutdown is requested. Then it sends GOAWAY, lets requests finish for at most
-/// [`CONNECTIONS_DRAIN_LIMIT`], and returns. With `tls` a verified client certificate becomes [`Peer::id`].
+/// [`CONNECTIONS_DRAIN_LIMIT`], and returns. With `tls` a verified client certificate becomes
+/// [`Peer::id`].
 /// Handlers of endless streams should end them at shutdown; otherwise they are cut at the limit.
 pub async fn serve(
     listener: TcpListener,
