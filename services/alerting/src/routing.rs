@@ -149,7 +149,7 @@ impl Router {
                     ..Progress::default()
                 };
                 if let Some(why) = withheld(case) {
-                    let people = people_of(case, 0);
+                    let people = next_step(case, 0, &self.channels).people;
                     let to = To::people(&people);
                     self.emit(&mut batch, case, &What::Revision, to, Some(&why));
                     set(&mut batch, case, &opened, Some(why.until_us));

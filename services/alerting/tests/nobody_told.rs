@@ -6,11 +6,12 @@
 mod stage;
 
 use bus::{Event, Topic};
-use contracts::alerts::{Alert, AlertState, Document, ListUntoldRequest, Notice};
+use contracts::alerts::{Alert, AlertState, Document, ListUntoldRequest, Notice, NoticeResult};
+use contracts::vitals::Priority;
 use prost::Message;
 use service_kit::tls::PeerId;
 use stage::{Running, S, World, pulses, until};
-use store::{NoticesBatch, PatientEntry, Spo2Scale};
+use store::{NoticesBatch, PatientEntry, Scope, Spo2Scale};
 
 fn warning(running: &Running, name: &str) -> Option<String> {
     let warnings = running.context.health().warnings();
@@ -19,9 +20,13 @@ fn warning(running: &Running, name: &str) -> Option<String> {
 }
 
 async fn put_team(world: &World, version: u32, body: &str) {
+    put_team_of(world, "one", version, body).await;
+}
+
+async fn put_team_of(world: &World, tenant: &str, version: u32, body: &str) {
     let document = Document {
         kind: "team".into(),
-        tenant: "one".into(),
+        tenant: tenant.into(),
         subject: "default".into(),
         version,
         author: "Eve".into(),
@@ -168,5 +173,111 @@ async fn a_decision_that_cannot_be_stored_is_a_dead_letter_and_a_warning() {
     };
     let reason = letter.header(bus::dead_letter::REASON).unwrap();
     assert!(String::from_utf8_lossy(reason).contains("no timer fits"));
+    running.stop().await;
+}
+
+/// All gateways fall silent. Each tenant's people get one letter about it, with the names of their
+/// own patients, and none about each gateway.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_pipeline_is_told_to_each_tenant_once_with_its_patients() {
+    let world = World::new();
+    for (tenant, patient) in [("one", "ada"), ("one", "ben"), ("two", "cal")] {
+        let entry = PatientEntry {
+            id: patient.into(),
+            tenant: tenant.into(),
+            name: format!("{} Example", patient.to_uppercase()),
+            spo2_scale: Spo2Scale::One,
+        };
+        world.store.put_patient(&entry).await.unwrap();
+        let entry = store::DeviceEntry {
+            id: format!("{patient}-belt"),
+            tenant: tenant.into(),
+            gateway: format!("gw-{patient}"),
+            patient: patient.into(),
+            registered_us: i64::MIN,
+        };
+        world.store.put_device(&entry).await.unwrap();
+        let team = format!(
+            r#"{{
+              "time_zone": "Europe/Berlin",
+              "names": {{"email": "full"}},
+              "contacts": [{{"id": "nurse", "name": "Nurse", "email": "nurse@{tenant}.example.org"}}],
+              "rota": [{{"shifts": [{{"from": "mon 00:00", "to": "mon 00:00", "contact": "nurse"}}]}}]
+            }}"#
+        );
+        if patient != "ben" {
+            put_team_of(&world, tenant, 1, &team).await;
+        }
+    }
+    let running = world.start_with(|config| {
+        config.people.smtp = Some("smtp-plain://127.0.0.1:9".into());
+        config.people.email_from = Some("braid@example.org".into());
+        // The test raises the alerts itself.
+        config.silent_after_s = 0;
+    });
+    let silent = |rule: &str, gateway: &str| Alert {
+        id: format!("{rule}-{gateway}"),
+        gateway: gateway.into(),
+        rule: rule.into(),
+        priority: Priority::Medium.into(),
+        state: AlertState::Active.into(),
+        summary: "Nothing is heard".into(),
+        since_us: contracts::now_us(),
+        changed_us: contracts::now_us(),
+        recorded_us: contracts::now_us(),
+        revision: 1,
+        ..Alert::default()
+    };
+    let pipeline = silent("pipeline-silent", "");
+    let gateways = ["gw-ada", "gw-ben", "gw-cal"].map(|it| silent("gateway-silent", it));
+    let batch = store::AlertsBatch {
+        transitions: std::iter::once(pipeline.clone())
+            .chain(gateways.clone())
+            .collect(),
+        ..store::AlertsBatch::default()
+    };
+    world.store.write_alerts(batch, Vec::new()).await.unwrap();
+    let letters = async || {
+        let records = world.store.notices(&Scope::Service, &pipeline.id).await;
+        let notices = records.unwrap().into_iter().filter_map(|it| it.notice);
+        let mut letters: Vec<(String, String)> = notices
+            .map(|notice| (notice.recipient, notice.alert.unwrap_or_default().summary))
+            .collect();
+        letters.sort();
+        letters
+    };
+    let deadline = tokio::time::Instant::now() + stage::LIMIT;
+    while letters().await.len() < 2 {
+        assert!(tokio::time::Instant::now() < deadline, "nobody is told");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let letters = letters().await;
+    assert_eq!(letters.len(), 2, "{letters:?}");
+    for (letter, recipient, patients) in [
+        (
+            &letters[0],
+            "nurse@one.example.org",
+            "2 patients: ADA Example (ada), BEN Example (ben).",
+        ),
+        (
+            &letters[1],
+            "nurse@two.example.org",
+            "1 patient: CAL Example (cal).",
+        ),
+    ] {
+        assert_eq!(letter.0, recipient);
+        assert!(
+            letter.1.contains(&format!("Not monitored: {patients}")),
+            "{letter:?}"
+        );
+    }
+    // Each gateway's silence is withheld from those who got the letter.
+    for gateway in &gateways {
+        let withheld = world
+            .outcomes(&gateway.id, 1, NoticeResult::Inhibited)
+            .await;
+        let outcome = withheld[0].outcome.as_ref().unwrap();
+        assert!(outcome.detail.contains(&pipeline.id), "{outcome:?}");
+    }
     running.stop().await;
 }

@@ -51,7 +51,7 @@ pub struct Options {
     /// Sender of e-mails.
     #[arg(long, value_name = "ADDRESS")]
     pub email_from: Option<String>,
-    /// Recipients of every alert of a tenant that has no team.
+    /// Recipients of alerts of a tenant without a team, and where no step reaches a person.
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub email_to: Vec<String>,
     /// MQTT broker: mqtts:// (needs an mqtt_ca) or mqtt:// (this machine only).
@@ -69,7 +69,8 @@ pub struct Options {
     /// Alerts go to the topic PREFIX/TENANT/PATIENT/PRIORITY.
     #[arg(long, value_name = "PREFIX", default_value = "braid/alerts")]
     pub mqtt_prefix: String,
-    /// Time for which the delivery of one notice is tried before it is given up, in seconds.
+    /// When a channel fails for longer, the next step of the escalation follows at once. The
+    /// notices stay queued until the channel works again.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub give_up_s: u64,
     /// Address at which people open the page; messages link to the alert there. Without it they
