@@ -296,7 +296,7 @@ def canary(rendered):
 
 
 def mail(rendered):
-    """One mail server of alerting and of the dashboard, which tells people when alerting fails."""
+    """One mail server of alerting and of the dashboard, which notifies people when alerting fails."""
     def of(text, noun):
         found = objects(text)
         container = found["Deployment", noun]["spec"]["template"]["spec"]["containers"][0]

@@ -1,6 +1,6 @@
-//! The canaries in alerting. Their rule is fixed, and their old alerts are removed. Their notices go
-//! the way of all notices, to a channel without a receiver. So an outcome `delivered` in the store
-//! proves that notices are decided and delivered; the dashboard looks for it.
+//! The canaries in alerting. Their rule is fixed, and their old alerts are removed. Their notices
+//! go the way of all notices, to a channel without a receiver. So an outcome `delivered` in the
+//! store proves that notices are decided and delivered; the dashboard looks for it.
 
 use std::{
     sync::{Arc, LazyLock},

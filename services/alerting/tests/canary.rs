@@ -27,7 +27,7 @@ async fn it_is_raised_and_cleared_and_its_notices_are_delivered_to_nobody() {
     if half_us / HALF_US % 2 != 0 {
         half_us -= HALF_US;
     }
-    // Of another partition than the one of the plain name.
+    // A canary of another partition than that of the plain name.
     let name = format!("{NAME}.3");
     for number in 0..4 {
         let record = VitalsRecord {

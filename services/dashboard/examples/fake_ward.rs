@@ -64,7 +64,7 @@ async fn main() {
     let number = |index: usize| args.get(index).map_or(0, |text| text.parse().unwrap());
     let (more_patients, alerts): (usize, usize) = (number(1), number(2));
     let is_hard = args.len() > 1;
-    // Nobody sends the test alert, and its banner would hide others in the end.
+    // The test alert is never sent here, and its banner would hide others in the end.
     let ward = Ward::start(dir.path(), &listen, &["--canary-within-s", "0"]).await;
     let mut patients = first_patients(&ward).await;
     let further: Vec<String> = (NAMES.len() + 1..=more_patients)

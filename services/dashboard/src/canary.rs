@@ -17,8 +17,8 @@ use contracts::{
 };
 use vitals::canary::{AT_ONCE_MAX, HALF_US, turns};
 
-/// While it lasts, a version before may still send one canary and deliver no notice of it. What has
-/// never come counts as missing only after it.
+/// While it lasts, a version before may still send one canary and deliver no notice of it. A kind
+/// that has never come counts as missing only after it.
 const UPGRADE: Duration = Duration::from_secs(600);
 /// Alerts whose notice is looked for: of four halves. Beyond it the oldest is given up.
 const UNTOLD_MAX: usize = 4 * AT_ONCE_MAX as usize;

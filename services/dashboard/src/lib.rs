@@ -103,19 +103,7 @@ pub async fn run(
     let clock = service_kit::own_clock::watch(context.clone());
     context.tasks().spawn(clock);
     let readers = from_bus::follow_all(&bus, &live, &context);
-    context.tasks().spawn(untold::watch(
-        ways.kinds(),
-        recipients.clone(),
-        live.clone(),
-        context.clone(),
-    ));
-    context.tasks().spawn(expiring::watch(expiring::Watch {
-        store: store.clone(),
-        live: live.clone(),
-        recipients: recipients.clone(),
-        mailer: ways.mailer(),
-        context: context.clone(),
-    }));
+    warn_ahead(&ways, &recipients, &store, &live, &context);
     let (people, telling) = to_people::People::new(ways, recipients.clone(), &store, &context);
     context.tasks().spawn(telling);
     system::start(
@@ -164,4 +152,28 @@ pub async fn run(
     service_kit::grpc::serve(listener, "page", to_browser::router(app), tls, &context).await?;
     context.drain_tasks().await;
     Ok(())
+}
+
+/// Starts the warnings of what would fail later: people who would not be told, and certificates
+/// that run out.
+fn warn_ahead(
+    ways: &to_people::Ways,
+    recipients: &to_people::SharedRecipients,
+    store: &Arc<dyn Store>,
+    live: &Arc<live::Live>,
+    context: &Context,
+) {
+    context.tasks().spawn(untold::watch(
+        ways.kinds(),
+        recipients.clone(),
+        live.clone(),
+        context.clone(),
+    ));
+    context.tasks().spawn(expiring::watch(expiring::Watch {
+        store: store.clone(),
+        live: live.clone(),
+        recipients: recipients.clone(),
+        mailer: ways.mailer(),
+        context: context.clone(),
+    }));
 }

@@ -18,7 +18,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// Versions that another replica may put in between; then it is asked again later.
 const TRIES_MAX: usize = 8;
 
-/// What came of a change.
+/// The result of a change.
 pub(crate) enum Changed<T> {
     To(T),
     /// Other replicas changed the document all the time.

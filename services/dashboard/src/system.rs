@@ -2,10 +2,10 @@
 //! alerting does not know.
 //!
 //! Three sources: the progress of every group against the bus's ends, this replica's own readers,
-//! and the canaries, one for each partition of `vitals`. A failure is a banner on the page ([`crate::warnings`]), a warning in `/readyz`,
-//! and a gauge. People are also told of a failure that keeps alerts from them
-//! ([`crate::to_people`]). A failure of another service never takes this page out of service,
-//! because people read of it there.
+//! and the canaries, one for each partition of `vitals`. A failure is a banner on the page
+//! ([`crate::warnings`]), a warning in `/readyz`, and a gauge. People are also told of a failure
+//! that keeps alerts from them ([`crate::to_people`]). A failure of another service never takes
+//! this page out of service, because people read of it there.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -255,7 +255,7 @@ async fn tick(
     }
 }
 
-/// What is missing, without the time.
+/// The missing test alerts, without the time.
 fn lacking(missing: &Missing) -> String {
     let all = usize::try_from(missing.of).unwrap_or(usize::MAX);
     if missing.partitions.len() >= all {
@@ -286,7 +286,7 @@ async fn follow_canaries(
                 match is_told(store.as_ref(), &untold).await {
                     Ok(true) => live.canaries.lock().on_told(&untold),
                     Ok(false) => {}
-                    // What is not known to be told is missing in the end.
+                    // A notice that is never found counts as missing in the end.
                     Err(error) => {
                         tracing::debug!(%error, "notices of test alerts are not found");
                         break;

@@ -1,4 +1,4 @@
-//! Tells people when alerts do not come through, and when they do again: by the dashboard's own
+//! Notifies people when alerts do not come through, and when they do again: by the dashboard's own
 //! e-mail and its own webhook. Alerting has no part in it. The replicas of a dashboard tell each
 //! person once.
 //!
@@ -32,8 +32,8 @@ use webhook::Webhook;
 
 /// Posts that wait; a further post is dropped and logged. An outage has two.
 const WAITING_MAX: usize = 8;
-/// How often a replica looks whether somebody is left whom nobody has told. Another replica may have
-/// died, and other people may be on call by then.
+/// How often a replica looks whether somebody is left whom no replica has told. Another one may
+/// have died, and other people may be on call by then.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 /// Rounds with a failure, over about ten minutes. Then another replica has its turn, and this one
 /// rests for [`REST`]. The end of an outage is given up.
@@ -90,7 +90,7 @@ pub(crate) struct People {
 }
 
 impl People {
-    /// The sender, and the future that tells people until shutdown.
+    /// The sender, and the future that notifies people until shutdown.
     pub(crate) fn new(
         ways: Ways,
         recipients: SharedRecipients,
@@ -128,7 +128,7 @@ async fn run(mut waiting: mpsc::Receiver<Post>, mut teller: Teller, shutdown: Sh
     }
 }
 
-/// Who is told, and how.
+/// One receiver of letters or posts.
 enum Target {
     Webhook,
     Mail(Recipient),
@@ -143,10 +143,10 @@ impl Target {
     }
 }
 
-/// What came of one try.
+/// The result of one try.
 enum Tried {
     Told,
-    /// Nobody will ever be told so: the server refuses this address.
+    /// The server refuses this address for good.
     Refused,
     /// `is_way`: the way itself is closed, so that other tries by it are in vain now.
     Failed {
@@ -221,7 +221,7 @@ impl Teller {
     }
 
     /// One try for each who was not told. However long the outage lasts, there is another round.
-    /// Without an answer of the store, which may be the outage itself, each replica tells all.
+    /// Without an answer of the store, which may be the outage itself, each replica notifies all.
     /// Returns whether nobody is left for this replica.
     async fn outage(&mut self, post: &Post) -> bool {
         let mut targets = self.targets(self.recipients.lock().now(self.clock.now_us()));
@@ -260,7 +260,7 @@ impl Teller {
         is_settled
     }
 
-    /// Tells the end to those who were told of the outage.
+    /// Notifies those who were told of the outage that it is over.
     async fn recovered(&mut self, post: &Post) -> bool {
         if self.to_close.is_none() {
             self.to_close = match self.turns.leave().await {
@@ -363,5 +363,4 @@ fn count(outcome: &'static str) {
 }
 
 #[cfg(test)]
-#[path = "to_people_tests.rs"]
 mod tests;

@@ -21,8 +21,8 @@ const TO_DO: &str = "set --smtp, --email-from and --email-to of the dashboard as
 /// Tenants that a warning names; the rest is counted.
 const NAMED_MAX: usize = 3;
 
-/// Sentences by tenant; an empty tenant stands for everybody. A webhook tells the people behind it
-/// of every tenant.
+/// Sentences by tenant; an empty tenant stands for everybody. A webhook reaches the people behind
+/// it for every tenant.
 fn untold(kinds: Kinds, recipients: &Recipients, now_us: i64) -> Vec<(String, String)> {
     match (kinds.webhook, kinds.mail) {
         (true, _) => Vec::new(),

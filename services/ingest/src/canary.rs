@@ -15,8 +15,8 @@ use vitals::canary::{in_turn, next_us, reading};
 
 use crate::to_bus::{Lane, Lanes, NotPublished, Records, answer_of};
 
-/// The canaries of one number of partitions, and those that wait in a lane. Of each partition at
-/// most one waits, so one that has no leader delays no other's.
+/// The canaries of one number of partitions, and those that wait in a lane. At most one
+/// waits for each partition, so one that has no leader delays no other's.
 #[derive(Default)]
 struct Canaries {
     partitions: u32,

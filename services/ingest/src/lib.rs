@@ -89,11 +89,8 @@ pub async fn run(
     ));
     let lanes = to_bus::Lanes::start(&bus, &context);
     if config.canary {
-        tasks.spawn(canary::run(
-            Arc::clone(&bus),
-            lanes.clone(),
-            context.shutdown().clone(),
-        ));
+        let shutdown = context.shutdown().clone();
+        tasks.spawn(canary::run(Arc::clone(&bus), lanes.clone(), shutdown));
     }
     let refresh = Duration::from_secs(config.register_refresh_s);
     let register = Arc::new(register::Register::new(Arc::clone(&store), refresh));

@@ -1,4 +1,4 @@
-//! The mail server by which the dashboard tells people what alerting cannot tell them.
+//! The mail server by which the dashboard notifies people when alerting cannot.
 
 use std::path::PathBuf;
 

@@ -64,7 +64,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// What this replica tells now: certificates that have come to another stage.
+    /// The certificates that have come to another stage, for this replica to notify people of.
     pub(super) fn claim<'a>(
         &mut self,
         replica: &str,
@@ -86,7 +86,7 @@ impl Told {
         due
     }
 
-    /// Of these people were told. What is found no more is forgotten.
+    /// People were told of `done`. Certificates that are found no more are forgotten.
     pub(super) fn settle(&mut self, replica: &str, done: &[Ending], found: &[Ending]) {
         self.telling.take_if(|(telling, _)| telling == replica);
         for ending in done {

@@ -1,7 +1,8 @@
 //! Each person is told once of an outage, although each replica of the dashboard sees it. Sans-IO.
 //!
 //! A document in the store lists the replicas that see the outage, and who has been told. One
-//! replica at a time tells the others. The last one that recovers tells the end to the same people.
+//! replica at a time notifies the others. The last one that recovers notifies the same people of the
+//! end.
 //! An entry expires, so a replica that dies does not prolong the outage, and another replica takes
 //! over its turn.
 
@@ -11,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 /// For how long a replica that sees the outage is listed; it renews its entry after half of it.
 const LISTED_US: i64 = 600_000_000;
-/// For how long a replica has the turn for itself. It renews this with each person that it tells
-/// and with each round, and the pause between two rounds is at most 60 s.
+/// For how long a replica has the turn for itself. It renews this with each person and
+/// with each round, and the pause between two rounds is at most 60 s.
 const TURN_US: i64 = 90_000_000;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +31,7 @@ pub(crate) struct OutageDocument {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// This replica tells those who were not told.
+    /// This replica notifies those who were not told.
     Tell,
     /// It is another replica's turn; ask again.
     Wait,
@@ -78,8 +79,8 @@ impl OutageDocument {
         self.telling.take_if(is_its);
     }
 
-    /// The replica is well again. Returns those to whom it tells the end; `None`: others are not
-    /// well.
+    /// The replica is well again. Returns the people for its letters about the end. `None`: others
+    /// are not well.
     pub(crate) fn leave(&mut self, replica: &str, now_us: i64) -> Option<BTreeSet<String>> {
         self.replicas
             .retain(|other, until_us| other != replica && *until_us > now_us);

@@ -36,8 +36,8 @@ impl TeamPeople {
         serde_json::from_str(&team.body).map_err(|error| error.to_string())
     }
 
-    /// Addresses of those on call. Nobody on call has one: of everybody with a shift; else of every
-    /// contact.
+    /// Addresses of those on call. If none of them has one: of all with a shift, else of all
+    /// contacts.
     fn to_tell(&self, now_us: i64) -> Vec<&str> {
         let zone = self.time_zone.as_ref();
         let on_call = self.rota.iter().flat_map(|rota| rota.on_call(zone, now_us));
@@ -88,7 +88,7 @@ pub(crate) type Untold = BTreeMap<String, String>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Recipients {
-    /// Of the configuration: they are told of every outage.
+    /// Addresses of the configuration, which are told of every outage.
     always: Vec<String>,
     teams: BTreeMap<String, TeamPeople>,
     tenants: BTreeSet<String>,
@@ -228,7 +228,7 @@ mod tests {
         let at = |hour: i64| told(&recipients, MONDAY_US + hour * HOUR_US);
         assert_eq!(at(8), ["it@example.org", "day@example.org"]);
         assert_eq!(at(20), ["it@example.org", "night@example.org"]);
-        // Nobody is on call: everybody who has a shift.
+        // Without anybody on call: all who have a shift.
         let wednesday = ["it@example.org", "day@example.org", "night@example.org"];
         assert_eq!(at(60), wednesday);
         assert_eq!(recipients.administrators_of("one", MONDAY_US).len(), 1);

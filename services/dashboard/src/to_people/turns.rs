@@ -1,4 +1,4 @@
-//! Asks the store whether this replica tells people of an outage for the installation.
+//! Asks the store whether this replica notifies people of an outage for the installation.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -30,8 +30,8 @@ impl Turns {
         self.document.replica()
     }
 
-    /// See [`OutageDocument::enter`]. `None`: the store does not answer, so the replica tells people
-    /// by itself.
+    /// See [`OutageDocument::enter`]. `None`: the store does not answer, so the replica notifies
+    /// people by itself.
     pub(crate) async fn enter(
         &self,
         told: &BTreeSet<String>,

@@ -48,7 +48,7 @@ function showSignIn(notice = ""): void {
   signInView(page, notice, showWard);
 }
 
-// Nobody watches any more and perhaps nobody looks, so it is heard.
+// The end of a session is heard, because perhaps nobody looks.
 function showEnded(): void {
   showSignIn(ENDED);
   soundEnded();

@@ -147,7 +147,7 @@ export class Model {
     return name === patient ? name : `${name} (${patient})`;
   }
 
-  // isNamesake tells whether another patient of the ward has the same name.
+  // isNamesake reports whether another patient of the ward has the same name.
   isNamesake(patient: string): boolean {
     return (this.#named.get(folded(this.nameOf(patient))) ?? 0) > 1;
   }

@@ -323,7 +323,7 @@ test("an outage is heard again and again by default, and so is the end of a sess
   await viewer.getByText("Your session has ended.").waitFor();
   await heard(before + 3);
   await picture("11-session-ended", viewer);
-  // Who has switched sound off reads that nothing is heard.
+  // Where sound is switched off, the page says that nothing is heard.
   await viewer.evaluate(() => localStorage.setItem("braid.sound", "off"));
   await viewer.getByLabel("Name").fill("viewer");
   await viewer.getByLabel("Password").fill(password);

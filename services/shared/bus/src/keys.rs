@@ -22,7 +22,8 @@ pub fn partition_of(key: &str, partitions: u32) -> u32 {
 /// falls into is left out; for 8 partitions that is one case in e^256.
 const TRIED_FOR_EACH: u32 = 256;
 
-/// One key for each partition: the first of `name`, `name.0`, `name.1` and so on that falls into it.
+/// One key for each partition: the first of `name`, `name.0`, `name.1` and so on that falls into
+/// it.
 pub fn keys_of_partitions(name: &str, partitions: u32) -> BTreeMap<u32, String> {
     let numbered = (0..partitions.saturating_mul(TRIED_FOR_EACH)).map(|n| format!("{name}.{n}"));
     let mut keys = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Sends e-mail by SMTP: TLS from the start (`smtps`), STARTTLS required (`smtp`), or unencrypted to
-//! this machine only (`smtp-plain`). One attempt is one connection.
+//! Sends e-mail by SMTP: TLS from the start (`smtps`), STARTTLS required (`smtp`), or unencrypted
+//! to this machine only (`smtp-plain`). One attempt is one connection.
 
 use std::{path::Path, time::Duration};
 

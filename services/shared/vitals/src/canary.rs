@@ -19,7 +19,7 @@ use crate::{Condition, Rule, RuleSet, fill_defaults};
 /// Half of the period in which the test alert is raised and cleared.
 pub const HALF_US: i64 = 30_000_000;
 
-/// Test alerts of one minute. Of more partitions each has its turn after some minutes.
+/// Test alerts of one minute. If there are more partitions, each has its turn after some minutes.
 pub const AT_ONCE_MAX: u32 = 64;
 
 /// Above any body temperature, and within the range of a temperature sensor.

@@ -286,7 +286,7 @@ pub async fn the_canary_is_in_no_list_and_is_nobody(harness: &dyn Harness) {
     let store = harness.start().await.store;
     let name = contracts::canary::NAME;
     let ended = alert("a", name, 1, AlertState::Resolved);
-    // Of another partition.
+    // The canary of another partition.
     let other = format!("{name}.7");
     let batch = transitions(vec![
         ended.clone(),
