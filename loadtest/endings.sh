@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# endings.sh [COUNT] - starts the platform with simulated patients COUNT times (default 14), asks it
-# to end by SIGTERM while data flows, and prints each exit status. It exits with 1 if one is not 0.
-# BRAID_BIN names the program (default target/debug/braid).
+# endings.sh [COUNT] - starts the platform with simulated patients COUNT times (default 14).
+#
+# Each time SIGTERM asks it to end while data flows. The script prints each exit status, and exits
+# with 1 if one is not 0. BRAID_BIN names the program (default target/debug/braid).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
