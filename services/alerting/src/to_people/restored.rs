@@ -14,7 +14,7 @@ use std::{
 };
 
 use bus::{Bus, ConsumeError, Delivery, Event, NotReady, SubscribeError, Topic};
-use consumer_health::{Duty, Moment, Source, duty, measure};
+use consumer_health::{Duty, Moment, Pace, Source, duty, measure};
 use contracts::alerts::{Alert, AlertState, NoticeOutcome, NoticeResult};
 use prost::Message;
 use service_kit::{Backoff, CheckHandle, Context};
@@ -219,7 +219,10 @@ impl Restored {
     }
 
     async fn is_behind(&self, duty: Duty, store: &dyn Store) -> bool {
-        let measured = measure(&*self.bus, store, &Source::Duty(duty)).await;
+        let (source, within) = (Source::Duty(duty), Pace::default().within);
+        // Only a measurement of notices reads the time.
+        let now_us = contracts::now_us();
+        let measured = measure(&*self.bus, store, &source, now_us, within).await;
         measured.map_or(true, |of| of.values().any(|it| it.behind() > 0))
     }
 }
@@ -247,7 +250,7 @@ pub(super) fn withheld(notice: &str, restore: Restore, now_us: i64) -> NoticeOut
 fn utc(wall_us: i64) -> String {
     Moment {
         wall_us,
-        ..Moment::now()
+        at: Instant::now(),
     }
     .utc()
 }
