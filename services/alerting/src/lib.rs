@@ -15,6 +15,7 @@
 mod canary;
 mod config;
 pub mod documents;
+mod express;
 mod from_bus;
 mod from_dashboard;
 mod from_store;
@@ -22,6 +23,7 @@ mod heard;
 mod lateness;
 mod names;
 mod present;
+mod proof;
 mod reach;
 mod reach_watch;
 mod routing;
@@ -78,7 +80,7 @@ pub async fn run(
     let rules = Arc::new(document.resolve());
     let identity = Identity::load(&config.identity)?;
     let people = to_people::People::new(&config.people)?;
-    let channels = people.channels().clone();
+    let (channels, pace) = (people.channels().clone(), people.pace().clone());
     let (found, untold) = tokio::sync::watch::channel(Arc::default());
     let listener = bind(config.listen, "listen").await?;
 
@@ -101,10 +103,12 @@ pub async fn run(
         };
         tasks.spawn(from_store::run(watch));
     }
+    let (offers, express) = express::lane();
     tasks.spawn(to_bus::run(
         Arc::clone(&bus),
         Arc::clone(&store),
         Arc::clone(&outbox),
+        offers,
         context.clone(),
     ));
     let shutdown = context.shutdown().clone();
@@ -132,12 +136,13 @@ pub async fn run(
         let looking = reach_watch::run(
             Arc::clone(&own_store),
             channels,
+            pace,
             in_force.clone(),
             found,
             own.clone(),
         );
         own.tasks().spawn(looking);
-        people.run(own_bus, own_store, in_force, own).await;
+        people.run(own_bus, own_store, in_force, express, own).await;
     });
     let service = from_dashboard::Alerts::new(
         store,

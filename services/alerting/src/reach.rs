@@ -1,10 +1,12 @@
 //! Finds tenants and patients whose alerts notify nobody. Sans-IO: takes documents, register and
 //! channels; returns gaps.
 //!
-//! A step reaches only people with a working address: an e-mail address where e-mail is configured,
-//! else their name in a webhook or MQTT message ([`Channels::reaches`]). A webhook and MQTT get
-//! every transition, so no alert is without a receiver there. A plan without steps is a valid choice
-//! for low priority only.
+//! Only a proven channel reaches anybody ([`unproven`]). A step reaches only people with a working
+//! address: a proven e-mail address where e-mail is configured, else their name in a webhook or
+//! MQTT message ([`Channels::reaches`]). A webhook and MQTT get every transition, so no alert is
+//! without a receiver there. A plan without steps is a valid choice for low priority only.
+
+mod unproven;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +14,7 @@ use contracts::vitals::Priority;
 use store::PatientEntry;
 
 use crate::{
+    proof::Proofs,
     routing::Channels,
     team::{Role, Team},
 };
@@ -36,6 +39,8 @@ pub(crate) struct Gap {
 /// Input of one check.
 pub(crate) struct Known<'a> {
     pub channels: &'a Channels,
+    pub proofs: &'a Proofs,
+    pub now_us: i64,
     pub team_of: &'a dyn Fn(&str) -> Option<&'a Team>,
     pub tenants: &'a BTreeSet<String>,
     pub patients: &'a [PatientEntry],
@@ -44,8 +49,7 @@ pub(crate) struct Known<'a> {
 /// Total gaps come first.
 pub(crate) fn gaps(known: &Known<'_>) -> Vec<Gap> {
     let channels = known.channels;
-    let gets_all = channels.webhook || channels.mqtt;
-    if !channels.email && !gets_all {
+    if !channels.email && !channels.webhook && !channels.mqtt {
         return vec![Gap {
             is_total: true,
             tenant: String::new(),
@@ -58,12 +62,12 @@ pub(crate) fn gaps(known: &Known<'_>) -> Vec<Gap> {
         let of_tenant = patients.entry(&patient.tenant).or_default();
         of_tenant.push(&patient.id);
     }
-    let mut gaps = Vec::new();
+    let mut gaps = known.unproven();
     for tenant in known.tenants {
         let patients = patients.remove(tenant.as_str()).unwrap_or_default();
         match (known.team_of)(tenant) {
-            Some(team) => of_team(tenant, team, &patients, channels, &mut gaps),
-            None if channels.email_to.is_empty() && !gets_all => gaps.push(Gap {
+            Some(team) => of_team(known, tenant, team, &patients, &mut gaps),
+            None if channels.email && !known.reaches_all() => gaps.push(Gap {
                 is_total: true,
                 tenant: tenant.clone(),
                 says: format!(
@@ -87,9 +91,9 @@ const MEND_LOW: &str = "add \"on-call\" to the low escalation of the team, or ma
 
 /// Gaps of one tenant's team.
 struct OfTeam<'a> {
+    known: &'a Known<'a>,
     tenant: &'a str,
     team: &'a Team,
-    channels: &'a Channels,
     gaps: &'a mut Vec<Gap>,
 }
 
@@ -105,16 +109,15 @@ impl OfTeam<'_> {
 
     /// Whether the team's recipients do not matter for an alert's being told at all.
     fn has_others(&self) -> bool {
-        let channels = self.channels;
-        channels.webhook || channels.mqtt || !channels.email_to.is_empty()
+        self.known.reaches_all()
     }
 
-    /// Whether a contact with a working address has one of the roles. A shift at any time of the
+    /// Whether a contact with a proven address has one of the roles. A shift at any time of the
     /// week counts.
     fn reaches(&self, roles: &[Role], patient: &str) -> bool {
         roles.iter().any(|role| {
             let mut people = self.team.ever_in_role(*role, patient).into_iter();
-            people.any(|contact| self.channels.reaches(contact))
+            people.any(|contact| self.known.reaches(self.tenant, contact))
         })
     }
 
@@ -178,11 +181,18 @@ impl OfTeam<'_> {
     }
 }
 
-fn of_team(tenant: &str, team: &Team, patients: &[&str], channels: &Channels, gaps: &mut Vec<Gap>) {
+fn of_team(
+    known: &Known<'_>,
+    tenant: &str,
+    team: &Team,
+    patients: &[&str],
+    gaps: &mut Vec<Gap>,
+) {
+    let channels = known.channels;
     let mut of_team = OfTeam {
+        known,
         tenant,
         team,
-        channels,
         gaps,
     };
     let plans = [
@@ -238,7 +248,10 @@ mod tests {
     use store::Spo2Scale;
 
     use super::*;
-    use crate::team::EXAMPLE;
+    use crate::{
+        proof::proven_except,
+        team::EXAMPLE,
+    };
 
     fn by_email(email_to: &[&str]) -> Channels {
         Channels {
@@ -248,7 +261,18 @@ mod tests {
         }
     }
 
+    /// Every recipient has confirmed a heartbeat.
     fn said(channels: &Channels, team: Option<&Team>, patients: &[&str]) -> Vec<(bool, String)> {
+        said_without(&[], channels, team, patients)
+    }
+
+    /// Every recipient but these has.
+    fn said_without(
+        unproven: &[&str],
+        channels: &Channels,
+        team: Option<&Team>,
+        patients: &[&str],
+    ) -> Vec<(bool, String)> {
         let patients: Vec<PatientEntry> = patients
             .iter()
             .map(|id| PatientEntry {
@@ -258,8 +282,12 @@ mod tests {
                 spo2_scale: Spo2Scale::One,
             })
             .collect();
+        let tenant = "one".to_owned();
+        let proofs = proven_except(unproven, channels, team.map(|team| (&tenant, team)));
         let found = gaps(&Known {
             channels,
+            proofs: &proofs,
+            now_us: 0,
             team_of: &|_| team,
             tenants: &BTreeSet::from(["one".to_owned()]),
             patients: &patients,
@@ -378,6 +406,69 @@ mod tests {
         let zone = example("\"time_zone\": \"Europe/Berlin\",", "");
         let found = said(&both, Some(&zone), &["ada"]);
         assert!(found[0].1.contains("no time_zone"), "{found:?}");
+    }
+
+    #[test]
+    fn what_is_configured_and_has_confirmed_nothing_reaches_nobody() {
+        for (webhook, mqtt, name) in [(true, false, "webhook"), (false, true, "MQTT")] {
+            let channels = Channels {
+                webhook,
+                mqtt,
+                ..Channels::default()
+            };
+            let found = said_without(&[""], &channels, None, &["ada"]);
+            let (is_total, says) = &found[0];
+            assert!(
+                is_total & says.contains(name) && says.contains("never"),
+                "{found:?}"
+            );
+        }
+        // It hides no gap of the channel beside it.
+        let both = Channels {
+            webhook: true,
+            ..by_email(&[])
+        };
+        let found = said_without(&[""], &both, None, &["ada"]);
+        assert!(
+            found[0].0 && found[0].1.contains("has no team"),
+            "{found:?}"
+        );
+        assert!(
+            found
+                .iter()
+                .any(|(_, says)| says.contains("the webhook has never"))
+        );
+        assert_eq!(said(&both, None, &["ada"]), [], "the webhook is proven");
+        let ward = by_email(&["ward@example.org"]);
+        let found = said_without(&["ward@example.org"], &ward, None, &["ada"]);
+        assert!(
+            found[0].0 && found[0].1.contains("has no team"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn a_person_who_has_confirmed_nothing_is_named_and_not_counted_on() {
+        let team = Team::from_json(EXAMPLE).unwrap();
+        let found =
+            |unproven: &[&str]| said_without(unproven, &by_email(&[]), Some(&team), &["ada"]);
+        let both_nurses = found(&["day@example.org", "night@example.org"]);
+        let has = |text: &str| both_nurses.iter().any(|(_, says)| says.contains(text));
+        assert!(has("reach them: nurse-day, nurse-night"), "{both_nurses:?}");
+        assert!(
+            has("step 2 of high priority reaches nobody for ada"),
+            "{both_nurses:?}"
+        );
+        // One of those who are told at once is enough for the step.
+        let son = found(&["ben@example.org"]);
+        assert!(
+            !son.iter().any(|(_, says)| says.contains("high priority")),
+            "{son:?}"
+        );
+        assert!(
+            son.iter()
+                .any(|(_, says)| says.contains("reach them: ada-son"))
+        );
     }
 
     #[test]

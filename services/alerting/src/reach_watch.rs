@@ -7,13 +7,14 @@ use store::{QueryError, Scope, Store};
 use tokio::sync::watch;
 
 use crate::{
+    proof::{Pace, Proofs},
     reach::{GAPS_MAX, Gap, Known, gaps},
     routing::Channels,
     rules_in_force,
 };
 
-/// Interval at which the register is read. A changed document is followed at once.
-const LOOK_EACH: Duration = Duration::from_secs(30);
+/// Interval at which register and proofs are read. A changed document is followed at once.
+const LOOK_EACH: Duration = Duration::from_secs(10);
 /// Gaps named in a warning. The rest is counted.
 const NAMED_MAX: usize = 3;
 
@@ -30,6 +31,7 @@ pub(crate) type Reader = watch::Receiver<Arc<Found>>;
 pub(crate) async fn run(
     store: Arc<dyn Store>,
     channels: Channels,
+    pace: Pace,
     mut in_force: rules_in_force::Reader,
     found: watch::Sender<Arc<Found>>,
     context: Context,
@@ -38,7 +40,8 @@ pub(crate) async fn run(
     let shutdown = context.shutdown();
     loop {
         let current = Arc::clone(&in_force.borrow_and_update());
-        match look(store.as_ref(), &channels, &current).await {
+        let now_us = context.clock().now_us();
+        match look(store.as_ref(), &channels, &pace, &current, now_us).await {
             Ok(now) => {
                 metrics::gauge!("braid_alerting_untold").set((now.gaps.len() + now.omitted) as f64);
                 warning.set(warning_of(&now));
@@ -67,10 +70,13 @@ pub(crate) async fn run(
 async fn look(
     store: &dyn Store,
     channels: &Channels,
+    pace: &Pace,
     in_force: &rules_in_force::DocumentsInForce,
+    now_us: i64,
 ) -> Result<Found, QueryError> {
     let patients = store.patients(&Scope::Service).await?;
     let gateways = store.gateways(&Scope::Service).await?;
+    let proofs = Proofs::new(pace, store.proofs().await?);
     let of_patients = patients.iter().map(|patient| &patient.tenant);
     let tenants: BTreeSet<String> = of_patients
         .chain(gateways.iter().map(|gateway| &gateway.tenant))
@@ -79,6 +85,8 @@ async fn look(
         .collect();
     let mut gaps = gaps(&Known {
         channels,
+        proofs: &proofs,
+        now_us,
         team_of: &|tenant| in_force.team(tenant),
         tenants: &tenants,
         patients: &patients,

@@ -36,6 +36,10 @@ impl DocumentsInForce {
         self.teams.keys()
     }
 
+    pub(crate) fn teams(&self) -> impl Iterator<Item = (&String, &Team)> {
+        self.teams.iter()
+    }
+
     pub(crate) fn team(&self, tenant: &str) -> Option<&Team> {
         self.teams.get(tenant)
     }

@@ -1,9 +1,11 @@
 //! Publishes the outbox. Every stored transition goes to the topic `alerts`, at least once.
 //!
-//! The transitions of a partition go in stored order, one call at a time. A partition without a
-//! leader delays only the alerts of its own patients.
+//! Alerts of high priority go first, and the others in stored order, one call of a partition at a
+//! time. The transitions of one alert keep their order. A partition without a leader delays only
+//! the alerts of its own patients. High alerts are also offered to those who notify people, so that
+//! they wait for no backlog of the topic.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,10 +15,13 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use prost::Message;
 use service_kit::{Backoff, Context};
-use store::{OutboxEntry, Store};
+use store::{OutboxEntry, QueryError, Store};
 use tokio::sync::Notify;
 
-use crate::turns::SILENCE_MAX;
+use crate::{
+    express::{Offers, is_high},
+    turns::SILENCE_MAX,
+};
 
 /// Entries of one call. More wait in the store.
 const CALL_ENTRIES_MAX: usize = 256;
@@ -79,6 +84,7 @@ pub(crate) async fn run(
     bus: Arc<dyn Bus>,
     store: Arc<dyn Store>,
     outbox: Arc<Notify>,
+    mut offers: Offers,
     context: Context,
 ) {
     let check = context.health().check("outbox");
@@ -93,7 +99,7 @@ pub(crate) async fn run(
         }
         // A last read after the shutdown request publishes everything stored before it.
         let ends = shutdown.is_requested();
-        let entries = store.outbox(limit).await;
+        let entries = read(store.as_ref(), limit).await;
         let unread = entries.as_ref().err().map(ToString::to_string);
         let failure = || parts.values().find_map(|part| part.failure.clone());
         match unread.or_else(failure) {
@@ -101,6 +107,7 @@ pub(crate) async fn run(
             None => check.ok(),
         }
         let entries = entries.unwrap_or_default();
+        offers.offer(&entries);
         let is_full = entries.len() >= limit;
         // By the next read, these entries may be under way.
         let next_limit = (CALL_ENTRIES_MAX + entries.len()).min(READ_ENTRIES_MAX);
@@ -129,6 +136,23 @@ pub(crate) async fn run(
             () = tokio::time::sleep(POLL) => {}
         }
     }
+}
+
+/// High alerts come first. They are read apart only if others fill the read.
+async fn read(store: &dyn Store, limit: usize) -> Result<Vec<OutboxEntry>, QueryError> {
+    let oldest = store.outbox(limit).await?;
+    if oldest.len() < limit {
+        let urgent = |entry: &OutboxEntry| entry.alert.as_ref().is_none_or(|it| !is_high(it));
+        let mut entries = oldest;
+        // The sort is stable: the transitions of one alert keep their order.
+        entries.sort_by_key(urgent);
+        return Ok(entries);
+    }
+    let mut entries = store.urgent_outbox(limit).await?;
+    let urgent: HashSet<u64> = entries.iter().map(|entry| entry.id).collect();
+    let others = oldest.into_iter().filter(|it| !urgent.contains(&it.id));
+    entries.extend(others);
+    Ok(entries)
 }
 
 /// The entries of partitions that may publish now, in their order.
@@ -217,6 +241,7 @@ mod tests {
     use store::{AlertsBatch, SqliteStore};
 
     use super::*;
+    use crate::express;
 
     #[tokio::test]
     async fn an_alert_that_the_bus_will_never_take_holds_up_no_other() {
@@ -306,6 +331,7 @@ mod tests {
             Arc::clone(&bus) as Arc<dyn Bus>,
             Arc::clone(&store),
             Arc::clone(&outbox),
+            express::lane().0,
             context.clone(),
         ));
         for number in 0..8 {

@@ -11,11 +11,15 @@
 //! decision is stored before the record counts as done. Every member acts on due timers, and the
 //! first to change a row wins.
 
+mod channel;
+mod channel_state;
 pub mod config;
 mod deliver;
 mod email;
+mod heartbeat;
 mod message;
 mod mqtt;
+mod prove;
 mod published;
 mod restored;
 mod subjects;
@@ -55,6 +59,8 @@ use tracing::Instrument;
 use crate::{
     PEOPLE_GROUP,
     canary::{self, is_canary},
+    express::{Express, is_high},
+    proof::Pace,
     routing::{Case, Channels, LastStep, Router, is_hastened, last_step},
     rules_in_force,
     turns::SILENCE_MAX,
@@ -70,7 +76,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// Alerts taken from the bus at once. More wait there.
 const BATCH_MAX: usize = 64;
 /// Alerts or timers decided concurrently. Revisions of one alert stay in order.
-const DECIDED_AT_ONCE: usize = 8;
+const DECIDED_AT_ONCE: usize = 16;
 /// Attempts of one decision while another member changes the same timer.
 const ATTEMPTS_MAX: u32 = 8;
 /// Rounds of attempts, with a pause before each. Beyond it the alert becomes a dead letter.
@@ -81,6 +87,7 @@ pub(crate) struct People {
     router: Router,
     workers: Vec<deliver::Worker>,
     delivery: deliver::Delivery,
+    pace: Pace,
 }
 
 impl People {
@@ -95,7 +102,13 @@ impl People {
                 public_url: options.public_url().map(str::to_owned),
                 restore: None,
             },
+            pace: options.pace(),
         })
+    }
+
+    /// How channels are proven.
+    pub(crate) fn pace(&self) -> &Pace {
+        &self.pace
     }
 
     pub(crate) fn channels(&self) -> &Channels {
@@ -107,6 +120,7 @@ impl People {
         bus: Arc<dyn Bus>,
         store: Arc<dyn Store>,
         in_force: rules_in_force::Reader,
+        express: Express,
         context: Context,
     ) {
         let says_no_link = !self.workers.is_empty() && self.delivery.public_url.is_none();
@@ -120,6 +134,15 @@ impl People {
                     .to_owned(),
             }
         }));
+        let prover = prove::Prover {
+            channels: self.router.channels().clone(),
+            pace: self.pace,
+            public_url: self.delivery.public_url.clone(),
+            senders: self.workers.iter().map(deliver::Worker::shared).collect(),
+            store: Arc::clone(&store),
+            context: context.clone(),
+        };
+        context.tasks().spawn(prover.run(in_force.clone()));
         let check = context.health().check("alerts");
         let Ok(restored) = restored::read(&bus, &*store, &check, &context).await else {
             return;
@@ -129,7 +152,7 @@ impl People {
             ..self.delivery
         };
         let mut wakes = Vec::new();
-        let of_canaries = deliver::Worker::new(deliver::Channel::Canary);
+        let of_canaries = deliver::Worker::new(channel::Channel::Canary);
         for worker in self.workers.into_iter().chain([of_canaries]) {
             wakes.push(worker.wake());
             context.tasks().spawn(worker.run(
@@ -153,6 +176,7 @@ impl People {
             in_force,
             router: Mutex::new(self.router),
             wakes,
+            express,
             published: Published::default(),
             restored,
             failing: HashSet::new(),
@@ -215,7 +239,12 @@ impl Sink for NoticeSink {
     }
 
     async fn on_tick(&self, _: &mut dyn bus::Consumer) {
-        match self.decider.lock().await.on_tick().await {
+        let mut decider = self.decider.lock().await;
+        // While the bus is away, high alerts come by the express lane alone.
+        if !decider.on_alerts(&[], &self.check).await {
+            return;
+        }
+        match decider.on_tick().await {
             Ok(()) => self.check.ok(),
             Err(error) => self.check.failing(error.to_string()),
         }
@@ -256,6 +285,8 @@ struct Decider {
     router: Mutex<Router>,
     /// One per channel.
     wakes: Vec<Arc<Notify>>,
+    /// High alerts, which wait for no other alert of a batch.
+    express: Express,
     published: Published,
     /// The store was restored from a backup lately.
     restored: Option<Restored>,
@@ -295,7 +326,16 @@ impl Decider {
             }
         }
         let this = &*self;
-        let deciding = stream::iter(episodes.into_values()).map(|revisions| async move {
+        let mut waiting: Vec<Vec<Alert>> = episodes.into_values().collect();
+        waiting.sort_by_key(|revisions| !revisions.iter().any(is_high));
+        let mut waiting = waiting.into_iter();
+        let next = || {
+            this.express
+                .next()
+                .map(|it| vec![it])
+                .or_else(|| waiting.next())
+        };
+        let deciding = stream::iter(std::iter::from_fn(next)).map(|revisions| async move {
             for alert in &revisions {
                 if !this.on_alert(alert, check).await {
                     return false;

@@ -11,7 +11,7 @@ use contracts::vitals::Priority;
 use prost::Message;
 use service_kit::tls::PeerId;
 use stage::{Running, S, World, pulses, until};
-use store::{NoticesBatch, PatientEntry, Scope, Spo2Scale};
+use store::{NoticesBatch, PatientEntry, Scope, Spo2Scale, Take};
 
 fn warning(running: &Running, name: &str) -> Option<String> {
     let warnings = running.context.health().warnings();
@@ -36,6 +36,25 @@ async fn put_team_of(world: &World, tenant: &str, version: u32, body: &str) {
         ..Document::default()
     };
     world.store.put_document(&document).await.unwrap();
+}
+
+/// As the link in a letter does. A letter that was not sent may be replaced meanwhile.
+async fn confirm(world: &World, recipient: &str) {
+    let deadline = tokio::time::Instant::now() + stage::LIMIT;
+    loop {
+        let proofs = world.store.proofs().await.unwrap();
+        let proof = proofs.iter().find(|it| it.recipient == recipient);
+        if let Some(proof) = proof {
+            let confirmed = world
+                .store
+                .confirm_proof(&proof.token, "a test", contracts::now_us());
+            if confirmed.await.unwrap().is_some() {
+                return;
+            }
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{proofs:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,7 +100,15 @@ async fn a_tenant_without_a_team_is_a_warning_until_it_has_one() {
     .await;
 
     let with_address = r#""name": "Ben", "email": "ben@example.org""#;
-    put_team(&world, 2, &team.replace(r#""name": "Ben""#, with_address)).await;
+    let team = team.replace(r#""name": "Ben""#, with_address);
+    put_team(&world, 2, &team).await;
+    // An address alone is no receipt.
+    until("a warning that Ben has confirmed nothing", || {
+        warning(&running, "nobody-told").is_some_and(|says| says.contains("reach them: son"))
+    })
+    .await;
+    confirm(&world, "ben@example.org").await;
+    put_team(&world, 3, &team).await;
     until("no warning", || warning(&running, "nobody-told").is_none()).await;
     let untold = client.list_untold(ListUntoldRequest {}).await.unwrap();
     assert_eq!(untold.into_inner().untold, []);
@@ -115,7 +142,13 @@ async fn a_notice_that_is_not_tried_is_a_warning_before_it_is_30_s_old() {
     assert!(running.context.health().is_ready());
     let taken = world
         .store
-        .take_notices("email", due_us, due_us + 1, 1)
+        .take_notices(Take {
+            channel: "email",
+            now_us: due_us,
+            until_us: due_us + 1,
+            limit: 1,
+            least: Priority::Unspecified,
+        })
         .await;
     assert_eq!(taken.unwrap().len(), 1);
     until("no warning", || warning(&running, "delivering").is_none()).await;

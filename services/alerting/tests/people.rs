@@ -153,7 +153,7 @@ async fn a_mail_server_without_tls_gets_nothing() {
         people.give_up_s = 1;
     });
     let alert = raise(&world, "ann").await;
-    world.outcomes(&alert.id, 1, NoticeResult::GivenUp).await;
+    until("the channel fails", || server.calls() > 1).await;
     assert!(server.letters.lock().is_empty());
     running.stop().await;
 
@@ -164,6 +164,8 @@ async fn a_mail_server_without_tls_gets_nothing() {
         people.email_from = Some("braid@example.org".into());
         people.email_to = vec!["ward@example.org".into()];
     });
+    // What waited goes out by then.
+    world.outcomes(&alert.id, 1, NoticeResult::Delivered).await;
     let alert = raise(&world, "ben").await;
     world.outcomes(&alert.id, 1, NoticeResult::Delivered).await;
     running.stop().await;
@@ -210,25 +212,45 @@ async fn an_alert_goes_out_by_mqtt_over_tls_and_is_published_again_when_unacknow
     running.stop().await;
 }
 
+/// The channel fails for longer than `--give-up-s`. The notice waits for its return, as long as it
+/// takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_receiver_takes_is_given_up_and_written_down() {
+async fn what_no_receiver_takes_waits_and_goes_out_when_the_channel_returns() {
     let world = World::new();
     let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = gone.local_addr().unwrap().port();
     drop(gone);
-    let running = world.start_with(|config| {
+    let with_mqtt = |config: &mut alerting::Config, port: u16| {
         config.people.mqtt = Some(format!("mqtt://127.0.0.1:{port}"));
         config.people.give_up_s = 1;
-    });
+    };
+    let running = world.start_with(|config| with_mqtt(config, port));
     let alert = raise(&world, "ann").await;
-    let record = world
-        .outcomes(&alert.id, 1, NoticeResult::GivenUp)
-        .await
-        .remove(0);
-    let outcome = record.outcome.unwrap();
+    let begun = tokio::time::Instant::now();
+    let tried = || async {
+        let now_us = contracts::now_us();
+        world
+            .store
+            .untried_notices(now_us, now_us, 1)
+            .await
+            .unwrap()
+            == 0
+    };
+    until("longer than the limit", || begun.elapsed().as_secs() >= 2).await;
+    assert!(tried().await);
+    let waiting = world.store.notices(&store::Scope::Service, &alert.id).await;
+    let waiting = waiting.unwrap();
     assert!(
-        outcome.attempts > 1 && !outcome.detail.is_empty(),
-        "{outcome:?}"
+        !waiting.is_empty() && waiting.iter().all(|it| it.outcome.is_none()),
+        "{waiting:?}"
+    );
+    running.stop().await;
+    let broker = Broker::start(None).await;
+    let running = world.start_with(|config| with_mqtt(config, broker.address.port()));
+    let records = world.outcomes(&alert.id, 1, NoticeResult::Delivered).await;
+    assert!(
+        records[0].outcome.as_ref().unwrap().attempts > 1,
+        "{records:?}"
     );
     running.stop().await;
 }

@@ -5,15 +5,21 @@ use std::path::PathBuf;
 use calendar::Zone;
 use mail::Mailer;
 use service_kit::{ConfigError, Secret, config::parse_address};
+use sha2::{Digest, Sha256};
 
 use super::{
-    deliver::Channel,
+    channel::Channel,
     email::Email,
     mqtt::{self, Mqtt},
     webhook::Webhook,
 };
-use crate::routing::Channels;
+use crate::{
+    proof::Pace,
+    routing::{Channels, EMAIL, MQTT, WEBHOOK},
+};
 
+/// A shorter interval would fill letter boxes. A longer one would prove nothing about today.
+const PROVE_EVERY_S: (u64, u64) = (60, 30 * 86_400);
 /// Longest grouping window. A longer one would delay bad news too much.
 const GROUP_S_MAX: u64 = 300;
 
@@ -73,6 +79,12 @@ pub struct Options {
     /// notices stay queued until the channel works again.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub give_up_s: u64,
+    /// Interval of heartbeats to the webhook and to the broker, which their receivers confirm.
+    #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
+    pub prove_every_s: u64,
+    /// Interval of heartbeats to each address of e-mail, which people confirm by a link.
+    #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
+    pub prove_people_every_s: u64,
     /// Address at which people open the page; messages link to the alert there. Without it they
     /// carry no link.
     #[arg(long, value_name = "URL")]
@@ -86,6 +98,20 @@ pub struct Options {
     pub group_s: u64,
 }
 
+fn hash(settings: &[Option<String>]) -> String {
+    let mut hash = Sha256::new();
+    for setting in settings {
+        let text = setting.as_deref().unwrap_or_default();
+        hash.update((text.len() as u64).to_be_bytes());
+        hash.update(text);
+    }
+    let hash = hash.finalize();
+    hash.iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
 impl Options {
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         self.build().map(drop)
@@ -96,7 +122,57 @@ impl Options {
         self.public_url.as_deref().filter(|url| !url.is_empty())
     }
 
+    /// How channels are proven. The settings of a channel are named by a short hash, which changes
+    /// with them and from which nobody reads them.
+    pub(super) fn pace(&self) -> Pace {
+        let secret = |it: &Option<Secret>| it.as_ref().map(|it| it.expose().to_owned());
+        let webhook = [
+            secret(&self.webhook),
+            secret(&self.webhook_token),
+            secret(&self.webhook_secret),
+            secret(&self.webhook_secret_next),
+        ];
+        let email = [
+            self.smtp.clone(),
+            self.smtp_user.clone(),
+            secret(&self.smtp_password),
+            self.email_from.clone(),
+        ];
+        let mqtt = [
+            self.mqtt.clone(),
+            self.mqtt_user.clone(),
+            secret(&self.mqtt_password),
+            Some(self.mqtt_prefix.clone()),
+        ];
+        let settings = [(WEBHOOK, webhook), (EMAIL, email), (MQTT, mqtt)];
+        let us = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX / 4) * 1_000_000;
+        Pace {
+            every_us: us(self.prove_every_s),
+            people_every_us: us(self.prove_people_every_s),
+            settings: settings.map(|(channel, of)| (channel, hash(&of))).into(),
+        }
+    }
+
+    fn validate_intervals(&self) -> Result<(), ConfigError> {
+        let (least, most) = PROVE_EVERY_S;
+        for (field, seconds, example) in [
+            ("prove_every_s", self.prove_every_s, "--prove-every-s 86400"),
+            (
+                "prove_people_every_s",
+                self.prove_people_every_s,
+                "--prove-people-every-s 86400",
+            ),
+        ] {
+            if !(least..=most).contains(&seconds) {
+                let reason = format!("{seconds} is not from {least} to {most}");
+                return Err(ConfigError::new(field, reason, example));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn build(&self) -> Result<(Channels, Vec<Channel>), ConfigError> {
+        self.validate_intervals()?;
         if self.group_s > GROUP_S_MAX {
             return Err(ConfigError::new(
                 "group_s",

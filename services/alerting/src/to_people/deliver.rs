@@ -1,41 +1,53 @@
-//! Delivers the notices of one channel: takes due notices, sends them, and stores the outcome.
+//! Delivers the notices of one channel: takes due notices, sends them, and stores the outcomes.
 //!
 //! A notice is taken under a lease, so one member has it. If that member dies, another takes it
-//! after [`LEASE_US`]. A failed notice is tried again with pauses while others go on. The notices
-//! of one alert keep their order. After `give_up_us` from its decision a notice is given up,
-//! counted and logged as an error. A receiver may get a message twice and recognises it by its key.
+//! after [`LEASE_US`]. The most urgent alerts come first, and a part of the places is kept for
+//! them. A failed notice is tried again with pauses while others go on. The notices of one alert
+//! keep their order. A receiver may get a message twice and recognises it by its key.
+//!
+//! A message that the receiver refuses for good is given up, and the next step of the escalation
+//! follows at once. So it does when the channel fails for longer than `give_up_us`; then the notice
+//! stays queued. When the channel works again, everything that waits is due at once.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use contracts::alerts::{NoticeOutcome, NoticeResult};
-use service_kit::{Backoff, Context, Shutdown};
-use store::{NoticesBatch, QueuedNotice, Restore, Store};
+use contracts::{
+    alerts::{Notice, NoticeOutcome, NoticeReason, NoticeResult},
+    vitals::Priority,
+};
+use parking_lot::Mutex;
+use service_kit::{Backoff, Context};
+use store::{
+    NoticesBatch, QueuedNotice, Restore, Store, Take, TimerChange, WriteError, timer_of,
+};
 use tokio::{
-    sync::Notify,
+    sync::{Notify, Semaphore, mpsc},
     task::{Id, JoinSet},
 };
 
 use super::{
-    email::Email,
+    channel::{Channel, Places},
+    channel_state::ChannelState,
     message::{Message, Undelivered},
-    mqtt::Mqtt,
     restored::withheld,
-    webhook::Webhook,
 };
 use crate::turns::SILENCE_MAX;
 
-/// Notices in hand at once. More wait in the store.
-const TAKE_MAX: usize = 16;
-/// Lease of a notice: three calls of the longest duration.
+/// Lease of a notice: it waits for a place and is sent within two thirds of it.
 const LEASE_US: i64 = 30_000_000;
+/// A message that has not begun by then is put back. Its call takes at most ten seconds more.
+const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 /// Poll interval for notices of other members, and for those whose time comes.
 const POLL: Duration = Duration::from_millis(250);
 /// Pauses between attempts at one notice. They double from the first to the last.
 const PAUSE_US: (i64, i64) = (200_000, 30_000_000);
+/// Notices whose next step was taken because the channel fails. Beyond it all are forgotten, and a
+/// next step may follow early once more.
+const HASTENED_MAX: usize = 10_000;
 
 /// Settings for every message.
 #[derive(Clone, Debug)]
@@ -60,79 +72,111 @@ impl Delivery {
     }
 }
 
-pub(super) enum Channel {
-    Webhook(Webhook),
-    Email(Email),
-    Mqtt(Box<Mqtt>),
-    /// Without a receiver: a notice that gets here is delivered.
-    Canary,
-}
-
-impl Channel {
-    fn name(&self) -> &'static str {
-        match self {
-            Channel::Webhook(_) => crate::routing::WEBHOOK,
-            Channel::Email(_) => crate::routing::EMAIL,
-            Channel::Mqtt(_) => crate::routing::MQTT,
-            Channel::Canary => crate::canary::CHANNEL,
-        }
-    }
-
-    fn check(&self) -> &'static str {
-        match self {
-            Channel::Webhook(_) => "notices-webhook",
-            Channel::Email(_) => "notices-email",
-            Channel::Mqtt(_) => "notices-mqtt",
-            Channel::Canary => "notices-canary",
-        }
-    }
-
-    async fn send(&self, message: &Message<'_>) -> Result<(), Undelivered> {
-        match self {
-            Channel::Webhook(webhook) => webhook.send(message).await,
-            Channel::Email(email) => email.send(message).await,
-            Channel::Mqtt(mqtt) => mqtt.send(message).await,
-            Channel::Canary => Ok(()),
-        }
-    }
-
-    /// Groups notices into messages: e-mail takes all notices about one patient, other channels
-    /// take one each.
-    fn messages(&self, taken: Vec<QueuedNotice>) -> Vec<Vec<QueuedNotice>> {
-        let Channel::Email(_) = self else {
-            return taken.into_iter().map(|notice| vec![notice]).collect();
-        };
-        let mut messages: Vec<Vec<QueuedNotice>> = Vec::new();
-        let mut places: BTreeMap<(String, String, String), usize> = BTreeMap::new();
-        for queued in taken {
-            let notice = &queued.notice;
-            let patient = notice.alert.as_ref().map_or("", |alert| &alert.patient);
-            let key = (
-                notice.tenant.clone(),
-                patient.to_owned(),
-                notice.recipient.clone(),
-            );
-            match places.get(&key) {
-                Some(place) => messages[*place].push(queued),
-                None => {
-                    places.insert(key, messages.len());
-                    messages.push(vec![queued]);
-                }
-            }
-        }
-        messages
-    }
-}
-
 pub(super) struct Worker {
     channel: Arc<Channel>,
+    state: Arc<Mutex<ChannelState>>,
     wake: Arc<Notify>,
+}
+
+/// Result of one message.
+enum Report {
+    Delivered(Vec<QueuedNotice>),
+    Refused(Vec<QueuedNotice>, Undelivered),
+    /// Also of the notices behind it.
+    Failed(Vec<QueuedNotice>, String),
+    /// It had no turn, or a later notice says more.
+    PutBack(Vec<QueuedNotice>),
+    Superseded(Vec<QueuedNotice>),
+}
+
+/// What is to be stored.
+#[derive(Default)]
+struct Unsettled {
+    batch: NoticesBatch,
+    /// By the time from which it is due.
+    later: BTreeMap<i64, Vec<String>>,
+}
+
+impl Unsettled {
+    fn is_empty(&self) -> bool {
+        self.batch == NoticesBatch::default() && self.later.is_empty()
+    }
+}
+
+/// Notices that a worker has taken and not settled, at most those of [`Places`].
+struct InHand {
+    /// By id: whether it is urgent.
+    notices: HashMap<String, bool>,
+    running: JoinSet<()>,
+    of_task: HashMap<Id, Vec<String>>,
+    reports: mpsc::UnboundedReceiver<Report>,
+    report: mpsc::UnboundedSender<Report>,
+    common: Arc<Semaphore>,
+    reserved: Arc<Semaphore>,
+}
+
+impl InHand {
+    fn new(places: Places) -> InHand {
+        // Bounded by the notices in hand: each is in one report.
+        let (report, reports) = mpsc::unbounded_channel();
+        let reserved = places.connections / 4;
+        InHand {
+            notices: HashMap::new(),
+            running: JoinSet::new(),
+            of_task: HashMap::new(),
+            reports,
+            report,
+            common: Arc::new(Semaphore::new(places.connections - reserved)),
+            reserved: Arc::new(Semaphore::new(reserved)),
+        }
+    }
+
+    /// How many to take, and how urgent they must be. `None`: there is no place.
+    fn room(&self, places: Places) -> Option<(usize, Priority)> {
+        let urgent = self
+            .notices
+            .values()
+            .filter(|is_urgent| **is_urgent)
+            .count();
+        let others = self.notices.len() - urgent;
+        let of_all = places.notices.saturating_sub(self.notices.len());
+        let of_others = (places.notices - places.reserved).saturating_sub(others);
+        match (of_all, of_all.min(of_others)) {
+            (0, _) => None,
+            (_, 0) => Some((of_all, Priority::High)),
+            (_, room) => Some((room, Priority::Unspecified)),
+        }
+    }
+
+    fn settled(&mut self, ids: impl IntoIterator<Item = String>) {
+        for id in ids {
+            self.notices.remove(&id);
+        }
+    }
+
+    /// Removes tasks that have ended. One that panicked leaves its notices to the end of the lease.
+    fn join_ended(&mut self) {
+        while let Some(ended) = self.running.try_join_next_with_id() {
+            let (id, has_failed) = match ended {
+                Ok((id, ())) => (id, false),
+                Err(error) => {
+                    tracing::error!(%error, "a delivery ended without a result; it is repeated after its lease");
+                    (error.id(), true)
+                }
+            };
+            let ids = self.of_task.remove(&id).unwrap_or_default();
+            if has_failed {
+                self.settled(ids);
+            }
+        }
+    }
 }
 
 impl Worker {
     pub(super) fn new(channel: Channel) -> Worker {
         Worker {
             channel: Arc::new(channel),
+            state: Arc::default(),
             wake: Arc::default(),
         }
     }
@@ -142,251 +186,438 @@ impl Worker {
         Arc::clone(&self.wake)
     }
 
+    /// The channel and its state, for heartbeats.
+    pub(super) fn shared(&self) -> (Arc<Channel>, Arc<Mutex<ChannelState>>) {
+        (Arc::clone(&self.channel), Arc::clone(&self.state))
+    }
+
     pub(super) async fn run(self, store: Arc<dyn Store>, delivery: Delivery, context: Context) {
-        let name = self.channel.name();
-        let check = context.health().check(self.channel.check());
-        let turns = context.health().progress(self.channel.check(), SILENCE_MAX);
+        let names = self.channel.names();
+        let check = context.health().check(names.check);
+        let warning = context.health().warning(names.warning);
+        let turns = context.health().progress(names.check, SILENCE_MAX);
         let shutdown = context.shutdown().clone();
+        let places = self.channel.places();
         let mut backoff = Backoff::for_reconnect();
-        let mut lanes = Lanes::default();
+        let mut run = Run {
+            worker: self,
+            in_hand: InHand::new(places),
+            unsettled: Unsettled::default(),
+            hastened: HashSet::new(),
+            store,
+            delivery,
+            context: context.clone(),
+        };
         while !shutdown.is_requested() {
             turns.beat();
-            // This clock never steps back, so no notice waits for a time that was reached before.
-            let now_us = context.clock().unstepped_us();
-            let room = TAKE_MAX.saturating_sub(lanes.notices());
-            let taken = match room {
-                0 => Ok(Vec::new()),
-                _ => {
-                    let until_us = now_us + LEASE_US;
-                    store.take_notices(name, now_us, until_us, room).await
+            run.on_reports();
+            let now_us = context.clock().monotonic_us();
+            {
+                let state = run.worker.state.lock();
+                warning.set(state.warning(names.channel, now_us));
+                let failing_s = state.failing_us(now_us).unwrap_or(0) as f64 / 1e6;
+                metrics::gauge!("braid_alerting_channel_failing_seconds", "channel" => names.channel)
+                    .set(failing_s);
+            }
+            match run.turn(places).await {
+                Ok(true) => {
+                    check.ok();
+                    backoff.reset();
                 }
-            };
-            let mut taken = match taken {
-                Ok(taken) => taken,
+                Ok(false) => {
+                    check.ok();
+                    backoff.reset();
+                    // A notice behind one that has just been settled is due at once.
+                    tokio::select! {
+                        () = shutdown.requested() => break,
+                        () = run.worker.wake.notified() => {}
+                        Some(report) = run.in_hand.reports.recv() => run.on_report(report),
+                        () = tokio::time::sleep(POLL) => {}
+                    }
+                }
                 Err(error) => {
                     check.failing(error.to_string());
                     tokio::select! {
                         () = shutdown.requested() => break,
-                        () = backoff.wait() => continue,
+                        () = backoff.wait() => {}
                     }
                 }
-            };
-            check.ok();
-            backoff.reset();
-            let older = delivery.take_older(&mut taken, now_us);
-            if !older.is_empty() {
-                settle(Settle::Done(older), &store, &shutdown).await;
-            }
-            if taken.is_empty() {
-                // A notice behind one that has just been settled is due at once.
-                tokio::select! {
-                    () = shutdown.requested() => break,
-                    () = self.wake.notified() => {}
-                    () = lanes.some_are_done(), if !lanes.running.is_empty() => {}
-                    () = tokio::time::sleep(POLL) => {}
-                }
-            } else {
-                self.deliver(taken, &mut lanes, &store, &delivery, &context);
             }
         }
-        // Settled notices have left the queue. The rest becomes due at once for another member.
-        lanes.running.abort_all();
-        let left: Vec<String> = lanes.in_hand.into_values().flatten().collect();
-        if !left.is_empty()
-            && let Err(error) = store.delay_notices(&left, context.clock().now_us()).await
-        {
-            tracing::debug!(%error, "notices wait for the end of their lease");
-        }
+        run.end().await;
+    }
+}
+
+/// A worker at work.
+struct Run {
+    worker: Worker,
+    in_hand: InHand,
+    unsettled: Unsettled,
+    hastened: HashSet<String>,
+    store: Arc<dyn Store>,
+    delivery: Delivery,
+    context: Context,
+}
+
+impl Run {
+    /// Stores what has ended and takes what is due. True: there may be more at once.
+    async fn turn(&mut self, places: Places) -> Result<bool, WriteError> {
+        self.settle().await?;
+        let Some((limit, least)) = self.in_hand.room(places) else {
+            return Ok(false);
+        };
+        // This clock never steps back, so no notice waits for a time that was reached before.
+        let now_us = self.context.clock().unstepped_us();
+        let taken = self.store.take_notices(Take {
+            channel: self.worker.channel.names().channel,
+            now_us,
+            until_us: now_us + LEASE_US,
+            limit,
+            least,
+        });
+        let mut taken = taken.await?;
+        let is_full = taken.len() >= limit;
+        let older = self.delivery.take_older(&mut taken, now_us);
+        self.unsettled.batch.outcomes.extend(older);
+        self.begin(taken);
+        Ok(is_full)
     }
 
     /// Runs different alerts concurrently and the notices of one in order. The store returns none
     /// that is behind one in hand.
-    fn deliver(
-        &self,
-        taken: Vec<QueuedNotice>,
-        lanes: &mut Lanes,
-        store: &Arc<dyn Store>,
-        delivery: &Delivery,
-        context: &Context,
-    ) {
-        let mut sorted: BTreeMap<String, Vec<Vec<QueuedNotice>>> = BTreeMap::new();
-        for message in self.channel.messages(taken) {
-            let first = message.first().map(|queued| &queued.notice);
-            let alert = first.and_then(|notice| notice.alert.as_ref());
-            let lane = format!(
-                "{} {}",
-                alert.map_or("", |alert| &alert.id),
-                first.map_or("", |notice| &notice.recipient)
-            );
-            sorted.entry(lane).or_default().push(message);
+    fn begin(&mut self, taken: Vec<QueuedNotice>) {
+        if taken.is_empty() {
+            return;
         }
-        for messages in sorted.into_values() {
-            let channel = Arc::clone(&self.channel);
-            let store = Arc::clone(store);
-            let (delivery, context) = (delivery.clone(), context.clone());
-            let queued = messages.iter().flatten();
-            let ids: Vec<String> = queued.map(|queued| queued.notice.id.clone()).collect();
-            let running = lanes.running.spawn(async move {
-                let mut messages = messages.into_iter();
-                while let Some(message) = messages.next() {
-                    if let Some(due_us) =
-                        try_once(&channel, message, &store, &delivery, &context).await
-                    {
-                        // The notices behind it wait as well.
-                        let rest: Vec<String> =
-                            messages.flatten().map(|queued| queued.notice.id).collect();
-                        let batch = Settle::Later(rest, due_us);
-                        settle(batch, &store, context.shutdown()).await;
-                        return;
-                    }
-                }
-            });
-            lanes.in_hand.insert(running.id(), ids);
-        }
-    }
-}
-
-/// Notices that a worker has taken and not settled, at most [`TAKE_MAX`].
-#[derive(Default)]
-struct Lanes {
-    running: JoinSet<()>,
-    in_hand: HashMap<Id, Vec<String>>,
-}
-
-impl Lanes {
-    fn notices(&self) -> usize {
-        self.in_hand.values().map(Vec::len).sum()
-    }
-
-    async fn some_are_done(&mut self) {
-        let mut done = self.running.join_next_with_id().await;
-        while let Some(lane) = done {
-            let id = lane.map_or_else(
-                |error| {
-                    tracing::error!(%error, "a delivery ended without a result; it is repeated after its lease");
-                    error.id()
-                },
-                |(id, ())| id,
-            );
-            self.in_hand.remove(&id);
-            done = self.running.try_join_next_with_id();
-        }
-    }
-}
-
-/// When to try again. `None`: the outcome is stored.
-async fn try_once(
-    channel: &Channel,
-    queued: Vec<QueuedNotice>,
-    store: &Arc<dyn Store>,
-    delivery: &Delivery,
-    context: &Context,
-) -> Option<i64> {
-    let shutdown = context.shutdown();
-    let name = channel.name();
-    let notices: Vec<&contracts::alerts::Notice> =
-        queued.iter().map(|queued| &queued.notice).collect();
-    let sent = channel
-        .send(&Message::new(&notices, delivery.public_url.as_deref()))
-        .await;
-    let now_us = context.clock().now_us();
-    let attempts = queued
-        .iter()
-        .map(|queued| queued.attempts)
-        .max()
-        .unwrap_or(1);
-    let created_us = notices
-        .iter()
-        .map(|notice| notice.created_us.max(notice.due_us))
-        .min()
-        .unwrap_or(now_us);
-    let (result, detail) = match sent {
-        Ok(()) => {
-            count(name, "delivered");
-            (NoticeResult::Delivered, String::new())
-        }
-        Err(error) if !error.is_retryable || tried_us(attempts) > delivery.give_up_us => {
-            count(name, "given_up");
-            tracing::error!(
-                channel = name,
-                notice = notices.first().map(|notice| &notice.id),
-                reason = error.reason,
-                "the notice is given up; nobody was notified"
-            );
-            (NoticeResult::GivenUp, error.reason)
-        }
-        Err(error) => {
-            count(name, "retried");
-            tracing::warn!(
-                channel = name,
-                notice = notices.first().map(|notice| &notice.id),
-                reason = error.reason,
-                attempts,
-                "not delivered"
-            );
-            let due_us = context.clock().unstepped_us() + pause_us(attempts);
-            let ids = notices.iter().map(|notice| notice.id.clone()).collect();
-            settle(Settle::Later(ids, due_us), store, shutdown).await;
-            return Some(due_us);
-        }
-    };
-    if result == NoticeResult::Delivered {
-        let waited_s = (now_us - created_us).max(0) as f64 / 1e6;
-        metrics::histogram!("braid_alerting_notice_seconds", "channel" => name).record(waited_s);
-    }
-    let outcomes = queued.iter().map(|queued| NoticeOutcome {
-        notice: queued.notice.id.clone(),
-        result: result.into(),
-        attempts: queued.attempts,
-        at_us: now_us,
-        detail: detail.clone(),
-    });
-    settle(Settle::Done(outcomes.collect()), store, shutdown).await;
-    None
-}
-
-enum Settle {
-    Done(Vec<NoticeOutcome>),
-    Later(Vec<String>, i64),
-}
-
-/// Tries until the store has the outcome. A lost outcome means another attempt after the lease.
-async fn settle(what: Settle, store: &Arc<dyn Store>, shutdown: &Shutdown) {
-    let mut backoff = Backoff::for_reconnect();
-    loop {
-        let written = match &what {
-            Settle::Done(outcomes) => {
-                let batch = NoticesBatch {
-                    outcomes: outcomes.clone(),
-                    ..NoticesBatch::default()
-                };
-                store.write_notices(batch).await.map(drop)
-            }
-            Settle::Later(ids, _) if ids.is_empty() => return,
-            Settle::Later(ids, due_us) => store.delay_notices(ids, *due_us).await,
+        let is_digest = {
+            let state = self.worker.state.lock();
+            state
+                .failing_us(self.context.clock().monotonic_us())
+                .is_some()
         };
-        match written {
-            Ok(()) => return,
-            Err(error) if !error.is_retryable() => {
-                tracing::error!(%error, "the outcome of a notice cannot be stored");
-                return;
+        for queued in &taken {
+            let id = queued.notice.id.clone();
+            self.in_hand.notices.insert(id, is_urgent(&queued.notice));
+        }
+        let (taken, superseded) = without_superseded(taken);
+        if !superseded.is_empty() {
+            self.on_report(Report::Superseded(superseded));
+        }
+        let mut sorted: Vec<(String, Vec<Vec<QueuedNotice>>)> = Vec::new();
+        for message in self.worker.channel.messages(taken, is_digest) {
+            let lane = message
+                .first()
+                .map(|queued| lane(&queued.notice))
+                .unwrap_or_default();
+            match sorted.iter_mut().find(|(known, _)| *known == lane) {
+                Some((_, messages)) => messages.push(message),
+                None => sorted.push((lane, vec![message])),
             }
-            Err(error) => tracing::warn!(%error, "the outcome of a notice is not stored yet"),
+        }
+        for (_, messages) in sorted {
+            let ids = messages
+                .iter()
+                .flatten()
+                .map(|queued| queued.notice.id.clone());
+            let ids: Vec<String> = ids.collect();
+            let lane = Lane {
+                channel: Arc::clone(&self.worker.channel),
+                public_url: self.delivery.public_url.clone(),
+                report: self.in_hand.report.clone(),
+                common: Arc::clone(&self.in_hand.common),
+                reserved: Arc::clone(&self.in_hand.reserved),
+            };
+            let running = self.in_hand.running.spawn(lane.run(messages));
+            self.in_hand.of_task.insert(running.id(), ids);
+        }
+    }
+
+    fn on_reports(&mut self) {
+        while let Ok(report) = self.in_hand.reports.try_recv() {
+            self.on_report(report);
+        }
+        self.in_hand.join_ended();
+    }
+
+    fn on_report(&mut self, report: Report) {
+        let channel = self.worker.channel.names().channel;
+        let clock = self.context.clock().clone();
+        match report {
+            Report::Delivered(notices) => {
+                count(channel, "delivered");
+                self.worker.state.lock().on_success();
+                let now_us = clock.now_us();
+                let due_us = |it: &QueuedNotice| it.notice.created_us.max(it.notice.due_us);
+                let waited_us = now_us - notices.iter().map(due_us).min().unwrap_or(now_us);
+                metrics::histogram!("braid_alerting_notice_seconds", "channel" => channel)
+                    .record(waited_us.max(0) as f64 / 1e6);
+                self.outcome(notices, NoticeResult::Delivered, "");
+            }
+            Report::Refused(notices, error) => {
+                let reason = &error.reason;
+                count(channel, "given_up");
+                tracing::error!(
+                    channel,
+                    notice = notices.first().map(|it| &it.notice.id),
+                    reason,
+                    "the receiver refuses the notice for good; the next step follows at once"
+                );
+                if error.is_of_channel(channel) {
+                    let mut state = self.worker.state.lock();
+                    state.on_failure(clock.monotonic_us(), reason);
+                }
+                self.next_step(&notices);
+                self.outcome(notices, NoticeResult::GivenUp, reason);
+            }
+            Report::Failed(notices, reason) => {
+                count(channel, "retried");
+                let attempts = notices.iter().map(|it| it.attempts).max().unwrap_or(1);
+                tracing::warn!(
+                    channel,
+                    notice = notices.first().map(|it| &it.notice.id),
+                    reason,
+                    attempts,
+                    "not delivered"
+                );
+                let now_us = clock.monotonic_us();
+                let failing_us = {
+                    let mut state = self.worker.state.lock();
+                    state.on_failure(now_us, &reason);
+                    state.failing_us(now_us).unwrap_or(0)
+                };
+                if failing_us > self.delivery.give_up_us {
+                    self.give_up_waiting(&notices);
+                }
+                self.later(notices, clock.unstepped_us() + pause_us(attempts));
+            }
+            Report::PutBack(notices) => self.later(notices, clock.unstepped_us()),
+            Report::Superseded(notices) => self.outcome(
+                notices,
+                NoticeResult::Inhibited,
+                "by a later notice of the same alert",
+            ),
+        }
+    }
+
+    /// The channel fails for too long. The notices stay queued.
+    fn give_up_waiting(&mut self, notices: &[QueuedNotice]) {
+        let channel = self.worker.channel.names().channel;
+        if self.hastened.len() + notices.len() > HASTENED_MAX {
+            self.hastened.clear();
+        }
+        let new = notices
+            .iter()
+            .filter(|it| self.hastened.insert(it.notice.id.clone()));
+        let new: Vec<QueuedNotice> = new.cloned().collect();
+        if let Some(first) = new.first() {
+            tracing::error!(
+                channel,
+                notice = first.notice.id,
+                "the channel fails for longer than --give-up-s; the next step follows at once"
+            );
+            self.next_step(&new);
+        }
+    }
+
+    /// A reminder is behind the last step.
+    fn next_step(&mut self, notices: &[QueuedNotice]) {
+        let at_us = self.context.clock().now_us();
+        let of_steps = notices.iter().map(|it| &it.notice);
+        for notice in of_steps.filter(|it| it.reason() != NoticeReason::Reminder) {
+            if let Some(alert) = &notice.alert {
+                let timer = timer_of(alert, &notice.tenant);
+                let change = TimerChange::Hasten { timer, at_us };
+                self.unsettled.batch.timers.push(change);
+            }
+        }
+    }
+
+    fn outcome(&mut self, notices: Vec<QueuedNotice>, result: NoticeResult, detail: &str) {
+        let at_us = self.context.clock().now_us();
+        let outcomes = notices.into_iter().map(|queued| NoticeOutcome {
+            notice: queued.notice.id,
+            result: result.into(),
+            attempts: queued.attempts,
+            at_us,
+            detail: detail.to_owned(),
+        });
+        self.unsettled.batch.outcomes.extend(outcomes);
+    }
+
+    fn later(&mut self, notices: Vec<QueuedNotice>, due_us: i64) {
+        let ids = notices.into_iter().map(|queued| queued.notice.id);
+        self.unsettled.later.entry(due_us).or_default().extend(ids);
+    }
+
+    /// A lost outcome means another attempt after the lease.
+    async fn settle(&mut self) -> Result<(), WriteError> {
+        if !self.unsettled.is_empty() {
+            if self.unsettled.batch != NoticesBatch::default() {
+                let batch = self.unsettled.batch.clone();
+                match self.store.write_notices(batch).await {
+                    Err(error) if error.is_retryable() => return Err(error),
+                    Err(error) => {
+                        tracing::error!(%error, "outcomes of notices cannot be stored together");
+                        self.settle_one_by_one().await?;
+                    }
+                    Ok(_) => {}
+                }
+                let batch = std::mem::take(&mut self.unsettled.batch);
+                let ids = batch.outcomes.into_iter().map(|outcome| outcome.notice);
+                self.in_hand.settled(ids);
+            }
+            while let Some((due_us, ids)) = self.unsettled.later.first_key_value() {
+                let due_us = *due_us;
+                self.store.delay_notices(ids, due_us).await?;
+                let ids = self.unsettled.later.remove(&due_us).unwrap_or_default();
+                self.in_hand.settled(ids);
+            }
+        }
+        self.hasten_after_return().await
+    }
+
+    /// Everything that waits for a channel is due at once when it works again.
+    async fn hasten_after_return(&mut self) -> Result<(), WriteError> {
+        if !self.worker.state.lock().take_returned() {
+            return Ok(());
+        }
+        self.hastened.clear();
+        let channel = self.worker.channel.names().channel;
+        let now_us = self.context.clock().unstepped_us();
+        match self.store.hasten_notices(channel, now_us).await {
+            Ok(notices) => tracing::info!(channel, notices, "the channel works again"),
+            Err(error) => {
+                self.worker.state.lock().put_back_returned();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// One that the store refuses for ever keeps no other from being stored.
+    async fn settle_one_by_one(&self) -> Result<(), WriteError> {
+        for outcome in &self.unsettled.batch.outcomes {
+            let batch = NoticesBatch {
+                outcomes: vec![outcome.clone()],
+                ..NoticesBatch::default()
+            };
+            match self.store.write_notices(batch).await {
+                Err(error) if error.is_retryable() => return Err(error),
+                Err(error) => {
+                    tracing::error!(%error, notice = outcome.notice, "the outcome of a notice cannot be stored");
+                }
+                Ok(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Settled notices have left the queue. The rest becomes due at once for another member.
+    async fn end(mut self) {
+        self.in_hand.running.abort_all();
+        self.on_reports();
+        let settled = self.settle().await;
+        let left: Vec<String> = self.in_hand.notices.into_keys().collect();
+        let released = match settled {
+            Ok(()) if left.is_empty() => return,
+            Ok(()) => {
+                let now_us = self.context.clock().now_us();
+                self.store.delay_notices(&left, now_us).await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = released {
+            tracing::debug!(%error, "notices wait for the end of their lease");
+        }
+    }
+}
+
+/// The messages of one alert and recipient, in their order.
+struct Lane {
+    channel: Arc<Channel>,
+    public_url: Option<String>,
+    report: mpsc::UnboundedSender<Report>,
+    common: Arc<Semaphore>,
+    reserved: Arc<Semaphore>,
+}
+
+impl Lane {
+    async fn run(self, messages: Vec<Vec<QueuedNotice>>) {
+        let begun = Instant::now();
+        let mut messages = messages.into_iter();
+        while let Some(queued) = messages.next() {
+            let rest = BEGIN_WITHIN.saturating_sub(begun.elapsed());
+            let urgent = queued.iter().any(|it| is_urgent(&it.notice));
+            let place = tokio::time::timeout(rest, self.place(urgent)).await;
+            let Ok(Some(_place)) = place else {
+                let left = std::iter::once(queued).chain(messages).flatten();
+                self.say(Report::PutBack(left.collect()));
+                return;
+            };
+            let report = match self.send(&queued).await {
+                Ok(()) => Report::Delivered(queued),
+                Err(error) if !error.is_retryable => Report::Refused(queued, error),
+                Err(error) => {
+                    // The notices behind it wait as well.
+                    let left = std::iter::once(queued).chain(messages).flatten();
+                    self.say(Report::Failed(left.collect(), error.reason));
+                    return;
+                }
+            };
+            self.say(report);
+        }
+    }
+
+    async fn send(&self, queued: &[QueuedNotice]) -> Result<(), Undelivered> {
+        let notices: Vec<&Notice> = queued.iter().map(|queued| &queued.notice).collect();
+        let message = Message::new(&notices, self.public_url.as_deref());
+        self.channel.send(&message).await
+    }
+
+    /// A place for one call. An urgent message may take a reserved one. `None`: the worker has
+    /// ended.
+    async fn place(&self, is_urgent: bool) -> Option<tokio::sync::SemaphorePermit<'_>> {
+        if !is_urgent {
+            return self.common.acquire().await.ok();
         }
         tokio::select! {
-            () = shutdown.requested() => return,
-            () = backoff.wait() => {}
+            biased;
+            place = self.common.acquire() => place.ok(),
+            place = self.reserved.acquire() => place.ok(),
         }
+    }
+
+    fn say(&self, report: Report) {
+        // A worker that has ended takes no report; its notices wait for the end of their lease.
+        let _ = self.report.send(report);
     }
 }
 
-/// Minimum time of the attempts so far. The clock would not do: after a power cut or a clock
-/// change, the first attempt would be the last.
-fn tried_us(attempts: u32) -> i64 {
-    // From here on pauses have the longest duration.
-    const RISING: u32 = 8;
-    let rising_us: i64 = (1..attempts.min(RISING + 1)).map(pause_us).sum();
-    rising_us + i64::from(attempts.saturating_sub(RISING + 1)) * PAUSE_US.1
+fn is_urgent(notice: &Notice) -> bool {
+    let alert = notice.alert.as_ref();
+    alert.is_some_and(|alert| alert.priority() == Priority::High)
+}
+
+fn lane(notice: &Notice) -> String {
+    let alert = notice.alert.as_ref().map_or("", |alert| &alert.id);
+    format!("{alert} {}", notice.recipient)
+}
+
+/// A reminder that waits before another notice of its lane says nothing of its own.
+fn without_superseded(taken: Vec<QueuedNotice>) -> (Vec<QueuedNotice>, Vec<QueuedNotice>) {
+    let mut last: HashMap<String, usize> = HashMap::new();
+    for (place, queued) in taken.iter().enumerate() {
+        last.insert(lane(&queued.notice), place);
+    }
+    let (mut kept, mut superseded) = (Vec::new(), Vec::new());
+    for (place, queued) in taken.into_iter().enumerate() {
+        let is_last = last.get(&lane(&queued.notice)) == Some(&place);
+        match queued.notice.reason() {
+            NoticeReason::Reminder if !is_last => superseded.push(queued),
+            _ => kept.push(queued),
+        }
+    }
+    (kept, superseded)
 }
 
 fn pause_us(attempts: u32) -> i64 {
@@ -400,55 +631,5 @@ fn count(channel: &'static str, outcome: &'static str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_could_not_be_tried_for_hours_is_not_given_up_at_once() {
-        let (hour_us, day_us) = (3_600_000_000, 86_400_000_000);
-        assert_eq!(tried_us(1), 0, "however old it is");
-        let give_up_after = |give_up_us| (1..).find(|n| tried_us(*n) > give_up_us);
-        assert_eq!(give_up_after(1_000_000), Some(4));
-        assert_eq!(give_up_after(hour_us), Some(128));
-        assert_eq!(give_up_after(day_us), Some(2888));
-        assert!(tried_us(u32::MAX) > day_us);
-    }
-
-    #[test]
-    fn notices_of_before_a_restore_are_withheld_and_the_others_sent() {
-        let queued = |id: &str, created_us| QueuedNotice {
-            notice: contracts::alerts::Notice {
-                id: id.to_owned(),
-                created_us,
-                ..Default::default()
-            },
-            attempts: 1,
-        };
-        let both = || vec![queued("before", 99), queued("after", 100)];
-        let mut delivery = Delivery {
-            give_up_us: 0,
-            public_url: None,
-            restore: None,
-        };
-        assert!(delivery.take_older(&mut both(), 200).is_empty());
-        delivery.restore = Some(Restore {
-            restored_us: 100,
-            made_us: 50,
-        });
-        let mut taken = both();
-        let older = delivery.take_older(&mut taken, 200);
-        assert_eq!((older.len(), older[0].notice.as_str()), (1, "before"));
-        assert_eq!(older[0].result(), NoticeResult::Silenced);
-        assert_eq!(taken, [queued("after", 100)]);
-    }
-
-    #[test]
-    fn pauses_double_up_to_a_bound() {
-        assert_eq!(pause_us(1), 200_000);
-        assert_eq!(pause_us(2), 400_000);
-        assert_eq!(pause_us(8), 25_600_000);
-        for attempts in [9, 100, u32::MAX] {
-            assert_eq!(pause_us(attempts), 30_000_000);
-        }
-    }
-}
+#[path = "deliver_tests.rs"]
+mod tests;

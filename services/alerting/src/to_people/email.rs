@@ -2,7 +2,10 @@
 
 use mail::{Letter, Mailer};
 
-use super::message::{Message, Undelivered};
+use super::{
+    heartbeat::Heartbeat,
+    message::{Message, Undelivered},
+};
 
 pub(super) struct Email {
     mailer: Mailer,
@@ -24,12 +27,25 @@ impl Email {
             text: message.text(),
             key: &notice.id,
         };
-        self.mailer
-            .send(&letter)
-            .await
-            .map_err(|unsent| Undelivered {
-                reason: unsent.reason,
-                is_retryable: unsent.is_retryable,
-            })
+        self.post(&letter).await
+    }
+
+    /// Only the link in the letter confirms the heartbeat.
+    pub(super) async fn prove(&self, heartbeat: &Heartbeat<'_>) -> Result<(), Undelivered> {
+        let letter = Letter {
+            to: heartbeat.recipient,
+            subject: heartbeat.subject(),
+            text: heartbeat.text(),
+            key: &heartbeat.key,
+        };
+        self.post(&letter).await
+    }
+
+    async fn post(&self, letter: &Letter<'_>) -> Result<(), Undelivered> {
+        let sent = self.mailer.send(letter).await;
+        sent.map_err(|unsent| Undelivered {
+            reason: unsent.reason,
+            is_retryable: unsent.is_retryable,
+        })
     }
 }

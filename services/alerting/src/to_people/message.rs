@@ -25,6 +25,13 @@ pub(super) struct Undelivered {
     pub is_retryable: bool,
 }
 
+impl Undelivered {
+    /// A mail server that refuses a letter for good refuses its address, and not every letter.
+    pub(super) fn is_of_channel(&self, channel: &str) -> bool {
+        self.is_retryable || channel != crate::routing::EMAIL
+    }
+}
+
 impl<'a> Message<'a> {
     pub(super) fn new(notices: &'a [&'a Notice], public_url: Option<&'a str>) -> Message<'a> {
         Message {
@@ -275,7 +282,7 @@ fn lower(name: &str, prefix: &str) -> String {
 }
 
 /// Text from a sensor or a person must not begin a line or a header.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect()

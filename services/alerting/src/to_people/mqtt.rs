@@ -3,6 +3,10 @@
 //!
 //! The first notice opens a connection, and a failure closes it. The notice under way is published
 //! again by the next connection, so no late acknowledgement counts for another notice.
+//!
+//! A heartbeat goes to `<prefix>/heartbeat` by a connection of its own. A receiver confirms it by
+//! `{"confirmed": CHALLENGE}` at `<prefix>/heartbeat/confirmed`. The broker's acknowledgement alone
+//! confirms nothing: there may be no subscriber.
 
 mod connection;
 mod packets;
@@ -20,7 +24,10 @@ use tokio::{sync::Mutex, time::Instant};
 use connection::{Broker, Connection, ConnectionError};
 use packets::Login;
 
-use super::message::{Message, Undelivered, priority};
+use super::{
+    heartbeat::{Heartbeat, confirms},
+    message::{Message, Undelivered, priority},
+};
 
 /// Limit of each step of an attempt. The first step waits for its turn, the second one publishes.
 /// Together they fit into the lease of a notice.
@@ -30,6 +37,8 @@ const CALL_LIMIT: Duration = Duration::from_secs(10);
 const KEPT_LIMIT_MIN: Duration = Duration::from_secs(1);
 /// A broker whose answers would need a longer limit gets a new connection for each notice.
 const KEPT_LIMIT_MAX: Duration = Duration::from_secs(5);
+/// A receiver's reply to a heartbeat, from the connection on.
+const REPLY_LIMIT: Duration = Duration::from_secs(20);
 
 pub(super) struct Mqtt {
     broker: Broker,
@@ -192,6 +201,45 @@ impl Mqtt {
     ) -> Result<Connection, ConnectionError> {
         let connection = Connection::open(&self.broker).await?;
         connection.publish(topic, payload).await
+    }
+
+    /// Whether a receiver confirms the heartbeat.
+    pub(super) async fn prove(&self, heartbeat: &Heartbeat<'_>) -> Result<bool, Undelivered> {
+        let mut is_published = false;
+        let asked = self.ask(heartbeat, &mut is_published);
+        match tokio::time::timeout(REPLY_LIMIT, asked).await {
+            Ok(asked) => asked.map(|()| true).map_err(|error| Undelivered {
+                is_retryable: error.is_retryable(),
+                reason: error.to_string(),
+            }),
+            Err(_) if is_published => Ok(false),
+            Err(_) => Err(Undelivered {
+                reason: format!("no answer within {} s", REPLY_LIMIT.as_secs()),
+                is_retryable: true,
+            }),
+        }
+    }
+
+    /// Returns when a receiver has replied. `is_published`: the broker has the heartbeat.
+    async fn ask(
+        &self,
+        heartbeat: &Heartbeat<'_>,
+        is_published: &mut bool,
+    ) -> Result<(), ConnectionError> {
+        let broker = self.broker.beside("heartbeat");
+        let topic = format!("{}/heartbeat", self.prefix);
+        let replies = format!("{topic}/confirmed");
+        let payload = serde_json::json!({
+            "kind": "heartbeat",
+            "challenge": heartbeat.secret,
+            "reply_to": replies,
+            "confirm_url": heartbeat.link(),
+        });
+        let connection = Connection::open(&broker).await?;
+        let is_reply = |reply: &[u8]| confirms(reply, heartbeat.secret);
+        connection
+            .ask_subscribers(&topic, &payload.to_string(), &replies, is_published, is_reply)
+            .await
     }
 
     fn topic(&self, message: &Message<'_>) -> String {

@@ -5,13 +5,17 @@
 //! signature over the received bytes and compares in constant time. It refuses a `t` more than some
 //! minutes away, so that an old call cannot be replayed. `idempotency-key` is the same for every
 //! attempt.
+//!
+//! A heartbeat is a call with `"kind": "heartbeat"` and a `challenge`. The receiver confirms it by
+//! `{"confirmed": CHALLENGE}` as answer, or later by a POST to `confirm_url`. A status alone
+//! confirms nothing: a wrong address or a proxy may give it.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{Request, StatusCode, Uri, header};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
@@ -28,10 +32,15 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::message::{Message, Undelivered};
+use super::{
+    heartbeat::{Heartbeat, confirms},
+    message::{Message, Undelivered},
+};
 
-/// From connecting to the head of the response.
+/// From connecting to the end of the response.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// Bytes of the answer to a heartbeat; a longer one confirms nothing.
+const ANSWER_BYTES_MAX: usize = 4 << 10;
 
 pub(super) struct Webhook {
     uri: Uri,
@@ -140,7 +149,28 @@ impl Webhook {
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<(), Undelivered> {
         let body = Bytes::from(message.json().to_string());
-        let called = tokio::time::timeout(CALL_LIMIT, self.call(&message.key(), body)).await;
+        self.within_limit(&message.key(), body, 0).await.map(drop)
+    }
+
+    /// Whether the answer confirms the heartbeat.
+    pub(super) async fn prove(&self, heartbeat: &Heartbeat<'_>) -> Result<bool, Undelivered> {
+        let body = serde_json::json!({
+            "kind": "heartbeat",
+            "challenge": heartbeat.secret,
+            "confirm_url": heartbeat.link(),
+        });
+        let body = Bytes::from(body.to_string());
+        let answer = self.within_limit(&heartbeat.key, body, ANSWER_BYTES_MAX);
+        Ok(confirms(&answer.await?, heartbeat.secret))
+    }
+
+    async fn within_limit(
+        &self,
+        key: &str,
+        body: Bytes,
+        answer_max: usize,
+    ) -> Result<Bytes, Undelivered> {
+        let called = tokio::time::timeout(CALL_LIMIT, self.call(key, body, answer_max)).await;
         called
             .unwrap_or(Err(CallError::Late))
             .map_err(|error| Undelivered {
@@ -149,20 +179,27 @@ impl Webhook {
             })
     }
 
-    async fn call(&self, key: &str, body: Bytes) -> Result<(), CallError> {
+    async fn call(&self, key: &str, body: Bytes, answer_max: usize) -> Result<Bytes, CallError> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
         match &self.tls {
-            None => self.post(stream, key, body).await,
+            None => self.post(stream, key, body, answer_max).await,
             Some((config, name)) => {
                 let connector = TlsConnector::from(Arc::clone(config));
-                self.post(connector.connect(name.clone(), stream).await?, key, body)
-                    .await
+                let stream = connector.connect(name.clone(), stream).await?;
+                self.post(stream, key, body, answer_max).await
             }
         }
     }
 
-    async fn post<S>(&self, stream: S, key: &str, body: Bytes) -> Result<(), CallError>
+    /// The first bytes of a successful answer; none with `answer_max` 0.
+    async fn post<S>(
+        &self,
+        stream: S,
+        key: &str,
+        body: Bytes,
+        answer_max: usize,
+    ) -> Result<Bytes, CallError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -191,19 +228,31 @@ impl Webhook {
         // the end of the connection is no verdict.
         let answer = sender.send_request(request);
         tokio::pin!(answer, connection);
+        let mut is_ended = false;
         let answer = tokio::select! {
             answer = &mut answer => answer,
             ended = &mut connection => {
                 ended?;
+                is_ended = true;
                 answer.await
             }
         }?;
         let status = answer.status();
-        if status.is_success() {
-            Ok(())
-        } else {
-            Err(CallError::Status(status))
+        if !status.is_success() {
+            return Err(CallError::Status(status));
         }
+        if answer_max == 0 {
+            return Ok(Bytes::new());
+        }
+        let body = Limited::new(answer.into_body(), answer_max).collect();
+        tokio::pin!(body);
+        let body = tokio::select! {
+            body = &mut body => body,
+            // What has arrived may still be read.
+            _ = &mut connection, if !is_ended => body.await,
+        };
+        // An answer that is too long or cut off confirms nothing.
+        Ok(body.map(Collected::to_bytes).unwrap_or_default())
     }
 
     fn signature(&self, at_s: i64, body: &[u8]) -> String {

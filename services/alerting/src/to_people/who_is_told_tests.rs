@@ -21,6 +21,7 @@ use vitals::silence::{DEVICE, GATEWAY, PATH, PIPELINE, SIGNAL};
 
 use super::*;
 use crate::{
+    proof::proven_except,
     reach::{Known, gaps},
     rules_in_force::DocumentsInForce,
     team::{EXAMPLE, Team},
@@ -148,6 +149,7 @@ impl Ward {
             in_force: tokio::sync::watch::channel(Arc::new(in_force)).1,
             router: Mutex::new(Router::new(channels(configuration))),
             wakes: Vec::new(),
+            express: crate::express::lane().1,
             published: Published::default(),
             restored: None,
             failing: HashSet::new(),
@@ -249,8 +251,13 @@ impl Ward {
         let channels = channels(configuration);
         let tenants = BTreeSet::from(["one".to_owned()]);
         let patients = [self.patient.clone()];
+        let tenant = "one".to_owned();
+        let team = self.team.as_ref().map(|team| (&tenant, team));
+        let proofs = proven_except(&[], &channels, team);
         let found = gaps(&Known {
             channels: &channels,
+            proofs: &proofs,
+            now_us: 0,
             team_of: &|_| self.team.as_ref(),
             tenants: &tenants,
             patients: &patients,

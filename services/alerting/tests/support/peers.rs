@@ -1,6 +1,13 @@
 //! Receivers of notices with the real protocols: a small mail server and a small MQTT broker.
+#![allow(dead_code, reason = "each test file uses its part")]
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -37,22 +44,33 @@ pub enum Security {
 pub struct MailServer {
     pub address: SocketAddr,
     pub letters: Arc<Mutex<Vec<Letter>>>,
-    /// Number of letters that are refused temporarily, with 451.
+    /// Number of letters that are refused temporarily, with 451. Heartbeats are not.
     pub refusals: Arc<Mutex<u32>>,
+    /// Addresses whose letters are refused for good, with 550.
+    pub unknown: Arc<Mutex<Vec<String>>>,
+    calls: Arc<AtomicUsize>,
 }
 
 impl MailServer {
+    /// Connections so far.
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+
     pub async fn start(security: Security, tls: Arc<rustls::ServerConfig>) -> MailServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = MailServer {
             address: listener.local_addr().unwrap(),
             letters: Arc::default(),
             refusals: Arc::default(),
+            unknown: Arc::default(),
+            calls: Arc::default(),
         };
         let own = server.clone();
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
+                own.calls.fetch_add(1, Ordering::Relaxed);
                 let (own, tls) = (own.clone(), Arc::clone(&tls));
                 // A client that disconnects ends its conversation, not the server.
                 tokio::spawn(async move { own.converse(Box::new(stream), security, tls).await });
@@ -100,6 +118,9 @@ impl MailServer {
                     "235 welcome"
                 }
                 "MAIL" => "250 ok",
+                "RCPT" if self.unknown.lock().iter().any(|it| line.contains(it)) => {
+                    "550 5.1.1 no such user"
+                }
                 "RCPT" => {
                     letter.to = line;
                     "250 ok"
@@ -118,7 +139,8 @@ impl MailServer {
                         letter.text.push_str(&line);
                     }
                     let mut refusals = self.refusals.lock();
-                    if *refusals > 0 {
+                    let is_heartbeat = letter.text.contains("please confirm that this message");
+                    if *refusals > 0 && !is_heartbeat {
                         *refusals -= 1;
                         "451 try again"
                     } else {
@@ -147,17 +169,35 @@ pub struct Broker {
     pub logins: Arc<Mutex<Vec<(String, String)>>>,
     /// Number of publications whose connection ends without an acknowledgement.
     pub losses: Arc<Mutex<u32>>,
+    /// A subscriber confirms heartbeats.
+    confirms: bool,
+}
+
+/// A packet PUBLISH at QoS 0.
+fn publication(topic: &str, payload: &str) -> Vec<u8> {
+    let length = 2 + topic.len() + payload.len();
+    let mut packet = vec![0x30, (length % 128) as u8 | 0x80, (length / 128) as u8];
+    packet.extend((topic.len() as u16).to_be_bytes());
+    packet.extend(topic.as_bytes());
+    packet.extend(payload.as_bytes());
+    packet
 }
 
 impl Broker {
     /// Speaks MQTT 3.1.1, over TLS if configured.
     pub async fn start(tls: Option<Arc<rustls::ServerConfig>>) -> Broker {
+        Broker::start_with(tls, false).await
+    }
+
+    /// `confirms`: a subscriber confirms heartbeats.
+    pub async fn start_with(tls: Option<Arc<rustls::ServerConfig>>, confirms: bool) -> Broker {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let broker = Broker {
             address: listener.local_addr().unwrap(),
             publications: Arc::default(),
             logins: Arc::default(),
             losses: Arc::default(),
+            confirms,
         };
         let own = broker.clone();
         tokio::spawn(async move {
@@ -212,7 +252,13 @@ impl Broker {
                     if is_lost {
                         return Ok(());
                     }
-                    let payload = serde_json::from_slice(&body[end + 2..])?;
+                    let payload: serde_json::Value = serde_json::from_slice(&body[end + 2..])?;
+                    if let (true, Some(to)) = (self.confirms, payload["reply_to"].as_str()) {
+                        let reply = serde_json::json!({"confirmed": payload["challenge"]});
+                        stream
+                            .write_all(&publication(to, &reply.to_string()))
+                            .await?;
+                    }
                     self.publications.lock().push(Publication {
                         topic,
                         payload,
@@ -220,6 +266,7 @@ impl Broker {
                     });
                     stream.write_all(&[0x40, 2, id[0], id[1]]).await?;
                 }
+                8 => stream.write_all(&[0x90, 3, body[0], body[1], 1]).await?,
                 12 => stream.write_all(&[0xd0, 0]).await?,
                 14 => return Ok(()),
                 other => panic!("the peer does not know packet {other}"),

@@ -140,6 +140,9 @@ pub trait AlertsStore: Send + Sync {
     /// Oldest first. Entries stay until they are cleared, so publishing is at least once.
     async fn outbox(&self, limit: usize) -> Result<Vec<OutboxEntry>, QueryError>;
 
+    /// The same for alerts of high priority alone. They are published first.
+    async fn urgent_outbox(&self, limit: usize) -> Result<Vec<OutboxEntry>, QueryError>;
+
     async fn clear_outbox(&self, ids: &[u64]) -> Result<(), WriteError>;
 
     /// The last revision of one alert.

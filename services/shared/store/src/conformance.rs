@@ -10,6 +10,7 @@ mod notices;
 mod paths;
 mod people;
 mod progress;
+mod proofs;
 mod register;
 mod silent;
 mod vitals;
@@ -18,17 +19,19 @@ pub use alerts::{
     a_batch_that_contradicts_itself_is_refused,
     a_bounded_list_of_alerts_leaves_out_what_matters_least,
     a_conflicting_transition_undoes_the_whole_write, alerts_are_listed_by_their_last_revision,
-    outbox_keeps_entries_until_cleared, rule_states_follow_their_partition,
-    the_canary_is_in_no_list_and_is_nobody,
+    high_alerts_leave_the_outbox_first, outbox_keeps_entries_until_cleared,
+    rule_states_follow_their_partition, the_canary_is_in_no_list_and_is_nobody,
 };
 pub use harness::{Harness, Process, SECOND_US, START_US, batch, log, ok, sample, waveform};
 pub use notices::{
-    a_failure_hastens_the_timer_of_its_alert_alone, a_tenants_documents_have_a_bound_in_bytes,
-    a_timer_belongs_to_whoever_changes_it_first, documents_are_versioned_and_scoped,
-    no_notice_waits_for_a_clock_that_was_set_back, notices_are_kept_with_their_alert,
-    notices_that_fail_hold_up_no_others, notices_that_nobody_has_tried_are_counted,
-    notices_wait_in_order_until_they_have_an_outcome, the_notices_of_one_gateway_delay_no_others,
-    two_members_take_each_notice_once,
+    a_failure_hastens_the_timer_of_its_alert_alone, a_lane_keeps_its_order_whatever_its_urgency,
+    a_tenants_documents_have_a_bound_in_bytes, a_timer_belongs_to_whoever_changes_it_first,
+    documents_are_versioned_and_scoped, no_notice_waits_for_a_clock_that_was_set_back,
+    notices_are_kept_with_their_alert, notices_that_fail_hold_up_no_others,
+    notices_that_nobody_has_tried_are_counted, notices_wait_in_order_until_they_have_an_outcome,
+    the_most_urgent_notices_overtake_ten_thousand_others,
+    the_notices_of_one_gateway_delay_no_others, two_members_take_each_notice_once,
+    what_has_failed_is_due_at_once_when_its_channel_returns,
 };
 pub use paths::{
     a_gateway_has_a_bounded_number_of_newest_reports,
@@ -45,6 +48,7 @@ pub use progress::{
     a_position_counts_for_the_log_that_it_names, gaps_of_logs_have_a_bound,
     progress_survives_reopening, two_processes_write_at_once, writes_are_ready_and_durable,
 };
+pub use proofs::a_heartbeat_is_sent_by_one_member_and_confirmed_by_its_token;
 pub use register::{
     assignments_of_a_device_do_not_overlap, the_register_is_read_in_pages,
     what_is_kept_apart_stays_until_it_is_settled,
@@ -79,6 +83,11 @@ macro_rules! conformance_suite {
             notices_wait_in_order_until_they_have_an_outcome, two_members_take_each_notice_once,
             notices_that_fail_hold_up_no_others, the_notices_of_one_gateway_delay_no_others,
             notices_that_nobody_has_tried_are_counted,
+            the_most_urgent_notices_overtake_ten_thousand_others,
+            a_lane_keeps_its_order_whatever_its_urgency,
+            what_has_failed_is_due_at_once_when_its_channel_returns,
+            a_heartbeat_is_sent_by_one_member_and_confirmed_by_its_token,
+            high_alerts_leave_the_outbox_first,
             a_timer_belongs_to_whoever_changes_it_first,
             a_failure_hastens_the_timer_of_its_alert_alone, notices_are_kept_with_their_alert,
             documents_are_versioned_and_scoped, a_tenants_documents_have_a_bound_in_bytes,

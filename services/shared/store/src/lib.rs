@@ -13,9 +13,9 @@
 //!   noticing cannot write.
 //!
 //! The trait is split by purpose: [`VitalsStore`], [`AlertsStore`], [`SilentStore`],
-//! [`NoticesStore`], [`DocumentsStore`], [`PathsStore`], [`Register`], [`QuarantineStore`],
-//! [`Accounts`], [`ProgressStore`], [`Maintenance`]. Queries on behalf of people carry a [`Scope`], so that no
-//! query can forget the tenant.
+//! [`NoticesStore`], [`ProofsStore`], [`DocumentsStore`], [`PathsStore`], [`Register`],
+//! [`QuarantineStore`], [`Accounts`], [`ProgressStore`], [`Maintenance`]. Queries on behalf of
+//! people carry a [`Scope`], so that no query can forget the tenant.
 
 mod accounts;
 mod alerts;
@@ -31,6 +31,7 @@ mod maintenance;
 mod notices;
 mod paths;
 mod progress;
+mod proofs;
 mod quarantine;
 mod register;
 pub mod removals;
@@ -57,7 +58,7 @@ pub use identities::{
 pub use in_force::{Damaged, InForce, Otherwise, PUT_ANEW, Reported, in_force};
 pub use maintenance::{Expire, Maintenance, Restore};
 pub use notices::{
-    EscalationTimer, NoticesBatch, NoticesStore, QueuedNotice, TimerChange, alert_of_timer,
+    EscalationTimer, NoticesBatch, NoticesStore, QueuedNotice, Take, TimerChange, alert_of_timer,
     timer_of,
 };
 pub use paths::{
@@ -65,6 +66,7 @@ pub use paths::{
     each_latest_path, is_namesakes,
 };
 pub use progress::{Claim, LOG_GAPS_MAX, LogGap, Progress, ProgressStore};
+pub use proofs::{Proof, ProofsStore};
 pub use quarantine::{
     CASES_LISTED_MAX, QuarantineCase, QuarantineEntry, QuarantineFill, QuarantineQuery,
     QuarantineStore, QuarantineTotals,
@@ -91,6 +93,7 @@ pub trait Store:
     + AlertsStore
     + SilentStore
     + NoticesStore
+    + ProofsStore
     + DocumentsStore
     + PathsStore
     + Register
@@ -106,6 +109,7 @@ impl<T> Store for T where
         + AlertsStore
         + SilentStore
         + NoticesStore
+        + ProofsStore
         + DocumentsStore
         + PathsStore
         + Register

@@ -1,6 +1,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
-use contracts::alerts::{Alert, Notice, NoticeOutcome, NoticeRecord, NoticeResult};
+use contracts::alerts::{Alert, AlertState, Notice, NoticeOutcome, NoticeRecord, NoticeResult};
+use contracts::vitals::Priority;
 
 use crate::{
     Scope,
@@ -69,22 +70,30 @@ pub struct QueuedNotice {
     pub attempts: u32,
 }
 
+/// Which notices to lease.
+#[derive(Debug, Clone, Copy)]
+pub struct Take<'a> {
+    pub channel: &'a str,
+    pub now_us: i64,
+    /// End of the lease.
+    pub until_us: i64,
+    pub limit: usize,
+    /// Only notices of at least this urgency.
+    pub least: Priority,
+}
+
 #[async_trait]
 pub trait NoticesStore: Send + Sync {
     /// Returns how many notices were new.
     async fn write_notices(&self, batch: NoticesBatch) -> Result<u64, WriteError>;
 
-    /// Leases due notices of a channel to the caller until `until_us`. Notices that were never
-    /// tried come first, then failed ones by due time. New notices are taken in turn by gateway, in
-    /// the order of writing. So many notices of one gateway delay no other's. A notice is not taken
-    /// while an earlier one of the same alert and recipient waits or has failed.
-    async fn take_notices(
-        &self,
-        channel: &str,
-        now_us: i64,
-        until_us: i64,
-        limit: usize,
-    ) -> Result<Vec<QueuedNotice>, WriteError>;
+    /// Leases due notices of a channel to the caller. The most urgent alerts come first. Of one
+    /// urgency, notices that were never tried come first, then failed ones by due time. Failed ones
+    /// have at most half of the answer while others wait. New notices are taken in turn by gateway,
+    /// in the order of writing. So many notices of one gateway delay no other's. A notice is not
+    /// taken while an earlier one of the same alert and recipient waits or is in hand. Behind a
+    /// notice that is taken come the due ones of the same alert and recipient, in order.
+    async fn take_notices(&self, take: Take<'_>) -> Result<Vec<QueuedNotice>, WriteError>;
 
     /// Counts notices that were due before `due_us` and that no member has ever taken, up to
     /// `limit`. One behind a notice that has failed waits for its turn and is not counted.
@@ -95,8 +104,11 @@ pub trait NoticesStore: Send + Sync {
         limit: usize,
     ) -> Result<u64, QueryError>;
 
-    /// Not before `due_us` again.
+    /// Not before `due_us` again. Ends the lease.
     async fn delay_notices(&self, ids: &[String], due_us: i64) -> Result<(), WriteError>;
+
+    /// Makes every failed notice of a channel due, except those in hand. Returns their number.
+    async fn hasten_notices(&self, channel: &str, now_us: i64) -> Result<u64, WriteError>;
 
     async fn timer(&self, alert: &str) -> Result<Option<EscalationTimer>, QueryError>;
 
@@ -115,6 +127,10 @@ pub trait NoticesStore: Send + Sync {
 /// One that is due later was written by a clock that has been set back since, and is due at once.
 pub(crate) const WAIT_US_MAX: i64 = 600_000_000;
 
+pub(crate) fn is_due(due_us: i64, now_us: i64) -> bool {
+    due_us <= now_us || due_us > now_us + WAIT_US_MAX
+}
+
 /// For a notice that cannot be read: it cannot be delivered, and no other notice waits for it.
 pub(crate) fn unreadable(id: &str, attempts: u32) -> NoticeOutcome {
     NoticeOutcome {
@@ -124,6 +140,56 @@ pub(crate) fn unreadable(id: &str, attempts: u32) -> NoticeOutcome {
         at_us: contracts::now_us(),
         detail: "the notice cannot be read".to_owned(),
     }
+}
+
+/// Due notices of one lane that are taken together.
+pub(crate) const LANE_MAX: usize = 32;
+
+/// Urgencies of the queue, the most urgent first.
+pub(crate) fn urgencies(least: Priority) -> impl Iterator<Item = i32> {
+    (least as i32..=Priority::High as i32).rev()
+}
+
+/// Of the highest urgency in doubt. The end of an alert has the lowest.
+pub(crate) fn urgency(notice: &Notice) -> i32 {
+    let Some(alert) = &notice.alert else {
+        return Priority::High.into();
+    };
+    match alert.state() {
+        AlertState::Acknowledged | AlertState::Resolved => Priority::Unspecified.into(),
+        _ => known(alert.priority()).into(),
+    }
+}
+
+/// The same for each transition of an alert, which go in their order.
+pub(crate) fn urgency_of(alert: &Alert) -> i32 {
+    known(alert.priority()).into()
+}
+
+fn known(priority: Priority) -> Priority {
+    match priority {
+        Priority::Unspecified => Priority::High,
+        known => known,
+    }
+}
+
+/// The first due notice of a lane.
+#[derive(Debug, Clone)]
+pub(crate) struct Head {
+    pub lane: String,
+    pub urgency: i32,
+    pub is_tried: bool,
+}
+
+/// The heads to take, in order. Both lists are sorted. Tried ones take at most half of the answer
+/// while others wait.
+pub(crate) fn choose(fresh: Vec<Head>, tried: Vec<Head>, limit: usize) -> Vec<Head> {
+    let tried_max = (limit / 2).max(limit.saturating_sub(fresh.len()));
+    let mut all: Vec<Head> = fresh;
+    all.extend(tried.into_iter().take(tried_max));
+    all.sort_by_key(|head| (std::cmp::Reverse(head.urgency), head.is_tried));
+    all.truncate(limit);
+    all
 }
 
 /// Notices of one lane are delivered in their order.

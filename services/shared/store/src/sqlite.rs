@@ -12,6 +12,7 @@ mod maintenance;
 mod notices;
 mod paths;
 mod progress;
+mod proofs;
 mod quarantine;
 mod register;
 mod retention;

@@ -27,6 +27,7 @@ mod options;
 mod path_steering;
 mod paths;
 mod progress;
+mod proofs;
 mod quarantine;
 mod register;
 mod retention;

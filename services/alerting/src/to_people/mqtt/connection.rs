@@ -52,6 +52,19 @@ pub(super) struct Broker {
     pub(super) login: Option<Login>,
 }
 
+impl Broker {
+    /// The same broker for a second connection.
+    pub(super) fn beside(&self, purpose: &str) -> Broker {
+        Broker {
+            host: self.host.clone(),
+            port: self.port,
+            tls: self.tls.clone(),
+            client: format!("{}-{purpose}", self.client),
+            login: self.login.clone(),
+        }
+    }
+}
+
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -109,6 +122,54 @@ impl Connection {
             }
             Answer::Acknowledged(_) | Answer::Connected => Err(ConnectionError::Foreign),
         }
+    }
+
+    /// Subscribes to `replies`, publishes, and returns when a reply is accepted. `is_published`: the
+    /// broker has the publication. The caller limits the time.
+    pub(super) async fn ask_subscribers(
+        mut self,
+        topic: &str,
+        payload: &str,
+        replies: &str,
+        is_published: &mut bool,
+        accepts: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), ConnectionError> {
+        let subscribe = packets::subscribe(1, replies)?;
+        self.stream.write_all(&subscribe).await?;
+        self.stream.flush().await?;
+        let publish = packets::publish(2, topic, payload)?;
+        loop {
+            let (kind, body) = self.packet().await?;
+            match kind & 0xf0 {
+                packets::SUBACK => {
+                    self.stream.write_all(&publish).await?;
+                    self.stream.flush().await?;
+                }
+                packets::PUBACK => *is_published = true,
+                packets::PUBLISH if packets::message(&body).is_some_and(&accepts) => return Ok(()),
+                packets::PUBLISH => {}
+                _ => return Err(PacketError::Unexpected(kind).into()),
+            }
+        }
+    }
+
+    /// The next packet of a connection with a subscription.
+    async fn packet(&mut self) -> Result<(u8, Vec<u8>), ConnectionError> {
+        let kind = self.stream.read_u8().await?;
+        let mut length = 0;
+        for shift in [0, 7, 14, 21] {
+            let byte = self.stream.read_u8().await?;
+            length |= usize::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        if length > packets::REPLY_BYTES_MAX {
+            return Err(PacketError::Unexpected(kind).into());
+        }
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body).await?;
+        Ok((kind, body))
     }
 
     /// Sends a packet and waits for one answer. The caller limits the time.

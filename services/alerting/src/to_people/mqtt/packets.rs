@@ -1,8 +1,8 @@
 //! The packets of MQTT 3.1.1 that a publisher at QoS 1 needs. Pure: bytes in, bytes out.
 //!
 //! It writes CONNECT and PUBLISH, and reads CONNACK and PUBACK. A client that subscribes to nothing
-//! and sends no ping receives no other packet, so any other one ends the connection. Sections refer
-//! to OASIS, MQTT Version 3.1.1.
+//! and sends no ping receives no other packet, so any other one ends the connection. A heartbeat
+//! subscribes at QoS 0 for its reply. Sections refer to OASIS, MQTT Version 3.1.1.
 
 use bytes::{Buf, BufMut, BytesMut};
 use service_kit::Secret;
@@ -16,7 +16,14 @@ const CONNECT: u8 = 0x10;
 const CONNACK: u8 = 0x20;
 /// QoS 1, neither retained nor a duplicate: a session lasts as long as its connection.
 const PUBLISH_QOS_1: u8 = 0x32;
-const PUBACK: u8 = 0x40;
+pub(super) const PUBACK: u8 = 0x40;
+/// The kind of a publication alone, without its flags.
+pub(super) const PUBLISH: u8 = 0x30;
+/// With the flags that the standard demands (3.8.1).
+const SUBSCRIBE: u8 = 0x82;
+pub(super) const SUBACK: u8 = 0x90;
+/// A longer reply to a heartbeat ends the connection.
+pub(super) const REPLY_BYTES_MAX: usize = 4 << 10;
 /// Protocol level of MQTT 3.1.1 (3.1.2.2).
 const LEVEL: u8 = 4;
 const CLEAN_SESSION: u8 = 0x02;
@@ -52,6 +59,7 @@ fn reason(code: u8) -> &'static str {
     }
 }
 
+#[derive(Clone)]
 pub(super) struct Login {
     pub(super) user: String,
     pub(super) password: Secret,
@@ -82,6 +90,21 @@ pub(super) fn publish(id: u16, topic: &str, payload: &str) -> Result<BytesMut, P
     body.put_u16(id);
     body.put_slice(payload.as_bytes());
     framed(PUBLISH_QOS_1, &body)
+}
+
+/// At QoS 0, so that replies need no answer.
+pub(super) fn subscribe(id: u16, topic: &str) -> Result<BytesMut, PacketError> {
+    let mut body = BytesMut::with_capacity(topic.len() + 5);
+    body.put_u16(id);
+    text(&mut body, "topic", topic)?;
+    body.put_u8(0);
+    framed(SUBSCRIBE, &body)
+}
+
+/// The payload of a publication at QoS 0 (3.3).
+pub(super) fn message(body: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = body.split_first_chunk::<2>()?;
+    rest.get(usize::from(u16::from_be_bytes(*length))..)
 }
 
 /// A text has a length of two bytes (1.5.3).
@@ -162,6 +185,11 @@ mod tests {
         );
         let publication = publish(0x0102, "a/b", "hello").unwrap();
         assert_eq!(publication[..], *b"\x32\x0c\x00\x03a/b\x01\x02hello");
+        let subscription = subscribe(10, "a/b").unwrap();
+        assert_eq!(subscription[..], *b"\x82\x08\x00\x0a\x00\x03a/b\x00");
+        assert_eq!(message(b"\x00\x03a/bhello"), Some(&b"hello"[..]));
+        assert_eq!(message(b"\x00\x09a/b"), None);
+        assert_eq!(message(b"\x00"), None);
     }
 
     /// Table 2.4: the largest lengths of one, two and three bytes, and the smallest after them.

@@ -247,6 +247,35 @@ pub async fn outbox_keeps_entries_until_cleared(harness: &dyn Harness) {
     );
 }
 
+pub async fn high_alerts_leave_the_outbox_first(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let of = |id: &str, revision, priority: Priority| Alert {
+        priority: priority.into(),
+        ..alert(id, "ann", revision, AlertState::Active)
+    };
+    let alerts = vec![
+        of("low", 1, Priority::Low),
+        of("high", 1, Priority::High),
+        of("medium", 1, Priority::Medium),
+        of("high", 2, Priority::High),
+    ];
+    ok(store.write_alerts(transitions(alerts), Vec::new()).await);
+    let urgent = ok(store.urgent_outbox(10).await);
+    let urgent_alerts = urgent.iter().filter_map(|entry| entry.alert.as_ref());
+    let of_alerts: Vec<(&str, u32)> = urgent_alerts
+        .map(|alert| (alert.id.as_str(), alert.revision))
+        .collect();
+    assert_eq!(of_alerts, [("high", 1), ("high", 2)], "in their order");
+    assert_eq!(ok(store.urgent_outbox(1).await).len(), 1);
+    assert_eq!(
+        ok(store.outbox(10).await).len(),
+        4,
+        "they are there as well"
+    );
+    ok(store.clear_outbox(&[urgent[0].id, urgent[1].id]).await);
+    assert_eq!(ok(store.urgent_outbox(10).await), []);
+}
+
 fn state(partition: u32, key: &str, state: &'static [u8]) -> RuleState {
     RuleState {
         topic: Topic::Vitals,

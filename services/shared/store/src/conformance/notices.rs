@@ -2,11 +2,12 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use bytes::Bytes;
 use contracts::alerts::{Alert, AlertState, Document, Notice, NoticeOutcome, NoticeResult};
+use contracts::vitals::Priority;
 
 use super::{Harness, SECOND_US, START_US, ok};
 use crate::{
     AlertsBatch, DOCUMENTS_BYTES_MAX, EscalationTimer, Expire, NoticesBatch, PatientEntry,
-    REVOCATION, RULES, Scope, Spo2Scale, Store, TimerChange, WriteError,
+    REVOCATION, RULES, Scope, Spo2Scale, Store, Take, TimerChange, WriteError,
 };
 
 const ALL: Scope = Scope::Service;
@@ -48,7 +49,13 @@ fn outcome(notice: &str, result: NoticeResult) -> NoticeOutcome {
 async fn take(store: &dyn Store, channel: &str, at_s: i64, limit: usize) -> Vec<String> {
     let now_us = START_US + at_s * SECOND_US;
     let taken = store
-        .take_notices(channel, now_us, now_us + 10 * SECOND_US, limit)
+        .take_notices(Take {
+            channel,
+            now_us,
+            until_us: now_us + 10 * SECOND_US,
+            limit,
+            least: Priority::Unspecified,
+        })
         .await;
     ok(taken).into_iter().map(|taken| taken.notice.id).collect()
 }
@@ -104,7 +111,13 @@ pub async fn notices_wait_in_order_until_they_have_an_outcome(harness: &dyn Harn
     ok(store.write_notices(settled).await);
     assert_eq!(take(&*store, "webhook", 40, 10).await, ["a/2"]);
     let again = ok(store
-        .take_notices("webhook", START_US + 60 * SECOND_US, START_US, 10)
+        .take_notices(Take {
+            channel: "webhook",
+            now_us: START_US + 60 * SECOND_US,
+            until_us: START_US,
+            limit: 10,
+            least: Priority::Unspecified,
+        })
         .await);
     assert_eq!(again[0].attempts, 3, "each try is counted");
     assert_eq!(take(&*store, "email", 0, 10).await, ["b/1/mail"]);
@@ -125,7 +138,7 @@ pub async fn no_notice_waits_for_a_clock_that_was_set_back(harness: &dyn Harness
     ok(store
         .delay_notices(&["a/1".to_owned()], START_US + 3 * 3600 * SECOND_US)
         .await);
-    assert_eq!(take(&*store, "webhook", 1, 2).await, ["a/1"]);
+    assert_eq!(take(&*store, "webhook", 1, 2).await, ["a/1", "a/2"]);
 }
 
 pub async fn notices_that_fail_hold_up_no_others(harness: &dyn Harness) {
@@ -158,8 +171,8 @@ pub async fn notices_that_fail_hold_up_no_others(harness: &dyn Harness) {
     taken.sort();
     assert_eq!(
         taken,
-        ["failing-00/1", "failing-01/1", "failing-02/1", "fresh/1"],
-        "the fresh one of an alert that fails waits for its turn"
+        ["failing-00/1", "failing-00/2", "failing-01/1", "fresh/1"],
+        "the fresh one of an alert that fails goes with the first of its alert"
     );
     // Each of those that fail has its turn, however many there are.
     let mut turns = Vec::new();
@@ -210,6 +223,116 @@ pub async fn notices_that_nobody_has_tried_are_counted(harness: &dyn Harness) {
     };
     ok(store.write_notices(settled).await);
     assert_eq!(untried(1, 10).await, 1);
+}
+
+fn of_priority(id: &str, priority: Priority) -> Alert {
+    Alert {
+        priority: priority.into(),
+        ..alert(id, "ann")
+    }
+}
+
+/// A take must stay cheap beside a long queue: it has a statement time-out, and people wait for it.
+pub async fn the_most_urgent_notices_overtake_ten_thousand_others(harness: &dyn Harness) {
+    const OTHERS: usize = 10_000;
+    let store = harness.start().await.store;
+    let put = async |notices: Vec<Notice>| {
+        let batch = NoticesBatch {
+            notices,
+            ..NoticesBatch::default()
+        };
+        ok(store.write_notices(batch).await);
+    };
+    let of = |n: usize, priority| {
+        let of = Alert {
+            patient: format!("p{}", n % 1_700),
+            ..of_priority(&format!("a{n}"), priority)
+        };
+        notice(&format!("a{n}/1"), &of, "webhook", n as i64)
+    };
+    let low = |n| of(n, [Priority::Low, Priority::Medium][n % 2]);
+    put((0..OTHERS).map(low).collect()).await;
+    put(vec![of(OTHERS, Priority::High)]).await;
+    let begun = std::time::Instant::now();
+    let high = format!("a{OTHERS}/1");
+    assert_eq!(take(&*store, "webhook", 0, 1).await, [high.as_str()]);
+    // Medium before low, and none of them for a place that is reserved.
+    let reserved = Take {
+        channel: "webhook",
+        now_us: START_US,
+        until_us: START_US + 10 * SECOND_US,
+        limit: 10,
+        least: Priority::High,
+    };
+    assert_eq!(ok(store.take_notices(reserved).await), []);
+    for _ in 0..20 {
+        let next = take(&*store, "webhook", 0, 32).await;
+        let is_medium = |id: &String| {
+            id[1..id.len() - 2]
+                .parse::<usize>()
+                .is_ok_and(|n| n % 2 == 1)
+        };
+        assert!(next.len() == 32 && next.iter().all(is_medium), "{next:?}");
+        // All fail and wait, and none of the others waits for them.
+        ok(store.delay_notices(&next, START_US + 30 * SECOND_US).await);
+    }
+    let took = begun.elapsed();
+    let limit = std::time::Duration::from_secs(10);
+    assert!(took < limit, "22 takes beside {OTHERS} took {took:?}");
+    // One that has failed takes its place again before those of less urgency.
+    ok(store
+        .delay_notices(std::slice::from_ref(&high), START_US + SECOND_US)
+        .await);
+    assert_eq!(take(&*store, "webhook", 2, 2).await[0], high);
+}
+
+pub async fn a_lane_keeps_its_order_whatever_its_urgency(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let low = of_priority("a", Priority::Low);
+    let high = of_priority("a", Priority::High);
+    let ended = Alert {
+        state: AlertState::Resolved.into(),
+        ..high.clone()
+    };
+    let other = of_priority("b", Priority::Medium);
+    for next in [
+        notice("a/1", &low, "webhook", 1),
+        notice("b/1", &other, "webhook", 2),
+        notice("a/2", &high, "webhook", 3),
+        notice("a/3", &ended, "webhook", 4),
+    ] {
+        let batch = NoticesBatch {
+            notices: vec![next],
+            ..NoticesBatch::default()
+        };
+        ok(store.write_notices(batch).await);
+    }
+    assert_eq!(
+        take(&*store, "webhook", 0, 10).await,
+        ["a/1", "a/2", "a/3", "b/1"]
+    );
+}
+
+pub async fn what_has_failed_is_due_at_once_when_its_channel_returns(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let notices =
+        ["a", "b", "c"].map(|id| notice(&format!("{id}/1"), &alert(id, "ann"), "webhook", 1));
+    let batch = NoticesBatch {
+        notices: notices.into(),
+        ..NoticesBatch::default()
+    };
+    ok(store.write_notices(batch).await);
+    let taken = take(&*store, "webhook", 0, 3).await;
+    assert_eq!(taken, ["a/1", "b/1", "c/1"]);
+    // Two have failed and wait, and one is in hand.
+    ok(store
+        .delay_notices(&taken[..2], START_US + 300 * SECOND_US)
+        .await);
+    assert_eq!(take(&*store, "webhook", 1, 3).await, [""; 0]);
+    let now_us = START_US + SECOND_US;
+    assert_eq!(ok(store.hasten_notices("email", now_us).await), 0);
+    assert_eq!(ok(store.hasten_notices("webhook", now_us).await), 2);
+    assert_eq!(take(&*store, "webhook", 1, 3).await, ["a/1", "b/1"]);
 }
 
 pub async fn two_members_take_each_notice_once(harness: &dyn Harness) {

@@ -6,7 +6,7 @@ use contracts::{
     canary::NAME as CANARY,
 };
 use prost::Message;
-use rusqlite::OptionalExtension;
+use rusqlite::{Connection, OptionalExtension};
 
 use super::{SqliteStore, progress, writer::Writing};
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     RuleState, Scope, WriteError, Written,
     alerts::{ALERT, order},
     error::readable,
+    notices::urgency_of,
 };
 
 /// An alert belongs to the tenant of its patient; one without a patient to that of its gateway.
@@ -70,8 +71,8 @@ pub(super) fn write(writing: &Writing<'_>, batch: &AlertsBatch) -> Result<Writte
                 alert.priority,
             ))?;
         connection
-            .prepare_cached("INSERT INTO outbox (payload) VALUES (?1)")?
-            .execute([&payload])?;
+            .prepare_cached("INSERT INTO outbox (payload, urgency) VALUES (?1, ?2)")?
+            .execute((&payload, urgency_of(alert)))?;
     }
     if !conflicts.is_empty() {
         return Err(WriteError::Conflict(conflicts));
@@ -101,6 +102,26 @@ pub(super) fn write(writing: &Writing<'_>, batch: &AlertsBatch) -> Result<Writte
 fn decode(payloads: Vec<Vec<u8>>) -> Vec<Alert> {
     let payloads = payloads.iter();
     payloads.filter_map(|it| readable(ALERT, it)).collect()
+}
+
+fn outbox(
+    connection: &Connection,
+    sql: &str,
+    limit: usize,
+) -> Result<Vec<OutboxEntry>, QueryError> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query([limit])?;
+    let mut entries = Vec::new();
+    while let Some(row) = rows.next()? {
+        entries.push(OutboxEntry {
+            id: row.get(0)?,
+            alert: readable(
+                ALERT,
+                row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?,
+            ),
+        });
+    }
+    Ok(entries)
 }
 
 #[async_trait]
@@ -141,20 +162,16 @@ impl AlertsStore for SqliteStore {
 
     async fn outbox(&self, limit: usize) -> Result<Vec<OutboxEntry>, QueryError> {
         self.read(move |connection| {
-            let mut statement =
-                connection.prepare_cached("SELECT id, payload FROM outbox ORDER BY id LIMIT ?1")?;
-            let mut rows = statement.query([limit])?;
-            let mut entries = Vec::new();
-            while let Some(row) = rows.next()? {
-                entries.push(OutboxEntry {
-                    id: row.get(0)?,
-                    alert: readable(
-                        ALERT,
-                        row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?,
-                    ),
-                });
-            }
-            Ok(entries)
+            let all = "SELECT id, payload FROM outbox ORDER BY id LIMIT ?1";
+            outbox(connection, all, limit)
+        })
+        .await
+    }
+
+    async fn urgent_outbox(&self, limit: usize) -> Result<Vec<OutboxEntry>, QueryError> {
+        self.read(move |connection| {
+            let urgent = "SELECT id, payload FROM outbox WHERE urgency >= 3 ORDER BY id LIMIT ?1";
+            outbox(connection, urgent, limit)
         })
         .await
     }

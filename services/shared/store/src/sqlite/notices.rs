@@ -8,11 +8,126 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::{SqliteStore, alerts::IN_SCOPE};
 use crate::{
-    EscalationTimer, NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, TimerChange,
-    WriteError,
+    EscalationTimer, NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, Take,
+    TimerChange, WriteError,
     error::readable,
-    notices::{WAIT_US_MAX, alert_of, lane, records, share, unreadable},
+    notices::{
+        Head, LANE_MAX, WAIT_US_MAX, alert_of, choose, is_due, lane, records, share, unreadable,
+        urgencies, urgency,
+    },
 };
+
+/// A share takes its turns behind its own notices. A share without any begins at the turn that is
+/// next.
+const ENQUEUE: &str =
+    "INSERT INTO notice_queue (id, channel, lane, due_us, attempts, share, urgency, turn)
+     VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6, max(
+         ifnull((SELECT min(turn) FROM notice_queue
+             WHERE channel = ?2 AND urgency = ?6 AND attempts = 0), 0),
+         ifnull((SELECT max(turn) + 1 FROM notice_queue
+             WHERE channel = ?2 AND urgency = ?6 AND attempts = 0 AND share = ?5), 0)))";
+
+/// Lanes whose first notice was never tried and is due. The subquery runs for each row by its
+/// index, so the cost follows the limit and not the queue.
+const FRESH: &str = "SELECT q.lane FROM notice_queue q
+     WHERE q.channel = ?1 AND q.urgency = ?2 AND q.attempts = 0 AND (q.due_us <= ?3 OR q.due_us > ?4)
+         AND q.seq = (SELECT min(e.seq) FROM notice_queue e
+             WHERE e.channel = q.channel AND e.lane = q.lane)
+     ORDER BY q.turn, q.seq LIMIT ?5";
+
+/// Lanes whose first notice has failed, or whose lease has run out.
+const TRIED: &str = "SELECT q.lane FROM notice_queue q
+     WHERE q.channel = ?1 AND q.urgency = ?2 AND q.attempts > 0 AND (q.due_us <= ?3 OR q.due_us > ?4)
+         AND q.seq = (SELECT min(e.seq) FROM notice_queue e
+             WHERE e.channel = q.channel AND e.lane = q.lane)
+     ORDER BY q.due_us, q.seq LIMIT ?5";
+
+/// A row of the queue with its notice as encoded.
+struct Waiting {
+    seq: i64,
+    attempts: u32,
+    due_us: i64,
+    id: String,
+    payload: Vec<u8>,
+}
+
+fn heads(connection: &Connection, take: &Take<'_>) -> rusqlite::Result<Vec<Head>> {
+    let of = |sql: &str, is_tried: bool| -> rusqlite::Result<Vec<Head>> {
+        let mut heads = Vec::new();
+        for urgency in urgencies(take.least) {
+            let room = take.limit.saturating_sub(heads.len());
+            if room == 0 {
+                break;
+            }
+            let latest_us = take.now_us + WAIT_US_MAX;
+            let mut statement = connection.prepare_cached(sql)?;
+            let lanes = statement.query_map(
+                (take.channel, urgency, take.now_us, latest_us, room),
+                |row| row.get(0),
+            )?;
+            for lane in lanes {
+                heads.push(Head {
+                    lane: lane?,
+                    urgency,
+                    is_tried,
+                });
+            }
+        }
+        Ok(heads)
+    };
+    Ok(choose(of(FRESH, false)?, of(TRIED, true)?, take.limit))
+}
+
+/// The due notices at the front of a lane, in order.
+fn front(
+    connection: &Connection,
+    take: &Take<'_>,
+    lane: &str,
+    room: usize,
+) -> rusqlite::Result<Vec<Waiting>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT q.seq, q.attempts, q.due_us, q.id, n.payload
+         FROM notice_queue q JOIN notices n ON n.id = q.id
+         WHERE q.channel = ?1 AND q.lane = ?2 ORDER BY q.seq LIMIT ?3",
+    )?;
+    let rows = statement.query_map((take.channel, lane, room.min(LANE_MAX)), |row| {
+        Ok(Waiting {
+            seq: row.get(0)?,
+            attempts: row.get(1)?,
+            due_us: row.get(2)?,
+            id: row.get(3)?,
+            payload: row.get(4)?,
+        })
+    })?;
+    let mut front = Vec::new();
+    for row in rows {
+        let row = row?;
+        if !is_due(row.due_us, take.now_us) {
+            break;
+        }
+        front.push(row);
+    }
+    Ok(front)
+}
+
+fn take(connection: &Connection, take: &Take<'_>) -> rusqlite::Result<Vec<QueuedNotice>> {
+    let mut taken = Vec::new();
+    let mut lease = connection.prepare_cached(
+        "UPDATE notice_queue SET due_us = ?2, attempts = attempts + 1, in_hand = 1 WHERE seq = ?1",
+    )?;
+    for head in heads(connection, take)? {
+        let room = take.limit.saturating_sub(taken.len());
+        for row in front(connection, take, &head.lane, room)? {
+            lease.execute((row.seq, take.until_us))?;
+            let attempts = row.attempts + 1;
+            match readable("notice", &row.payload) {
+                Some(notice) => taken.push(QueuedNotice { notice, attempts }),
+                None => settle(connection, &unreadable(&row.id, attempts))?,
+            }
+        }
+    }
+    Ok(taken)
+}
 
 fn write(connection: &Connection, batch: &NoticesBatch) -> Result<u64, WriteError> {
     let settled: HashSet<&str> = batch.outcomes.iter().map(|o| o.notice.as_str()).collect();
@@ -26,18 +141,21 @@ fn write(connection: &Connection, batch: &NoticesBatch) -> Result<u64, WriteErro
         }
         new += 1;
         if !settled.contains(notice.id.as_str()) {
+            connection.prepare_cached(ENQUEUE)?.execute((
+                &notice.id,
+                &notice.channel,
+                lane(notice),
+                notice.due_us,
+                share(notice),
+                urgency(notice),
+            ))?;
+            // Notices of one lane keep their order, so those before are as urgent as this one.
             connection
                 .prepare_cached(
-                    "INSERT INTO notice_queue (id, channel, lane, due_us, attempts, share)
-                     VALUES (?1, ?2, ?3, ?4, 0, ?5)",
+                    "UPDATE notice_queue SET urgency = ?3
+                     WHERE channel = ?1 AND lane = ?2 AND urgency < ?3",
                 )?
-                .execute((
-                    &notice.id,
-                    &notice.channel,
-                    lane(notice),
-                    notice.due_us,
-                    share(notice),
-                ))?;
+                .execute((&notice.channel, lane(notice), urgency(notice)))?;
         }
     }
     for outcome in &batch.outcomes {
@@ -113,47 +231,19 @@ impl NoticesStore for SqliteStore {
             .await
     }
 
-    async fn take_notices(
-        &self,
-        channel: &str,
-        now_us: i64,
-        until_us: i64,
-        limit: usize,
-    ) -> Result<Vec<QueuedNotice>, WriteError> {
-        let channel = channel.to_owned();
+    async fn take_notices(&self, given: Take<'_>) -> Result<Vec<QueuedNotice>, WriteError> {
+        let channel = given.channel.to_owned();
+        let (now_us, until_us, limit, least) =
+            (given.now_us, given.until_us, given.limit, given.least);
         self.write(move |writing| {
-            let rows: Vec<(i64, u32, Vec<u8>, String)> = writing
-                .connection
-                .prepare_cached(
-                    "WITH due AS (SELECT q.seq, q.attempts, q.id,
-                             CASE WHEN q.attempts > 0 THEN q.due_us END AS failed_us,
-                             row_number() OVER (PARTITION BY q.attempts > 0, q.share ORDER BY q.seq)
-                                 AS turn
-                         FROM notice_queue q WHERE q.channel = ?1
-                             AND (q.due_us <= ?2 OR q.due_us > ?4)
-                             AND NOT EXISTS (SELECT 1 FROM notice_queue e
-                                 WHERE e.channel = q.channel AND e.lane = q.lane AND e.seq < q.seq
-                                     AND (e.due_us BETWEEN ?2 + 1 AND ?4 OR e.attempts > 0)))
-                     SELECT d.seq, d.attempts + 1, n.payload, d.id
-                     FROM due d JOIN notices n ON n.id = d.id
-                     ORDER BY d.attempts > 0, d.failed_us, d.turn, d.seq LIMIT ?3",
-                )?
-                .query_map((channel, now_us, limit, now_us + WAIT_US_MAX), |row| {
-                    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-                })?
-                .collect::<rusqlite::Result<_>>()?;
-            let mut take = writing.connection.prepare_cached(
-                "UPDATE notice_queue SET due_us = ?2, attempts = attempts + 1 WHERE seq = ?1",
-            )?;
-            let mut taken = Vec::with_capacity(rows.len());
-            for (seq, attempts, payload, id) in rows {
-                take.execute((seq, until_us))?;
-                match readable("notice", &payload) {
-                    Some(notice) => taken.push(QueuedNotice { notice, attempts }),
-                    None => settle(writing.connection, &unreadable(&id, attempts))?,
-                }
-            }
-            Ok(taken)
+            let given = Take {
+                channel: &channel,
+                now_us,
+                until_us,
+                limit,
+                least,
+            };
+            Ok(take(writing.connection, &given)?)
         })
         .await
     }
@@ -183,11 +273,26 @@ impl NoticesStore for SqliteStore {
         self.write(move |writing| {
             let mut delay = writing
                 .connection
-                .prepare_cached("UPDATE notice_queue SET due_us = ?2 WHERE id = ?1")?;
+                .prepare_cached("UPDATE notice_queue SET due_us = ?2, in_hand = 0 WHERE id = ?1")?;
             for id in ids {
                 delay.execute((id, due_us))?;
             }
             Ok(())
+        })
+        .await
+    }
+
+    async fn hasten_notices(&self, channel: &str, now_us: i64) -> Result<u64, WriteError> {
+        let channel = channel.to_owned();
+        self.write(move |writing| {
+            let hastened = writing
+                .connection
+                .prepare_cached(
+                    "UPDATE notice_queue SET due_us = ?2
+                     WHERE channel = ?1 AND attempts > 0 AND in_hand = 0 AND due_us > ?2",
+                )?
+                .execute((channel, now_us))?;
+            Ok(hastened as u64)
         })
         .await
     }

@@ -188,6 +188,22 @@ CREATE TABLE silent (subject TEXT PRIMARY KEY, alert TEXT NOT NULL UNIQUE, readi
     report_us INTEGER NOT NULL) WITHOUT ROWID;
 -- One row: when silence was last judged and nothing had arrived.
 CREATE TABLE silent_look (id INTEGER PRIMARY KEY, at_us INTEGER NOT NULL);
+", "
+-- The most urgent notices are taken first, and of one urgency the shares take turns. Rows of an older version count as most urgent.
+-- A row in hand is leased; other rows that were tried have failed.
+ALTER TABLE notice_queue ADD COLUMN urgency INTEGER NOT NULL DEFAULT 3;
+ALTER TABLE notice_queue ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE notice_queue ADD COLUMN in_hand INTEGER NOT NULL DEFAULT 0;
+DROP INDEX notice_queue_due;
+CREATE INDEX notice_queue_fresh ON notice_queue (channel, urgency, turn, seq) WHERE attempts = 0;
+CREATE INDEX notice_queue_tried ON notice_queue (channel, urgency, due_us, seq) WHERE attempts > 0;
+CREATE INDEX notice_queue_share ON notice_queue (channel, urgency, share, turn) WHERE attempts = 0;
+ALTER TABLE outbox ADD COLUMN urgency INTEGER NOT NULL DEFAULT 3;
+CREATE INDEX outbox_urgent ON outbox (id) WHERE urgency >= 3;
+-- Heartbeats of channels: the last one of each recipient, and when somebody confirmed one. A token is kept as its hash.
+CREATE TABLE proofs (channel TEXT NOT NULL, tenant TEXT NOT NULL, recipient TEXT NOT NULL, settings TEXT NOT NULL, token TEXT NOT NULL,
+    sent_us INTEGER NOT NULL, confirmed_us INTEGER, confirmed_by TEXT NOT NULL, PRIMARY KEY (channel, tenant, recipient)) WITHOUT ROWID;
+CREATE UNIQUE INDEX proofs_token ON proofs (token);
 "];
 /// The first version whose alerts have a priority.
 const ALERTS_WITH_PRIORITY: usize = 4;

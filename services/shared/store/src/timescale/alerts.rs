@@ -19,6 +19,7 @@ use crate::{
     RuleState, Scope, WriteError, Written,
     alerts::{ALERT, order},
     error::readable,
+    notices::urgency_of,
 };
 
 const PENDING: i32 = AlertState::Pending as i32;
@@ -153,9 +154,11 @@ pub(super) async fn present(transaction: &Transaction<'_>, new: &[&Alert]) -> Re
         )
         .await?;
     let outbox: Vec<Vec<u8>> = new.iter().map(|a| a.encode_to_vec()).collect();
+    let urgencies: Vec<i32> = new.iter().map(|a| urgency_of(a)).collect();
     let append = transaction
         .prepare_cached(
-            "INSERT INTO outbox (payload) SELECT payload FROM unnest($1::bytea[]) WITH ORDINALITY AS w (payload, n) ORDER BY n",
+            "INSERT INTO outbox (payload, urgency) SELECT payload, urgency
+                 FROM unnest($1::bytea[], $2::int[]) WITH ORDINALITY AS w (payload, urgency, n) ORDER BY n",
         )
         .await?;
     let upsert_row: [&(dyn ToSql + Sync); 9] = [
@@ -169,7 +172,7 @@ pub(super) async fn present(transaction: &Transaction<'_>, new: &[&Alert]) -> Re
         &payloads,
         &priorities,
     ];
-    let append_row: [&(dyn ToSql + Sync); 1] = [&outbox];
+    let append_row: [&(dyn ToSql + Sync); 2] = [&outbox, &urgencies];
     tokio::try_join!(
         transaction.execute(&upsert, &upsert_row),
         transaction.execute(&append, &append_row)
@@ -234,6 +237,20 @@ fn decode(row: &Row) -> Option<Alert> {
     readable(ALERT, row.get(0))
 }
 
+impl TimescaleStore {
+    async fn entries(&self, sql: &str, limit: usize) -> Result<Vec<OutboxEntry>, QueryError> {
+        let connection = self.reader().await?;
+        let statement = connection.prepare_cached(sql).await?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = connection.query(&statement, &[&limit]).await?;
+        let entry = |row: &Row| OutboxEntry {
+            id: row.get::<_, i64>(1).cast_unsigned(),
+            alert: decode(row),
+        };
+        Ok(rows.iter().map(entry).collect())
+    }
+}
+
 #[async_trait]
 impl AlertsStore for TimescaleStore {
     async fn write_alerts(
@@ -282,22 +299,13 @@ impl AlertsStore for TimescaleStore {
     }
 
     async fn outbox(&self, limit: usize) -> Result<Vec<OutboxEntry>, QueryError> {
-        let connection = self.reader().await?;
-        let statement = connection
-            .prepare_cached("SELECT payload, id FROM outbox ORDER BY id LIMIT $1")
-            .await?;
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        connection
-            .query(&statement, &[&limit])
-            .await?
-            .iter()
-            .map(|row| {
-                Ok(OutboxEntry {
-                    id: row.get::<_, i64>(1).cast_unsigned(),
-                    alert: decode(row),
-                })
-            })
-            .collect()
+        let all = "SELECT payload, id FROM outbox ORDER BY id LIMIT $1";
+        self.entries(all, limit).await
+    }
+
+    async fn urgent_outbox(&self, limit: usize) -> Result<Vec<OutboxEntry>, QueryError> {
+        let urgent = "SELECT payload, id FROM outbox WHERE urgency >= 3 ORDER BY id LIMIT $1";
+        self.entries(urgent, limit).await
     }
 
     async fn clear_outbox(&self, ids: &[u64]) -> Result<(), WriteError> {

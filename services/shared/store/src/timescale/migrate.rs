@@ -32,6 +32,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         include_str!("migrations/0007_logs_and_restores.sql"),
     ),
     ("silent", include_str!("migrations/0008_silent.sql")),
+    (
+        "priority_and_proofs",
+        include_str!("migrations/0009_priority_and_proofs.sql"),
+    ),
 ];
 /// Roll-ups depend on the edition: made by TimescaleDB where it can, else by the store.
 const ROLLUPS_OWN: &str = include_str!("rollups_own.sql");

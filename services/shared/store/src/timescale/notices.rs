@@ -9,10 +9,13 @@ use tokio_postgres::Row;
 
 use super::{COMMIT_WITHOUT_DISK, TimescaleStore, alerts::IN_SCOPE, fault::Fault, transaction};
 use crate::{
-    EscalationTimer, NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, TimerChange,
-    WriteError,
+    EscalationTimer, NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, Take,
+    TimerChange, WriteError,
     error::readable,
-    notices::{WAIT_US_MAX, alert_of, lane, records, share, unreadable},
+    notices::{
+        Head, LANE_MAX, WAIT_US_MAX, alert_of, choose, is_due, lane, records, share, unreadable,
+        urgencies, urgency,
+    },
 };
 
 /// First key of the advisory lock of a channel: the letters "note".
@@ -34,15 +37,28 @@ async fn add(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u64,
     let lanes: Vec<String> = notices.iter().map(|n| lane(n)).collect();
     let due: Vec<i64> = notices.iter().map(|n| n.due_us).collect();
     let shares: Vec<&str> = notices.iter().map(|n| share(n)).collect();
+    let urgencies: Vec<i32> = notices.iter().map(|n| urgency(n)).collect();
     let waits: Vec<bool> = ids.iter().map(|id| !settled.contains(id)).collect();
     let statement = transaction
         .prepare_cached(
-            "WITH w AS (SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text[],
-                     $5::text[], $6::bigint[], $7::bool[], $8::text[])
-                     WITH ORDINALITY AS w (id, alert, payload, channel, lane, due_us, waits, share, n)),
+            // A share takes its turns behind its own notices. A share without any begins at the
+            // turn that is next. Notices of one lane keep their order, so those before are as
+            // urgent as a new one.
+            "WITH w AS (SELECT *, row_number() OVER (PARTITION BY channel, urgency, share ORDER BY n) AS nth
+                     FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text[],
+                     $5::text[], $6::bigint[], $7::bool[], $8::text[], $9::int[])
+                     WITH ORDINALITY AS w (id, alert, payload, channel, lane, due_us, waits, share, urgency, n)),
                  new AS (INSERT INTO notices SELECT id, alert, payload FROM w ON CONFLICT (id) DO NOTHING RETURNING id),
-                 queued AS (INSERT INTO notice_queue (id, channel, lane, due_us, attempts, share)
-                     SELECT id, channel, lane, due_us, 0, share FROM w JOIN new USING (id) WHERE waits ORDER BY n)
+                 queued AS (INSERT INTO notice_queue (id, channel, lane, due_us, attempts, share, urgency, turn)
+                     SELECT id, channel, lane, due_us, 0, share, urgency, nth - 1 + greatest(
+                         coalesce((SELECT min(q.turn) FROM notice_queue q
+                             WHERE q.channel = w.channel AND q.urgency = w.urgency AND q.attempts = 0), 0),
+                         coalesce((SELECT max(q.turn) + 1 FROM notice_queue q
+                             WHERE q.channel = w.channel AND q.urgency = w.urgency AND q.attempts = 0
+                                 AND q.share = w.share), 0))
+                     FROM w JOIN new USING (id) WHERE waits ORDER BY n),
+                 raised AS (UPDATE notice_queue q SET urgency = w.urgency FROM w
+                     WHERE q.channel = w.channel AND q.lane = w.lane AND q.urgency < w.urgency)
              SELECT count(*) FROM new",
         )
         .await?;
@@ -50,7 +66,7 @@ async fn add(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u64,
         .query_one(
             &statement,
             &[
-                &ids, &alerts, &payloads, &channels, &lanes, &due, &waits, &shares,
+                &ids, &alerts, &payloads, &channels, &lanes, &due, &waits, &shares, &urgencies,
             ],
         )
         .await?;
@@ -59,9 +75,7 @@ async fn add(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u64,
 
 async fn write(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u64, Fault> {
     let new = add(transaction, batch).await?;
-    for outcome in &batch.outcomes {
-        settle(transaction, outcome).await?;
-    }
+    settle(transaction, &batch.outcomes).await?;
     let mut conflicts = Vec::new();
     for change in &batch.timers {
         if !change_timer(transaction, change).await?
@@ -77,18 +91,23 @@ async fn write(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u6
     }
 }
 
-async fn settle(transaction: &Transaction<'_>, outcome: &NoticeOutcome) -> Result<(), Fault> {
+async fn settle(transaction: &Transaction<'_>, outcomes: &[NoticeOutcome]) -> Result<(), Fault> {
+    if outcomes.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<&str> = outcomes.iter().map(|it| it.notice.as_str()).collect();
+    let payloads: Vec<Vec<u8>> = outcomes.iter().map(|it| it.encode_to_vec()).collect();
     let statement = transaction
-        .prepare_cached("INSERT INTO notice_outcomes VALUES ($1, $2) ON CONFLICT (id) DO NOTHING")
+        .prepare_cached(
+            "INSERT INTO notice_outcomes SELECT * FROM unnest($1::text[], $2::bytea[])
+             ON CONFLICT (id) DO NOTHING",
+        )
         .await?;
-    let payload = outcome.encode_to_vec();
-    transaction
-        .execute(&statement, &[&outcome.notice, &payload])
-        .await?;
+    transaction.execute(&statement, &[&ids, &payloads]).await?;
     let statement = transaction
-        .prepare_cached("DELETE FROM notice_queue WHERE id = $1")
+        .prepare_cached("DELETE FROM notice_queue WHERE id = ANY($1)")
         .await?;
-    transaction.execute(&statement, &[&outcome.notice]).await?;
+    transaction.execute(&statement, &[&ids]).await?;
     Ok(())
 }
 
@@ -155,59 +174,135 @@ fn timer(row: &Row) -> EscalationTimer {
     }
 }
 
+/// A plan that was made while the queue was short must not read all of a long queue.
+const BY_INDEX: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off";
+
+/// Lanes whose first notice was never tried and is due. The subqueries run by their indexes, so the
+/// cost follows the limit and not the queue.
+const FRESH: &str = "SELECT u.urgency, h.lane FROM unnest($5::int[]) AS u (urgency)
+     CROSS JOIN LATERAL (SELECT q.lane, q.turn, q.seq FROM notice_queue q
+         WHERE q.channel = $1 AND q.urgency = u.urgency AND q.attempts = 0
+             AND (q.due_us <= $2 OR q.due_us > $3)
+             AND q.seq = (SELECT min(e.seq) FROM notice_queue e
+                 WHERE e.channel = q.channel AND e.lane = q.lane)
+         ORDER BY q.turn, q.seq LIMIT $4) AS h
+     ORDER BY u.urgency DESC, h.turn, h.seq LIMIT $4";
+
+/// Lanes whose first notice has failed, or whose lease has run out.
+const TRIED: &str = "SELECT u.urgency, h.lane FROM unnest($5::int[]) AS u (urgency)
+     CROSS JOIN LATERAL (SELECT q.lane, q.due_us, q.seq FROM notice_queue q
+         WHERE q.channel = $1 AND q.urgency = u.urgency AND q.attempts > 0
+             AND (q.due_us <= $2 OR q.due_us > $3)
+             AND q.seq = (SELECT min(e.seq) FROM notice_queue e
+                 WHERE e.channel = q.channel AND e.lane = q.lane)
+         ORDER BY q.due_us, q.seq LIMIT $4) AS h
+     ORDER BY u.urgency DESC, h.due_us, h.seq LIMIT $4";
+
+async fn heads(
+    transaction: &Transaction<'_>,
+    given: &Take<'_>,
+    sql: &str,
+    is_tried: bool,
+) -> Result<Vec<Head>, Fault> {
+    let latest_us = given.now_us + WAIT_US_MAX;
+    let limit = i64::try_from(given.limit).unwrap_or(i64::MAX);
+    let urgencies: Vec<i32> = urgencies(given.least).collect();
+    let statement = transaction.prepare_cached(sql).await?;
+    let rows = transaction
+        .query(
+            &statement,
+            &[
+                &given.channel,
+                &given.now_us,
+                &latest_us,
+                &limit,
+                &urgencies,
+            ],
+        )
+        .await?;
+    let head = |row: &Row| Head {
+        urgency: row.get(0),
+        lane: row.get(1),
+        is_tried,
+    };
+    Ok(rows.iter().map(head).collect())
+}
+
+async fn take(transaction: &Transaction<'_>, given: &Take<'_>) -> Result<Vec<QueuedNotice>, Fault> {
+    let (fresh, tried) = tokio::try_join!(
+        heads(transaction, given, FRESH, false),
+        heads(transaction, given, TRIED, true)
+    )?;
+    let lanes: Vec<String> = choose(fresh, tried, given.limit)
+        .into_iter()
+        .map(|head| head.lane)
+        .collect();
+    if lanes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let statement = transaction
+        .prepare_cached(
+            "SELECT l.n, f.seq, f.due_us, f.attempts, f.id, n.payload
+             FROM unnest($2::text[]) WITH ORDINALITY AS l (lane, n)
+             CROSS JOIN LATERAL (SELECT * FROM notice_queue q
+                 WHERE q.channel = $1 AND q.lane = l.lane ORDER BY q.seq LIMIT $3) AS f
+             JOIN notices n ON n.id = f.id ORDER BY l.n, f.seq",
+        )
+        .await?;
+    let lane_max = LANE_MAX as i64;
+    let rows = transaction
+        .query(&statement, &[&given.channel, &lanes, &lane_max])
+        .await?;
+    let mut taken = Vec::with_capacity(given.limit.min(rows.len()));
+    let mut leased: Vec<i64> = Vec::with_capacity(given.limit.min(rows.len()));
+    let mut ended = None;
+    for row in &rows {
+        let lane: i64 = row.get(0);
+        if ended == Some(lane) || leased.len() >= given.limit {
+            continue;
+        }
+        if !is_due(row.get(2), given.now_us) {
+            // What is behind it in its lane waits with it.
+            ended = Some(lane);
+            continue;
+        }
+        leased.push(row.get(1));
+        let attempts = row.get::<_, i32>(3).cast_unsigned() + 1;
+        match readable("notice", row.get(5)) {
+            Some(notice) => taken.push(QueuedNotice { notice, attempts }),
+            None => settle(transaction, &[unreadable(row.get(4), attempts)]).await?,
+        }
+    }
+    let statement = transaction
+        .prepare_cached(
+            "UPDATE notice_queue SET due_us = $2, attempts = attempts + 1, in_hand = true
+             WHERE seq = ANY($1)",
+        )
+        .await?;
+    transaction
+        .execute(&statement, &[&leased, &given.until_us])
+        .await?;
+    Ok(taken)
+}
+
 #[async_trait]
 impl NoticesStore for TimescaleStore {
     async fn write_notices(&self, batch: NoticesBatch) -> Result<u64, WriteError> {
         transaction!(self, tx => write(tx, &batch))
     }
 
-    async fn take_notices(
-        &self,
-        channel: &str,
-        now_us: i64,
-        until_us: i64,
-        limit: usize,
-    ) -> Result<Vec<QueuedNotice>, WriteError> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    async fn take_notices(&self, given: Take<'_>) -> Result<Vec<QueuedNotice>, WriteError> {
         transaction!(self, tx => async {
             // A lease that a crash undoes is taken anew: the same notice with the same key.
             tx.batch_execute(COMMIT_WITHOUT_DISK).await?;
+            tx.batch_execute(BY_INDEX).await?;
             // One member at a time, so that none takes the notices behind one that another member
             // is just taking.
             let lock = tx
                 .prepare_cached("SELECT pg_advisory_xact_lock($1, hashtext($2))")
                 .await?;
-            tx.execute(&lock, &[&TAKING, &channel]).await?;
-            let statement = tx
-                .prepare_cached(
-                    "WITH waiting AS (SELECT q.seq, q.attempts > 0 AS failed,
-                             CASE WHEN q.attempts > 0 THEN q.due_us END AS failed_us,
-                             row_number() OVER (PARTITION BY q.attempts > 0, q.share ORDER BY q.seq)
-                                 AS turn
-                         FROM notice_queue q WHERE q.channel = $1
-                             AND (q.due_us <= $2 OR q.due_us > $5)
-                             AND NOT EXISTS (SELECT 1 FROM notice_queue e
-                                 WHERE e.channel = q.channel AND e.lane = q.lane AND e.seq < q.seq
-                                     AND (e.due_us BETWEEN $2 + 1 AND $5 OR e.attempts > 0))),
-                     due AS (SELECT seq FROM waiting ORDER BY failed, failed_us, turn, seq LIMIT $4),
-                     taken AS (UPDATE notice_queue q SET due_us = $3, attempts = q.attempts + 1 FROM due
-                         WHERE q.seq = due.seq RETURNING q.seq, q.id, q.attempts)
-                     SELECT t.attempts, n.payload, t.id FROM taken t JOIN notices n ON n.id = t.id ORDER BY t.seq",
-                )
-                .await?;
-            let latest_us = now_us + WAIT_US_MAX;
-            let rows = tx
-                .query(&statement, &[&channel, &now_us, &until_us, &limit, &latest_us])
-                .await?;
-            let mut taken = Vec::with_capacity(rows.len());
-            for row in rows {
-                let attempts = row.get::<_, i32>(0).cast_unsigned();
-                match readable("notice", row.get(1)) {
-                    Some(notice) => taken.push(QueuedNotice { notice, attempts }),
-                    None => settle(tx, &unreadable(row.get(2), attempts)).await?,
-                }
-            }
-            Ok::<_, Fault>(taken)
+            tx.execute(&lock, &[&TAKING, &given.channel]).await?;
+            take(tx, &given).await
         })
     }
 
@@ -237,9 +332,25 @@ impl NoticesStore for TimescaleStore {
 
     async fn delay_notices(&self, ids: &[String], due_us: i64) -> Result<(), WriteError> {
         transaction!(self, tx => async {
-            tx.execute("UPDATE notice_queue SET due_us = $2 WHERE id = ANY($1)", &[&ids, &due_us])
-                .await?;
+            tx.execute(
+                "UPDATE notice_queue SET due_us = $2, in_hand = false WHERE id = ANY($1)",
+                &[&ids, &due_us],
+            )
+            .await?;
             Ok::<_, Fault>(())
+        })
+    }
+
+    async fn hasten_notices(&self, channel: &str, now_us: i64) -> Result<u64, WriteError> {
+        transaction!(self, tx => async {
+            let hastened = tx
+                .execute(
+                    "UPDATE notice_queue SET due_us = $2
+                     WHERE channel = $1 AND attempts > 0 AND NOT in_hand AND due_us > $2",
+                    &[&channel, &now_us],
+                )
+                .await?;
+            Ok::<_, Fault>(hastened)
         })
     }
 
