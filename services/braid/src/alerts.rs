@@ -8,7 +8,7 @@ use alerting::silence::{SILENCE_US_MAX, Silence};
 use alerting::team;
 use contracts::alerts::{Alert, AlertCount};
 use contracts::vitals::Priority;
-use store::{AlertsQuery, OpenAlerts, Scope, StoredDocument};
+use store::{AlertsQuery, OpenAlerts, Proof, Scope, StoredDocument};
 use vitals::RuleSet;
 
 use crate::audit::Asker;
@@ -67,6 +67,17 @@ pub enum AlertsCommand {
     /// Contacts, on-call shifts and escalation of a tenant.
     #[command(subcommand)]
     Team(TeamCommand),
+    /// Confirm a heartbeat of a channel in the name of its receiver.
+    #[command(after_help = "Example:\n  braid alerts confirm CODE --by \"Eve Operator\"")]
+    Confirm {
+        /// The code in the message.
+        #[arg(value_name = "CODE")]
+        code: String,
+        #[command(flatten)]
+        asker: Asker,
+        #[command(flatten)]
+        tenancy: Tenancy,
+    },
     /// List alerts, newest first: begin, id, state, priority, patient or gateway, text.
     #[command(
         after_help = "Examples:\n  braid alerts list --by \"Eve Operator\"\n  braid alerts list --patient ada --all --by Eve --reason \"the ward asks\""
@@ -172,6 +183,11 @@ impl AlertsCommand {
                 signed,
                 tenancy,
             } => end_silence(&id, &signed, &tenancy).await,
+            Self::Confirm {
+                code,
+                asker,
+                tenancy,
+            } => confirm(&code, &asker, tenancy).await,
             Self::Team(TeamCommand::Show { asker, tenancy }) => show_team(&asker, tenancy).await,
             Self::Team(TeamCommand::Put {
                 file,
@@ -229,6 +245,28 @@ async fn silence(
     warn_of_unknown_rule(tenancy, &silence.rule).await?;
     let put = put(tenancy, SILENCE, &subject, signed, until_us, &body).await?;
     println!("{} holds for {hours} h", put.subject);
+    Ok(())
+}
+
+async fn confirm(code: &str, asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
+    let store = tenancy.store.open().await?;
+    let action = "confirm heartbeat";
+    asker
+        .reads(&*store, &tenancy.tenant, action, "", String::new())
+        .await?;
+    let token = Proof::token_of(code.trim());
+    let by = "the command line";
+    let confirmed = store.confirm_proof(&token, by, contracts::now_us()).await;
+    let Some(proof) = confirmed.map_err(Failure::other)? else {
+        return Err(Failure::other(
+            "no heartbeat has this code, or a newer message has replaced it: use the newest message",
+        ));
+    };
+    let to = match proof.recipient.as_str() {
+        "" => String::new(),
+        recipient => format!(" to {recipient}"),
+    };
+    println!("{}{to} is proven", proof.channel);
     Ok(())
 }
 

@@ -19,6 +19,7 @@ use crate::from_gateway;
 mod administration;
 mod app;
 mod calls;
+mod confirm;
 mod federated;
 mod guesses;
 mod origin;
@@ -65,6 +66,12 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     let issuer = issuer.map(|routes| routes.layer(middleware::from_fn(whole_bodies_only)));
     let guesses = middleware::from_fn_with_state(app.clone(), guesses::slowed);
     let same_site = middleware::from_fn_with_state(app.clone(), origin::same_site_only);
+    // The link is in a letter, which another site may show. Nobody else knows its token.
+    let confirm = confirm::routes()
+        .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
+        .layer(middleware::from_fn(whole_bodies_only))
+        .layer(guesses.clone())
+        .with_state(app.clone());
     Router::new()
         .merge(grpc)
         .merge(api)
@@ -77,6 +84,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .layer(guesses)
         .layer(same_site)
         .merge(back)
+        .merge(confirm)
         .fallback(page::serve)
 }
 

@@ -10,7 +10,7 @@ mod ward;
 
 use browser::{ANYWHERE, ask, post, sign_in};
 use service_kit::{guesses::FREE, tls::authority::LocalAuthority};
-use store::Role;
+use store::{Proof, Role};
 use tokio::task::JoinSet;
 use ward::{PASSWORD, Ward};
 
@@ -154,5 +154,64 @@ async fn a_page_of_another_site_is_refused_where_the_browser_says_only_its_origi
         let answer = post(ward.address, "/api/sign-in", &body, &[("origin", origin)]).await;
         assert_eq!(answer.status(), status, "{origin}");
     }
+    ward.end().await;
+}
+
+/// A mail system opens links by itself; the button of the page is a person's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_link_of_a_heartbeat_confirms_by_its_button_alone_and_wrong_ones_are_slowed() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &["--trust-forwarded-for", "true"]).await;
+    let sent = Proof {
+        channel: "email".into(),
+        recipient: "ann@example.org".into(),
+        token: Proof::token_of("s1"),
+        sent_us: 1,
+        ..Proof::default()
+    };
+    assert!(ward.store.begin_proof(&sent, None).await.unwrap());
+    let confirmed = async || ward.store.proofs().await.unwrap()[0].confirmed_us;
+    // The letter is read on another site.
+    let headers = [
+        ("sec-fetch-site", "cross-site"),
+        ("x-forwarded-for", "192.0.2.1"),
+    ];
+    let opened = ask(ward.address, http::Method::GET, "/confirm/s1", "", &headers).await;
+    assert_eq!(opened.status(), 200);
+    let text = String::from_utf8_lossy(opened.body()).into_owned();
+    assert!(text.contains("<form method=\"post\"><button>"), "{text}");
+    let head = ask(
+        ward.address,
+        http::Method::HEAD,
+        "/confirm/s1",
+        "",
+        &headers,
+    )
+    .await;
+    assert_eq!((head.status().as_u16(), confirmed().await), (200, None));
+    assert_eq!(
+        post(ward.address, "/confirm/s2", "", &headers)
+            .await
+            .status(),
+        404
+    );
+    assert_eq!(confirmed().await, None);
+    assert_eq!(
+        post(ward.address, "/confirm/s1", "", &headers)
+            .await
+            .status(),
+        200
+    );
+    assert!(confirmed().await.is_some());
+
+    let guess = async |n: u32| {
+        let from = [("x-forwarded-for", "192.0.2.2")];
+        let answer = post(ward.address, &format!("/confirm/guess-{n}"), "", &from).await;
+        answer.status().as_u16()
+    };
+    for n in 0..=FREE {
+        assert_eq!(guess(n).await, 404, "{n}");
+    }
+    assert_eq!(guess(FREE + 1).await, 429);
     ward.end().await;
 }

@@ -1,5 +1,5 @@
-//! Slows an address that shows wrong tokens: session tokens as `Authorization: Bearer`, and the
-//! tokens and certificates of gateways.
+//! Slows an address that shows wrong tokens: session tokens as `Authorization: Bearer`, the tokens
+//! and certificates of gateways, and the tokens of heartbeats.
 //!
 //! Passwords and sign-in codes have counters of their own. A cookie is no guess: a ward's screen
 //! repeats requests with an expired cookie.
@@ -15,7 +15,7 @@ use contracts::identity::administration_service_server::SERVICE_NAME as ADMINIST
 use contracts::query::query_service_server::SERVICE_NAME;
 use service_kit::grpc::Peer;
 
-use super::{app::App, sign_in};
+use super::{app::App, confirm, sign_in};
 
 /// Where a request brings a token, and how the answer shows that the token is wrong.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,8 @@ enum TokenEntry {
     Session,
     /// 403: the token is unknown, used, or expired.
     Certificate,
+    /// 404: the token belongs to no heartbeat.
+    Heartbeat,
 }
 
 impl TokenEntry {
@@ -34,6 +36,9 @@ impl TokenEntry {
         if let Some(asked) = path.strip_prefix("/api/gateways/") {
             let takes_token = request.method() == Method::POST && asked != "authority";
             return takes_token.then_some(TokenEntry::Certificate);
+        }
+        if path.starts_with(confirm::PATH) {
+            return (request.method() == Method::POST).then_some(TokenEntry::Heartbeat);
         }
         sign_in::bearer(request.headers())?;
         let service = path.strip_prefix('/')?.split('/').next()?;
@@ -50,6 +55,7 @@ impl TokenEntry {
             TokenEntry::Service => StatusCode::UNAUTHORIZED,
             TokenEntry::Session => StatusCode::NO_CONTENT,
             TokenEntry::Certificate => StatusCode::FORBIDDEN,
+            TokenEntry::Heartbeat => StatusCode::NOT_FOUND,
         }
     }
 }
