@@ -10,6 +10,7 @@ mod embedded;
 mod end_to_end;
 mod figure;
 mod fleet;
+mod flood;
 mod line;
 mod lossy_gateway;
 mod plan;

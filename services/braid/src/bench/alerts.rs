@@ -24,7 +24,7 @@ use super::readings::{PATIENCE, POLL_INTERVAL};
 use crate::process::{Failure, block_on};
 
 /// A built-in rule: 131 /min and more for ten seconds.
-const RULE: &str = "heart-rate-very-high";
+pub(super) const RULE: &str = "heart-rate-very-high";
 pub(super) const TOO_FAST: f64 = 150.0;
 pub(super) const DATED_BACK: Duration = Duration::from_secs(12);
 
@@ -110,7 +110,7 @@ pub(super) async fn times_of(
     }
 }
 
-fn ill(metric: Metric) -> f64 {
+pub(super) fn ill(metric: Metric) -> f64 {
     match metric {
         Metric::HeartRate => TOO_FAST,
         other => usual(other),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::command::BenchCommand;
 use super::figure::{Figure, quantile_ms};
-use super::{alerts, embedded, end_to_end, fleet, publish, sensor, sink, speed, through_tun};
+use super::{alerts, embedded, end_to_end, fleet, flood, publish, sensor, sink, speed, through_tun};
 use crate::process::Failure;
 
 const SINK: &str = "ingest.sink_vs_copy";
@@ -12,6 +12,8 @@ const PUBLISH: &str = "ingest.kafka_vs_producer";
 const STORED: &str = "end_to_end.samples_per_s";
 const GROWTH: &str = "end_to_end.memory_growth";
 const TOLD: &str = "alerts.accepted_to_told_p99";
+const HIGH_IN_FLOOD: &str = "alerts.high_beside_10000_open_p99";
+const DELIVERIES: &str = "alerts.deliveries_per_second";
 const SENSOR: &str = "alerts.sensor_to_webhook_p99";
 const SENSOR_CUT: &str = "alerts.sensor_to_webhook_cut_p99";
 const COPIES: &str = "alerts.copies_of_month";
@@ -24,6 +26,9 @@ const END_TO_END_PER_S: f64 = 100_000.0;
 const MEMORY_GROWTH_MAX: f64 = 1.1;
 /// Target: milliseconds from an accepted upload to the webhook, 99th percentile.
 const TOLD_MS_MAX: f64 = 50.0;
+/// The same for high alerts while 10,000 others are raised and delivered.
+const HIGH_IN_FLOOD_MS_MAX: f64 = 1_000.0;
+const DELIVERIES_PER_S: f64 = 500.0;
 /// With 3 % loss on both paths, and while one of them is cut.
 const SENSOR_MS_MAX: f64 = 40.0;
 const SENSOR_CUT_MS_MAX: f64 = 100.0;
@@ -52,13 +57,14 @@ impl Measurement {
     }
 }
 
-pub(super) const PLAN: [Measurement; 10] = [
+pub(super) const PLAN: [Measurement; 11] = [
     Measurement::new(&embedded::START_IDS, false, |_| start()),
     Measurement::new(&[embedded::SAMPLES_PER_S], false, throughput),
     Measurement::new(&[SINK], true, |_| sink()),
     Measurement::new(&[PUBLISH], true, |_| publish()),
     Measurement::new(&[STORED, GROWTH], true, end_to_end),
     Measurement::new(&[TOLD], true, told),
+    Measurement::new(&[HIGH_IN_FLOOD, DELIVERIES], true, |_| in_flood()),
     Measurement::new(&[SENSOR, SENSOR_CUT, COPIES], true, sensor),
     Measurement::new(&fleet::IDS, true, fleet),
     Measurement::new(&speed::IDS, false, |_| speed()),
@@ -122,6 +128,20 @@ fn told(command: &BenchCommand) -> Result<Vec<Figure>, Failure> {
     eprintln!("bench: from upload to webhook, {} s", command.seconds);
     let times = alerts::measure(command.length())?;
     Ok(vec![p99(TOLD, &times, TOLD_MS_MAX)])
+}
+
+fn in_flood() -> Result<Vec<Figure>, Failure> {
+    eprintln!("bench: from upload to webhook for high alerts beside 10,000 others");
+    let measured = flood::measure()?;
+    Ok(vec![
+        p99(HIGH_IN_FLOOD, &measured.high, HIGH_IN_FLOOD_MS_MAX),
+        Figure::at_least(
+            DELIVERIES,
+            "notices/s",
+            measured.deliveries_per_s,
+            DELIVERIES_PER_S,
+        ),
+    ])
 }
 
 fn sensor(command: &BenchCommand) -> Result<Vec<Figure>, Failure> {
