@@ -287,6 +287,30 @@ fn health_data_leaves_the_machine_under_tls_only() {
     assert_eq!(refused(|c| c.people.group_s = 301), "group_s");
 }
 
+/// The mail server refuses the person's address. On-call is told at once, not after ten minutes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_final_refusal_is_followed_by_the_next_step_at_once() {
+    let world = World::new();
+    register(&world, "one", "ann").await;
+    let slow = TEAM.replace(r#""after_s": 3"#, r#""after_s": 600"#);
+    assert_ne!(slow, TEAM);
+    put(&world, "team", "one", 1, 0, &slow).await;
+    let server = MailServer::start(Security::Plain, server_tls(&world)).await;
+    server.unknown.lock().push("ann@example.org".into());
+    let running = world.start_with(|config| with_mail(config, &server));
+    let alert = raise(&world, "ann").await;
+    let refused = world.outcomes(&alert.id, 1, NoticeResult::GivenUp).await;
+    let detail = &refused[0].outcome.as_ref().unwrap().detail;
+    assert!(detail.contains("550"), "{detail}");
+    let told = world.outcomes(&alert.id, 1, NoticeResult::Delivered).await;
+    let notice = told[0].notice.as_ref().unwrap();
+    assert_eq!(
+        (notice.recipient.as_str(), notice.reason(), notice.step),
+        ("nurse@example.org", NoticeReason::Escalation, 2)
+    );
+    running.stop().await;
+}
+
 /// The member that notified the person ends, and another takes over the timer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_alert_escalates_over_a_restart_until_somebody_acknowledges() {
