@@ -90,14 +90,14 @@ const MEND_CLOCK: &str =
 const MEND_LOW: &str = "add \"on-call\" to the low escalation of the team, or mark a patient who cares for themself with \"self_care\": true";
 
 /// Gaps of one tenant's team.
-struct OfTeam<'a> {
-    known: &'a Known<'a>,
+struct OfTeam<'a, 'k> {
+    known: &'a Known<'k>,
     tenant: &'a str,
     team: &'a Team,
     gaps: &'a mut Vec<Gap>,
 }
 
-impl OfTeam<'_> {
+impl OfTeam<'_, '_> {
     fn add(&mut self, is_total: bool, says: &str, to_do: &'static str) {
         self.gaps.push(Gap {
             is_total,
@@ -181,13 +181,7 @@ impl OfTeam<'_> {
     }
 }
 
-fn of_team(
-    known: &Known<'_>,
-    tenant: &str,
-    team: &Team,
-    patients: &[&str],
-    gaps: &mut Vec<Gap>,
-) {
+fn of_team(known: &Known<'_>, tenant: &str, team: &Team, patients: &[&str], gaps: &mut Vec<Gap>) {
     let channels = known.channels;
     let mut of_team = OfTeam {
         known,
@@ -248,10 +242,7 @@ mod tests {
     use store::Spo2Scale;
 
     use super::*;
-    use crate::{
-        proof::proven_except,
-        team::EXAMPLE,
-    };
+    use crate::{proof::proven_except, team::EXAMPLE};
 
     fn by_email(email_to: &[&str]) -> Channels {
         Channels {

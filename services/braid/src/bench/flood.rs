@@ -11,7 +11,7 @@ use contracts::vitals::Priority;
 use store::{AlertsBatch, AlertsStore};
 use tokio::time::MissedTickBehavior;
 
-use super::alerts::{Calls, DATED_BACK, ill, receive, times_of, RULE};
+use super::alerts::{Calls, DATED_BACK, RULE, ill, receive, times_of};
 use super::core::{Core, Gateway};
 use super::line::free_port;
 use super::readings::{PATIENCE, POLL_INTERVAL};
@@ -75,7 +75,9 @@ async fn flood(core: &Core, calls: &Calls) -> Result<(), Failure> {
     while !is_over(calls) {
         if Instant::now() > deadline {
             let delivered = calls.lock().len();
-            return Err(Failure::other(format!("{delivered} of {FLOOD} are delivered")));
+            return Err(Failure::other(format!(
+                "{delivered} of {FLOOD} are delivered"
+            )));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::command::BenchCommand;
 use super::figure::{Figure, quantile_ms};
-use super::{alerts, embedded, end_to_end, fleet, flood, publish, sensor, sink, speed, through_tun};
+use super::{
+    alerts, embedded, end_to_end, fleet, flood, publish, sensor, sink, speed, through_tun,
+};
 use crate::process::Failure;
 
 const SINK: &str = "ingest.sink_vs_copy";
