@@ -238,7 +238,13 @@ impl Mqtt {
         let connection = Connection::open(&broker).await?;
         let is_reply = |reply: &[u8]| confirms(reply, heartbeat.secret);
         connection
-            .ask_subscribers(&topic, &payload.to_string(), &replies, is_published, is_reply)
+            .ask_subscribers(
+                &topic,
+                &payload.to_string(),
+                &replies,
+                is_published,
+                is_reply,
+            )
             .await
     }
 

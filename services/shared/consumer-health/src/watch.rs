@@ -74,9 +74,7 @@ impl<S: Asked + ?Sized> Watcher<S> {
         let (bus, store) = (self.bus.as_ref(), self.store.as_ref());
         let (now_us, within) = (self.clock.now_us(), self.pace.within);
         match measure(bus, store, &self.source, now_us, within).await {
-            Ok(partitions) => self
-                .judge
-                .on_measured(&partitions, Moment::by(&self.clock)),
+            Ok(partitions) => self.judge.on_measured(&partitions, Moment::by(&self.clock)),
             Err(Missed { reason, done }) => {
                 let reason = reason.to_string();
                 self.judge
