@@ -21,9 +21,7 @@ use contracts::{
 };
 use parking_lot::Mutex;
 use service_kit::{Backoff, Context};
-use store::{
-    NoticesBatch, QueuedNotice, Restore, Store, Take, TimerChange, WriteError, timer_of,
-};
+use store::{NoticesBatch, QueuedNotice, Restore, Store, Take, TimerChange, WriteError, timer_of};
 use tokio::{
     sync::{Notify, Semaphore, mpsc},
     task::{Id, JoinSet},
