@@ -16,7 +16,7 @@ use axum::{
     routing::post,
 };
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::verdict::Call;
@@ -44,9 +44,15 @@ async fn take(
     State(receiver): State<Arc<Receiver>>,
     headers: HeaderMap,
     Json(body): Json<Value>,
-) -> StatusCode {
+) -> (StatusCode, Json<Value>) {
+    let refused = (StatusCode::SERVICE_UNAVAILABLE, Json(Value::Null));
     if receiver.is_away.load(Ordering::Relaxed) {
-        return StatusCode::SERVICE_UNAVAILABLE;
+        return refused;
+    }
+    if body["kind"] == "heartbeat" {
+        // The receiver proves that it reads what it gets.
+        let confirmed = json!({ "confirmed": body["challenge"] });
+        return (StatusCode::OK, Json(confirmed));
     }
     let text = |field: &str| body[field].as_str().unwrap_or_default().to_owned();
     let key = headers
@@ -62,8 +68,8 @@ async fn take(
     };
     let mut calls = receiver.calls.lock();
     if calls.len() >= CALLS_MAX {
-        return StatusCode::SERVICE_UNAVAILABLE;
+        return refused;
     }
     calls.push(call);
-    StatusCode::OK
+    (StatusCode::OK, Json(Value::Null))
 }
