@@ -27,68 +27,27 @@
 //! so of two members that find the same, the first to write wins.
 
 mod findings;
+mod known;
 mod lost_path;
 mod worn;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use contracts::{
-    alerts::{Alert, AlertState},
-    paths::PathReport,
-};
+use contracts::alerts::{Alert, AlertState};
 use store::{Silent, SilentBatch};
 use vitals::{
-    RuleSet, episode_id,
+    episode_id,
     silence::{DEVICE, GATEWAY, PATH, PIPELINE, SIGNAL},
 };
 
 use crate::signs::Sign;
 use findings::{Device, Finding, Gateways, devices, findings};
 
+pub(crate) use known::{Known, Open, Report};
 pub(crate) use worn::{Arrival, Worn, has_ended};
 
 /// Between the parts of a subject. No identifier contains it.
 const SEPARATOR: &str = "\u{1f}";
-
-/// A report of a path with its sign of life.
-#[derive(Clone, Debug)]
-pub(crate) struct Report {
-    pub report: PathReport,
-    pub sign: Sign,
-}
-
-/// An open silence of the store.
-#[derive(Clone, Debug)]
-pub(crate) struct Open {
-    pub silent: Silent,
-    /// Since when this member knows it, by the monotonic clock.
-    pub known_us: i64,
-    /// The register says that the assignment is over.
-    pub has_ended: bool,
-}
-
-/// Input of one round.
-pub(crate) struct Known<'a> {
-    /// Readings, attributed by `worn`.
-    pub latest: &'a [Arrival],
-    pub reports: &'a [Report],
-    pub open: &'a [Open],
-    /// Rules with the maximum age of each metric.
-    pub rules: &'a RuleSet,
-    pub silent_after_us: i64,
-    pub now_us: i64,
-    pub monotonic_us: i64,
-}
-
-impl Known<'_> {
-    fn is_old(&self, time_us: i64) -> bool {
-        self.age_us(time_us) > self.silent_after_us
-    }
-
-    fn age_us(&self, time_us: i64) -> i64 {
-        self.now_us.saturating_sub(time_us)
-    }
-}
 
 /// The silences that begin and end in this round.
 pub(crate) fn assess(known: &Known<'_>) -> SilentBatch {

@@ -1,10 +1,11 @@
 #![allow(clippy::unwrap_used)]
 
 use contracts::{
-    paths::{End, PathState},
+    paths::{End, PathReport, PathState},
     vitals::Metric,
 };
 use store::{Assignment, Change, LatestVital};
+use vitals::RuleSet;
 
 use super::*;
 use crate::signs::Signs;

@@ -7,8 +7,9 @@ use contracts::vitals::{Metric, Priority};
 use vitals::silence::{self, DEVICE, GATEWAY, PATH, PIPELINE, SIGNAL};
 
 use super::{
-    Arrival, Known, Report,
+    known::{Known, Report},
     lost_path::{Paths, is_lost},
+    worn::Arrival,
 };
 use crate::signs::Sign;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use contracts::paths::{PathReport, PathState};
 
-use super::Report;
+use super::known::Report;
 
 /// A path without a report for a day, while its gateway reports others, was removed by a person.
 const REMOVED_US: i64 = 86_400_000_000;
