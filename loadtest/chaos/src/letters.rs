@@ -1,6 +1,6 @@
 //! Reads what the run needs from a letter: the recipient, and the alerts to which it links.
 
-/// What stands before the id of an alert in a link.
+/// Text before the id of an alert in a link.
 const LINK: &str = "alert=";
 
 /// The address in a line such as `RCPT TO:<nurse@example.org>`.

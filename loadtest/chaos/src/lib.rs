@@ -4,8 +4,8 @@
 //! Everything follows from the seed and is computed before the start. [`readings`] gives the
 //! readings of each sensor, and [`plan`] the target, kind and time of each fault. [`oracle`]
 //! computes the due alerts from the readings, without code of the rule engine. [`silences`] judges
-//! silence from arrivals, and [`verdict`] compares the final state with the expected one. Those modules read no clock and open no socket; [`run`]
-//! is the IO shell.
+//! silence from arrivals, and [`verdict`] compares the final state with the expected one. Those
+//! modules read no clock and open no socket; [`run`] is the IO shell.
 
 pub mod letters;
 pub mod oracle;

@@ -117,7 +117,7 @@ pub struct Script {
 pub struct Plan {
     pub seed: u64,
     pub seconds: u32,
-    /// Brokers of the bus. Of three, one is away at a time; a single one takes the bus with it.
+    /// Brokers of the bus. One of three is away at a time; a single one takes the bus with it.
     pub brokers: usize,
     pub scripts: Vec<Script>,
     /// Faults of each target, sorted by time.

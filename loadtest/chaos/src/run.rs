@@ -49,7 +49,7 @@ use crate::{
     readings::PER_SECOND,
     report::Report,
     scenario::{LINKS, METRICS, RULES, SILENT_AFTER_S},
-    silences::Watched,
+    silences::{self, Watched},
     verdict::{Found, Raised, Reading, Verdict},
 };
 
@@ -274,7 +274,10 @@ impl Stage {
             refused.extend(readings.split_off(count));
             accepted.append(&mut readings);
         }
-        let judge = |found: &Found| Verdict::of(&accepted, &refused, &due, &watched, found);
+        let judge = |found: &Found| {
+            let silences = silences::judge(&watched, &found.rows, &found.alerts, &found.calls);
+            Verdict::of(&accepted, &refused, &due, silences, found)
+        };
         let mut verdict = self.settle(judge, deadline, &mut ended)?;
         if verdict.is_good() {
             verdict = self.restart_in_silence(judge, &mut ended)?;

@@ -191,5 +191,5 @@ pub fn rules_document() -> Value {
             })
         })
         .collect();
-    json!({ "name": "chaos", "version": 1, "rules": rules })
+    json!({ "name": "chaos", "version": 1, "extends": "none", "rules": rules })
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     scenario::{SILENT_AFTER_S, patients},
-    verdict::{Call, Fault, Raised, Row},
+    verdict::{Call, Fault, Raised, Row, Silences},
 };
 
 const DEVICE: &str = "device-silent";
@@ -28,7 +28,7 @@ const JUDGED_WITHIN_US: i64 = 15 * SECOND_US;
 /// The clock of a watch may be corrected by this much.
 const SLACK_US: i64 = 2 * SECOND_US;
 
-/// What is judged, and the times between which it was possible to judge it.
+/// The times between which it was possible to judge it.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     /// Intervals in which at least one watch and the store worked, sorted.
@@ -37,13 +37,7 @@ pub struct Watched {
     pub until_us: i64,
 }
 
-/// Faults, each in words. The second value is the number of judged silences.
-pub fn judge(
-    watched: &Watched,
-    rows: &[Row],
-    alerts: &[Raised],
-    calls: &[Call],
-) -> (Vec<(Fault, String)>, usize) {
+pub fn judge(watched: &Watched, rows: &[Row], alerts: &[Raised], calls: &[Call]) -> Silences {
     let mut arrivals: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
     for row in rows {
         arrivals
@@ -81,7 +75,10 @@ pub fn judge(
     for (gateway, patient) in patients() {
         faults.extend(judge.missing(gateway.name, patient));
     }
-    (faults, silences.len())
+    Silences {
+        faults,
+        count: silences.len(),
+    }
 }
 
 struct Judge<'a> {
@@ -260,8 +257,8 @@ mod tests {
             able_us: vec![(able_s.0 * S, able_s.1 * S)],
             until_us: END_S * S,
         };
-        let (faults, _) = judge(&watched, rows, alerts, calls);
-        faults.into_iter().map(|(fault, _)| fault).collect()
+        let judged = judge(&watched, rows, alerts, calls);
+        judged.faults.into_iter().map(|(fault, _)| fault).collect()
     }
 
     const ALWAYS: (i64, i64) = (0, END_S);

@@ -7,7 +7,6 @@ use serde::Serialize;
 use crate::{
     oracle::{Due, State},
     scenario::{RULES, on_call_of},
-    silences::{self, Watched},
 };
 
 /// Differences that are listed; further ones are only counted.
@@ -167,6 +166,15 @@ impl Fault {
     }
 }
 
+/// The judgement of silences.
+#[derive(Clone, Debug, Default)]
+pub struct Silences {
+    /// Each in words.
+    pub faults: Vec<(Fault, String)>,
+    /// Number of silences of sensors and of everybody.
+    pub count: usize,
+}
+
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
     pub readings_accepted: usize,
@@ -190,7 +198,7 @@ impl Verdict {
         accepted: &[Reading],
         refused: &[Reading],
         due: &[Due],
-        watched: &Watched,
+        silences: Silences,
         found: &Found,
     ) -> Verdict {
         let mut verdict = Verdict {
@@ -208,12 +216,11 @@ impl Verdict {
         let ids = verdict.judge_alerts(due, &found.alerts);
         verdict.judge_calls(&ids, due, &found.calls);
         verdict.judge_letters(&ids, due, &found.letters);
-        let (faults, count) = silences::judge(watched, &found.rows, &found.alerts, &found.calls);
-        for (fault, text) in faults {
+        for (fault, text) in silences.faults {
             verdict.count(fault, || text);
         }
-        verdict.silences = count;
-        verdict.alerts_of_other_rules -= count;
+        verdict.silences = silences.count;
+        verdict.alerts_of_other_rules -= silences.count;
         verdict
     }
 
@@ -551,7 +558,7 @@ mod tests {
             &[reading(1), reading(2)],
             &[],
             &[due()],
-            &Watched::default(),
+            Silences::default(),
             &found,
         );
         verdict.counts.into_keys().collect()
@@ -595,7 +602,7 @@ mod tests {
             &[],
             &[reading(1)],
             &[],
-            &Watched::default(),
+            Silences::default(),
             &Found::default(),
         );
         assert_eq!(

@@ -60,8 +60,8 @@ pub(crate) struct SilenceWatch {
     pub context: Context,
 }
 
-/// State that a round leaves for the next round. What it forgets with the process delays a verdict
-/// by one `silent_after` at most, and ends no silence.
+/// State that a round leaves for the next round. Its loss with the process delays a verdict by one
+/// `silent_after` at most, and ends no silence.
 struct Memory {
     /// Since when this member knows each open silence, by alert id.
     known: BTreeMap<String, i64>,

@@ -12,7 +12,7 @@ const SEEDS: u64 = 3;
 const SEEDS_VARIABLE: &str = "BRAID_SILENCE_SEEDS";
 const STEPS: usize = 100;
 const S: i64 = 1_000_000;
-/// Of [`watch`].
+/// The limit of [`watch`].
 const AFTER_US: i64 = 60 * S;
 /// A process whose clock is behind by less than the tolerated difference is late by as much.
 const LATE_US: i64 = 30 * S;
@@ -114,7 +114,7 @@ fn pass(host: &Host, seconds: i64, lives: &[Life]) {
     }
 }
 
-/// What truly happened, and what the store has of it.
+/// The true events, and the part of them that the store has.
 struct Oracle {
     /// Newest reading by sensor.
     last_us: BTreeMap<&'static str, i64>,
@@ -239,13 +239,8 @@ fn wrong_by_us(random: &mut StdRng) -> i64 {
     ERRORS_S[random.random_range(0..ERRORS_S.len())] * S
 }
 
-/// Returns how many alerts were raised.
-async fn run(seed: u64) -> usize {
-    let mut random = StdRng::seed_from_u64(seed);
-    let directory = tempfile::tempdir().unwrap();
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
-    let host = Host::new(0);
-    let sensors: Vec<&'static str> = SITES.iter().copied().flatten().copied().collect();
+/// Every sensor of every site. The patient has the name of the sensor.
+async fn register(store: &dyn Store) {
     for (number, site) in SITES.iter().enumerate() {
         for sensor in *site {
             let entry = DeviceEntry {
@@ -258,6 +253,16 @@ async fn run(seed: u64) -> usize {
             store.put_device(&entry).await.unwrap();
         }
     }
+}
+
+/// Returns how many alerts were raised.
+async fn run(seed: u64) -> usize {
+    let mut random = StdRng::seed_from_u64(seed);
+    let directory = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
+    let host = Host::new(0);
+    let sensors: Vec<&'static str> = SITES.iter().copied().flatten().copied().collect();
+    register(store.as_ref()).await;
     speak(store.as_ref(), &sensors, host.true_us()).await;
     let mut oracle = Oracle {
         last_us: sensors.iter().map(|it| (*it, host.true_us())).collect(),
@@ -304,7 +309,7 @@ async fn run(seed: u64) -> usize {
             1..4 => random.random_range(60..900),
             _ => random.random_range(3..=10),
         };
-        // Nobody looks for a while, and all processes are new after it.
+        // No process looks for a while, and all are new after it.
         if random.random_range(0..40) == 0 {
             lives.clear();
             pass(&host, seconds, &lives);

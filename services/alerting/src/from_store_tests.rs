@@ -204,7 +204,7 @@ async fn a_start_of_alerting_or_another_member_ends_no_silence() {
         assert_eq!(first.round().await, Round::Written(0));
     }
     assert_eq!(open_silences(shared.as_ref()).await, before);
-    // A reading of one ends its silence and that of the pipeline, also for a new member. The other's
+    // A reading of one ends its silence and that of the pipeline, also for a new member. The other
     // sensor no longer waits behind the pipeline.
     hear(shared.as_ref(), "g1", host.true_us()).await;
     let mut last = Life::start(&shared, &host, -HOUR_US);

@@ -2,8 +2,8 @@
 //!
 //! The store keeps the newest reading by sensor time. If the clock of a machine is set back, that
 //! row does not change until the old time is reached again. Readings that this member receives from
-//! the bus show that the device still sends. They also show a sensor that another sensor of the same
-//! patient hides, because the store has one newest value of a metric.
+//! the bus show that the device still sends. They also show a sensor that another sensor of the
+//! same patient hides, because the store has one newest value of a metric.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -16,7 +16,7 @@
 //! Otherwise all later readings would count as late, and no person would be notified.
 //!
 //! Ingest has already corrected both clocks of a gateway that reports its time. Only a device's own
-//! wrong clock remains. What is learned is stored with the state of the rules.
+//! wrong clock remains. Learned clocks are stored with the state of the rules.
 
 use contracts::vitals::{EdgeAlert, Sample};
 use serde::{Deserialize, Serialize};

@@ -58,9 +58,6 @@ pub use service_kit::RunError;
 pub use config::Config;
 pub use from_bus::GROUP;
 
-/// Consumer group of the topic `alerts` that notifies people.
-pub const PEOPLE_GROUP: &str = consumer_health::duty::TELLING.group;
-
 /// Runs until shutdown is requested. Returns when pending work is stored.
 pub async fn run(
     config: Config,

@@ -1,9 +1,9 @@
 //! The present by which silence is judged. Sans-IO.
 //!
 //! The own wall clock may be wrong by hours from the start, and nothing that is stored shows
-//! whether it is ahead. So until an arrival during this process's life has confirmed it, the
-//! present is at most the newest stored arrival, or the last look of any process, plus the time
-//! since the first look. This is a lower bound: it calls nobody silent too early. It is no sign of
+//! whether it is ahead. So an arrival during this process's life has to confirm it. Until then the
+//! present is at most the newest stored arrival, or the last look, plus the time since the first
+//! look. This is a lower bound: it calls nobody silent too early. It is no sign of
 //! life, because a silence ends only by a later arrival.
 //!
 //! If nothing arrives for one `silent_after` of this life, every worn sensor is silent whatever

@@ -2,8 +2,8 @@
 //! proofs and time.
 //!
 //! A configured channel proves nothing. A heartbeat goes to each recipient of a channel, and its
-//! receiver confirms it: by a link, an answer or a reply. What was never confirmed by the present
-//! settings, or not for longer than the interval and a half, is not proven.
+//! receiver confirms it: by a link, an answer or a reply. A recipient is proven by a receipt under
+//! the present settings that is not older than the interval and a half.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +17,8 @@ use crate::{
 const SECOND_US: i64 = 1_000_000;
 /// Pauses between heartbeats that a machine has not confirmed. They double up to the interval.
 const AGAIN_US: i64 = 60 * SECOND_US;
-/// The proof of a recipient that is in no team any more is removed after this time, since members
-/// read a changed team at different times.
+/// The proof of a recipient that is in no team any more is removed after this time. Members read a
+/// changed team at different times.
 const KEPT_US: i64 = 7 * 86_400 * SECOND_US;
 /// A heartbeat that was sent later than this from now was sent by a clock that has been set back.
 const AHEAD_US: i64 = 600 * SECOND_US;
@@ -54,7 +54,7 @@ pub(crate) enum Due {
     End(Target),
 }
 
-/// What is known of one recipient.
+/// Knowledge about one recipient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Proven,

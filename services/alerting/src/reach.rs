@@ -2,9 +2,9 @@
 //! channels; returns gaps.
 //!
 //! Only a proven channel reaches anybody ([`unproven`]). A step reaches only people with a working
-//! address: a proven e-mail address where e-mail is configured, else their name in a webhook or
-//! MQTT message ([`Channels::reaches`]). A webhook and MQTT get every transition, so no alert is
-//! without a receiver there. A plan without steps is a valid choice for low priority only.
+//! address. That is a proven e-mail address where e-mail is configured, else their name in a
+//! webhook or MQTT message ([`Channels::reaches`]). A webhook and MQTT get every transition, so no
+//! alert is without a receiver there. A plan without steps is a valid choice for low priority only.
 
 mod unproven;
 

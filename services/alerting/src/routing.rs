@@ -21,7 +21,10 @@
 //!
 //! The id of a notice follows from its content. A decision that is made twice, by two members or
 //! after a crash, is one notice.
+//!
+//! Circle: one router; `emit` adds its methods that write notices.
 
+mod case;
 mod emit;
 mod progress;
 mod recipients;
@@ -29,28 +32,24 @@ mod unmonitored;
 
 use std::collections::{BTreeSet, HashMap};
 
-use calendar::Zone;
 use contracts::{
-    alerts::{Alert, AlertState, NoticeResult},
+    alerts::{AlertState, NoticeResult},
     vitals::Priority,
 };
-use store::{EscalationTimer, NoticesBatch, TimerChange, timer_of};
+use store::{EscalationTimer, NoticesBatch, TimerChange};
 
+pub(crate) use self::{
+    case::{Case, Channels, EMAIL, LastStep, MQTT, WEBHOOK},
+    progress::{is_hastened, is_unanswered, moved, set_anew},
+    recipients::last_step,
+    unmonitored::Unmonitored,
+};
 use self::{
     emit::{To, What},
     progress::{Progress, read, write},
     recipients::{is_for_nobody, next_step, people_of, remind_after_s, step, told},
 };
-pub(crate) use self::{
-    progress::{is_hastened, is_unanswered, moved, set_anew},
-    recipients::{LastStep, last_step},
-    unmonitored::Unmonitored,
-};
-use crate::{silence::SilenceInForce, team::Team, unheard::is_report};
-
-pub(crate) const WEBHOOK: &str = "webhook";
-pub(crate) const EMAIL: &str = "email";
-pub(crate) const MQTT: &str = "mqtt";
+use crate::unheard::is_report;
 
 /// Interval at which a silenced or inhibited alert is checked again. The silence or inhibition may
 /// end early.
@@ -64,45 +63,6 @@ const UNTOLD_MAX: usize = 1000;
 /// has failed.
 const UNDER_WAY_US: i64 = 1_000_000;
 const SECOND_US: i64 = 1_000_000;
-
-/// The configured channels.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Channels {
-    pub webhook: bool,
-    pub mqtt: bool,
-    pub email: bool,
-    /// Recipients of alerts of a tenant without a team, and of alerts that no person of the team can
-    /// be told of.
-    pub email_to: Vec<String>,
-    pub group_us: i64,
-    /// Time zone of messages about a tenant whose team names none.
-    pub zone: Zone,
-}
-
-/// One alert with everything that a decision needs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Case<'a> {
-    pub alert: &'a Alert,
-    pub tenant: &'a str,
-    /// The patient's registered name.
-    pub patient_name: &'a str,
-    pub team: Option<&'a Team>,
-    pub silence: Option<&'a SilenceInForce>,
-    /// Id of the open alert that explains this alert.
-    pub inhibited_by: Option<&'a str>,
-    pub timer: Option<&'a EscalationTimer>,
-    /// Patients who are not monitored while the alert lasts.
-    pub unmonitored: &'a Unmonitored,
-    /// Asked for only when the timer is hastened.
-    pub last_step: LastStep,
-    pub now_us: i64,
-}
-
-impl Case<'_> {
-    fn timer_name(self) -> String {
-        timer_of(self.alert, self.tenant)
-    }
-}
 
 pub(crate) struct Router {
     channels: Channels,
@@ -273,7 +233,7 @@ impl Router {
         set(batch, case, &progress, due_us);
     }
 
-    /// Tells the people of the first step that reaches somebody, once.
+    /// Notifies the people of the first step that reaches somebody, once.
     fn report(&mut self, batch: &mut NoticesBatch, case: Case<'_>) {
         let first = next_step(case, 0, &self.channels);
         let to = To {

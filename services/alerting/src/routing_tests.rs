@@ -1,10 +1,14 @@
 #![allow(clippy::unwrap_used)]
 
+use calendar::Zone;
 use clocks::Adoption;
-use contracts::alerts::NoticeReason;
+use contracts::alerts::{Alert, NoticeReason};
 
 use super::*;
-use crate::{silence::Silence, team::EXAMPLE};
+use crate::{
+    silence::{Silence, SilenceInForce},
+    team::{EXAMPLE, Team},
+};
 
 pub(super) const S: i64 = SECOND_US;
 /// A Monday at 09:00 of the example's clock.

@@ -13,8 +13,8 @@
 //! after the assignment began.
 //! Readings are attributed to the patient who wears the sensor at present (`worn.rs`). All ages use
 //! the arrival clock. An alert that a wider level explains is still raised, and routing keeps
-//! people from a second notice. While the pipeline is silent each silent gateway has its alert, and
-//! so has each device whose gateway is heard; the devices behind a silent gateway wait.
+//! people from a second notice. While the pipeline is silent each silent gateway has its alert. So
+//! has each device whose gateway is heard; the devices behind a silent gateway wait.
 //!
 //! A silence survives its observer. The store has each open one with its evidence: the newest
 //! arrivals when it began. It ends only by
@@ -89,7 +89,9 @@ fn is_another(known: &Known<'_>, finding: &Finding, open: &Open) -> bool {
     let heard = is_after(finding.readings, open.silent.reading_us)
         || finding.rule == GATEWAY && is_after(finding.reports, open.silent.report_us);
     let seen_us = finding.readings.seen_us.max(finding.reports.seen_us);
-    heard && known.monotonic_us.saturating_sub(seen_us) >= known.silent_after_us
+    // A reading that is stored late, and arrived before the silence began, begins no other.
+    let is_later = finding.since_us > open.silent.alert.since_us + known.silent_after_us / 2;
+    heard && is_later && known.monotonic_us.saturating_sub(seen_us) >= known.silent_after_us
 }
 
 /// Whether the alert is about paths of a gateway that still reports them, assigned or not.
@@ -106,7 +108,11 @@ fn has_life(
     open: &Open,
 ) -> bool {
     let alert = &open.silent.alert;
-    let reading = |sign: Sign| sign.is_after(open.silent.reading_us, open.known_us);
+    // A reading that is stored late arrived before the silence began. It is no sign of life.
+    let before = alert.since_us - known.silent_after_us..=alert.since_us;
+    let reading = |sign: Sign| {
+        sign.is_after(open.silent.reading_us, open.known_us) && !before.contains(&sign.stored_us)
+    };
     match alert.rule.as_str() {
         SIGNAL => devices
             .get(alert.device.as_str())
@@ -148,8 +154,8 @@ pub(crate) fn subject_of(alert: &Alert) -> String {
     parts.join(SEPARATOR)
 }
 
-/// The id of an episode follows from the subject, its last sign of life, and the round, so that the
-/// next silence after the same reading has another.
+/// The id of an episode follows from the subject, its last sign of life, and the round. So the next
+/// silence after the same reading has another id.
 fn begun(finding: &Finding, now_us: i64) -> Silent {
     let subject = format!("{}/{}/{}", finding.patient, finding.device, finding.gateway);
     let rule = format!("{}/{}/{now_us}", finding.rule, vitals::name(finding.metric));

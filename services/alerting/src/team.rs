@@ -90,7 +90,7 @@ pub enum Role {
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     pub steps: Vec<Step>,
-    /// After the last step all notified people are reminded at this interval, until somebody
+    /// Interval of reminders to all notified people after the last step. They go on until somebody
     /// acknowledges. 0: each hour at medium and high priority, never at low.
     #[serde(default)]
     pub remind_every_s: u32,

@@ -57,7 +57,6 @@ use tokio::sync::Notify;
 use tracing::Instrument;
 
 use crate::{
-    PEOPLE_GROUP,
     canary::{self, is_canary},
     express::{Express, is_high},
     proof::Pace,
@@ -417,7 +416,7 @@ impl Decider {
             published_us: self.clock.now_us(),
         };
         let ending = self.shutdown.requested();
-        dead_letter::bury(&*self.bus, &letter, PEOPLE_GROUP, &reason, ending).await
+        dead_letter::bury(&*self.bus, &letter, duty::TELLING.group, &reason, ending).await
     }
 
     /// Decides and stores: about `due` if it is set, otherwise about the alert's news. The trouble

@@ -19,7 +19,7 @@ pub(crate) const RULE: &str = "while-unheard";
 
 /// A backlog without a late reading for this time has arrived.
 const QUIET_US: i64 = 30_000_000;
-/// Longest wait for the end of a backlog. What comes later is a report of its own.
+/// Longest wait for the end of a backlog. Later readings are a report of its own.
 const WAIT_US_MAX: i64 = 600_000_000;
 /// Episodes of one report, the most urgent first. Beyond it they are counted only.
 const LISTED_MAX: usize = 10;

@@ -98,6 +98,7 @@ async fn whatever_an_alert_passes_through_is_seen_when_it_stops() {
     let expected = [
         "from-bus",
         "judging",
+        "notices-canary",
         "notices-webhook",
         "outbox",
         "people",

@@ -209,27 +209,32 @@ async fn a_decision_that_cannot_be_stored_is_a_dead_letter_and_a_warning() {
     running.stop().await;
 }
 
+/// A patient of the tenant who wears a sensor at a gateway of their own.
+async fn enter(world: &World, tenant: &str, patient: &str) {
+    let entry = PatientEntry {
+        id: patient.into(),
+        tenant: tenant.into(),
+        name: format!("{} Example", patient.to_uppercase()),
+        spo2_scale: Spo2Scale::One,
+    };
+    world.store.put_patient(&entry).await.unwrap();
+    let entry = store::DeviceEntry {
+        id: format!("{patient}-belt"),
+        tenant: tenant.into(),
+        gateway: format!("gw-{patient}"),
+        patient: patient.into(),
+        registered_us: i64::MIN,
+    };
+    world.store.put_device(&entry).await.unwrap();
+}
+
 /// All gateways fall silent. Each tenant's people get one letter about it, with the names of their
 /// own patients, and none about each gateway.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_pipeline_is_told_to_each_tenant_once_with_its_patients() {
     let world = World::new();
     for (tenant, patient) in [("one", "ada"), ("one", "ben"), ("two", "cal")] {
-        let entry = PatientEntry {
-            id: patient.into(),
-            tenant: tenant.into(),
-            name: format!("{} Example", patient.to_uppercase()),
-            spo2_scale: Spo2Scale::One,
-        };
-        world.store.put_patient(&entry).await.unwrap();
-        let entry = store::DeviceEntry {
-            id: format!("{patient}-belt"),
-            tenant: tenant.into(),
-            gateway: format!("gw-{patient}"),
-            patient: patient.into(),
-            registered_us: i64::MIN,
-        };
-        world.store.put_device(&entry).await.unwrap();
+        enter(&world, tenant, patient).await;
         let team = format!(
             r#"{{
               "time_zone": "Europe/Berlin",

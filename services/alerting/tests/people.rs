@@ -164,7 +164,7 @@ async fn a_mail_server_without_tls_gets_nothing() {
         people.email_from = Some("braid@example.org".into());
         people.email_to = vec!["ward@example.org".into()];
     });
-    // What waited goes out by then.
+    // Notices that waited go out by then.
     world.outcomes(&alert.id, 1, NoticeResult::Delivered).await;
     let alert = raise(&world, "ben").await;
     world.outcomes(&alert.id, 1, NoticeResult::Delivered).await;

@@ -77,7 +77,7 @@ async fn a_webhook_that_only_answers_2xx_is_a_gap_and_one_that_confirms_is_none(
     assert_eq!(confirmed.token, Proof::token_of(&secret));
     assert_eq!(secret.len(), 64);
     running.stop().await;
-    // What is proven is so after a restart, from its first look on.
+    // A proof holds after a restart, from its first look on.
     let running = start(&other);
     let mut seen = false;
     until("no gap", || {

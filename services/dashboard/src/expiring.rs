@@ -1,5 +1,5 @@
 //! Warns of gateways' certificates that run out: on the page, in `/readyz` and so by `braid
-//! doctor`, as a metric, and by e-mail 30, 14, 7 and 1 days before.
+//! doctor`, and as a metric. E-mails warn 30, 14, 7 and 1 days before.
 
 mod stages;
 

@@ -66,7 +66,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     let issuer = issuer.map(|routes| routes.layer(middleware::from_fn(whole_bodies_only)));
     let guesses = middleware::from_fn_with_state(app.clone(), guesses::slowed);
     let same_site = middleware::from_fn_with_state(app.clone(), origin::same_site_only);
-    // The link is in a letter, which another site may show. Nobody else knows its token.
+    // The link is in a letter, which another site may show. No other person knows its token.
     let confirm = confirm::routes()
         .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
         .layer(middleware::from_fn(whole_bodies_only))

@@ -155,7 +155,7 @@ impl<D: Disk> Intake<D> {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// What the states on disk would be after a request.
+    /// The states that the disk would have after a request.
     #[cfg(test)]
     pub fn states_of_rules(&self) -> crate::rule_states::States {
         self.rules.lock().take_all()
@@ -184,7 +184,7 @@ impl<D: Disk> Intake<D> {
             Begun::Done(recorded) => Ok(recorded),
             Begun::Late(late) => {
                 self.until_known(&late).await;
-                self.finish(late).await
+                self.finish(*late).await
             }
         }
     }

@@ -71,7 +71,7 @@ mod tests {
         let (mut filling, start) = (Filling::default(), Instant::now());
         for number in 0..=GATEWAYS_MAX {
             let gateway = GatewayId::new("default", number.to_string());
-            if number < 10 || number > GATEWAYS_MAX - 5 {
+            if !(10..=GATEWAYS_MAX - 5).contains(&number) {
                 filling.on_report(&gateway, Some(900), start);
             } else {
                 filling.0.insert(gateway, start);

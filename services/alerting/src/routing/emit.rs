@@ -8,7 +8,10 @@ use contracts::{
 };
 use store::NoticesBatch;
 
-use super::{Case, EMAIL, MQTT, Router, WEBHOOK, Withheld};
+use super::{
+    Router, Withheld,
+    case::{Case, EMAIL, MQTT, WEBHOOK},
+};
 use crate::{names::NamePolicy, team::Contact};
 
 /// Grouping windows of e-mails. Beyond it all windows restart, so some e-mails are sent separately.

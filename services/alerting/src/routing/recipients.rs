@@ -1,11 +1,14 @@
-//! Who is told at a step, and whether a message can reach them.
+//! The people of a step, and whether a message can reach them.
 
 use contracts::{
     alerts::{NoticeOutcome, NoticeReason, NoticeRecord, NoticeResult},
     vitals::Priority,
 };
 
-use super::{Case, Channels, Progress};
+use super::{
+    case::{Case, Channels, LastStep},
+    progress::Progress,
+};
 use crate::team::{Contact, Escalation, Plan, Role, Step, Team};
 
 /// Longest interval of reminders that a plan without a longer one reaches, and their interval at
@@ -138,18 +141,6 @@ pub(super) fn remind_after_s(case: Case<'_>, reminders: u32) -> Option<u32> {
     let slowest_s = u64::from(every_s.max(REMIND_SLOWEST_S));
     let after_s = (u64::from(every_s) << doublings).min(slowest_s);
     Some(u32::try_from(after_s).unwrap_or(REMIND_SLOWEST_S))
-}
-
-/// What became of the notices of the last step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum LastStep {
-    /// One was delivered.
-    Delivered,
-    /// None was delivered, and one was decided a moment ago.
-    #[default]
-    UnderWay,
-    /// No receiver took one.
-    Failed,
 }
 
 /// Judges the notices of the last step of this tenant.

@@ -1,4 +1,4 @@
-//! What is silent in one round, by level, with the last sign of life and the probable cause.
+//! Silences of one round, by level, with the last sign of life and the probable cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -24,7 +24,7 @@ pub(crate) struct Open {
     pub has_ended: bool,
 }
 
-/// What the store and the clock show in one round.
+/// Facts of the store and the clock in one round.
 pub(crate) struct Known<'a> {
     /// Readings, attributed by `worn`.
     pub latest: &'a [Arrival],

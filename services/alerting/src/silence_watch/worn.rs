@@ -16,7 +16,7 @@ use crate::signs::Sign;
 pub(crate) struct Arrival {
     pub patient: String,
     pub device: String,
-    /// Of the assignment.
+    /// Beginning of the assignment.
     pub gateway: String,
     /// The gateway that delivered the reading.
     pub via: String,
@@ -89,7 +89,7 @@ impl Worn {
             patient: assignment.patient,
             gateway: assignment.gateway,
             from_us: assignment.from_us,
-            // Of an unknown beginning only the entry is known.
+            // If the beginning is unknown, the entry counts.
             expected_us: match assignment.from_us {
                 i64::MIN => assignment.entered.at_us,
                 from_us => from_us,

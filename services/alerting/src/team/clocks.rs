@@ -9,7 +9,8 @@ const SEASONS_US: [i64; 2] = [1_768_435_200_000_000, 1_784_073_600_000_000];
 const WEEK_MINUTES: i64 = 7 * 1440;
 
 impl Team {
-    /// One sentence for each doubt. A zone that is not in the database is refused with the document.
+    /// One sentence for each doubt. A zone that is not in the database is refused with the
+    /// document.
     pub fn clock_doubts(&self) -> Vec<String> {
         let offsets = self.rota.iter().map(|rota| rota.utc_offset_min);
         let Some(zone) = &self.time_zone else {

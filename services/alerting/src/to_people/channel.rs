@@ -32,7 +32,7 @@ pub(super) struct Names {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     pub notices: usize,
-    /// Of these for alerts of high priority alone.
+    /// Part of them for alerts of high priority alone.
     pub reserved: usize,
     /// Calls at the same time; a quarter is for alerts of high priority alone.
     pub connections: usize,

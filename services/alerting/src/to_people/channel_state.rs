@@ -54,6 +54,7 @@ impl ChannelState {
 
 /// A receiver's text is data: it is shown in one line of bounded length.
 fn shown(reason: &str) -> String {
+    /// Characters of a reason in a warning. The rest is cut.
     const CHARS_MAX: usize = 200;
     let line = reason.chars().take(CHARS_MAX);
     line.map(|c| if c.is_control() { ' ' } else { c }).collect()

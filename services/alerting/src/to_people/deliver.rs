@@ -87,7 +87,7 @@ enum Report {
     Superseded(Vec<QueuedNotice>),
 }
 
-/// What is to be stored.
+/// Results that are to be stored.
 #[derive(Default)]
 struct Unsettled {
     batch: NoticesBatch,
@@ -107,16 +107,16 @@ struct InHand {
     notices: HashMap<String, bool>,
     running: JoinSet<()>,
     of_task: HashMap<Id, Vec<String>>,
-    reports: mpsc::UnboundedReceiver<Report>,
-    report: mpsc::UnboundedSender<Report>,
+    reports: mpsc::Receiver<Report>,
+    report: mpsc::Sender<Report>,
     common: Arc<Semaphore>,
     reserved: Arc<Semaphore>,
 }
 
 impl InHand {
     fn new(places: Places) -> InHand {
-        // Bounded by the notices in hand: each is in one report.
-        let (report, reports) = mpsc::unbounded_channel();
+        // Each notice in hand is in one report, so there is always room.
+        let (report, reports) = mpsc::channel(places.notices + places.reserved);
         let reserved = places.connections / 4;
         InHand {
             notices: HashMap::new(),
@@ -534,7 +534,7 @@ impl Run {
 struct Lane {
     channel: Arc<Channel>,
     public_url: Option<String>,
-    report: mpsc::UnboundedSender<Report>,
+    report: mpsc::Sender<Report>,
     common: Arc<Semaphore>,
     reserved: Arc<Semaphore>,
 }
@@ -587,7 +587,7 @@ impl Lane {
 
     fn say(&self, report: Report) {
         // A worker that has ended takes no report; its notices wait for the end of their lease.
-        let _ = self.report.send(report);
+        let _ = self.report.try_send(report);
     }
 }
 

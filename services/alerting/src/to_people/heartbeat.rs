@@ -6,7 +6,7 @@ use super::message::one_line;
 const CONFIRM_PATH: &str = "confirm";
 
 pub(super) struct Heartbeat<'a> {
-    /// The token that nobody can guess. Whoever shows it has received the message.
+    /// The token that nobody can guess. The person who shows it has received the message.
     pub secret: &'a str,
     /// The same for every attempt.
     pub key: String,

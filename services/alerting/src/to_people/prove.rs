@@ -33,7 +33,7 @@ pub(super) struct Prover {
     pub context: Context,
 }
 
-/// What became of a heartbeat.
+/// Result of a heartbeat.
 enum Beat {
     /// Another member sends it.
     Others,

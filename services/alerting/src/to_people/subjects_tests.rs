@@ -174,7 +174,7 @@ async fn a_silent_pipeline_concerns_each_tenant_whose_patients_wear_sensors() {
     }
     assert_eq!(found[0].unmonitored, expected);
     site.raise(std::slice::from_ref(&pipeline)).await;
-    // Who was told of it hears of its end, whatever they wear by then.
+    // People who were notified of it hear of its end, whatever they wear by then.
     site.tell(&pipeline, "gone", None).await;
     let over = Alert {
         revision: 2,

@@ -248,7 +248,7 @@ impl Webhook {
         tokio::pin!(body);
         let body = tokio::select! {
             body = &mut body => body,
-            // What has arrived may still be read.
+            // Bytes that have arrived may still be read.
             _ = &mut connection, if !is_ended => body.await,
         };
         // An answer that is too long or cut off confirms nothing.

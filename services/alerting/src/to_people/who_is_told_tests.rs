@@ -1,4 +1,4 @@
-//! Who is told, by kind of alert, by whom it concerns and by what is configured.
+//! People who are notified, by kind of alert, by its scope and by the configuration.
 //!
 //! | letter | told at once |
 //! |---|---|

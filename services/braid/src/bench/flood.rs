@@ -1,8 +1,8 @@
-//! Time from a reading's upload to the call of the webhook for high alerts, while 10,000 alerts of
-//! lower priority are raised and delivered; and how many notices are delivered in a second.
+//! Time from a reading's upload to the call of the webhook for high alerts, beside 10,000 alerts of
+//! lower priority. Also the number of notices that are delivered in a second.
 //!
-//! The flood is written to the store as alerting writes it, so it goes through outbox, bus, decision
-//! and queue of notices. The high alerts come from readings, as in [`super::alerts`].
+//! The flood is written to the store as alerting writes it, so it goes through outbox, bus,
+//! decision and queue of notices. The high alerts come from readings, as in [`super::alerts`].
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ const HIGH_MAX: u32 = 400;
 const SETTLE: Duration = Duration::from_secs(5);
 
 pub(super) struct Measured {
-    /// Of high alerts, sorted.
+    /// Delays of high alerts, sorted.
     pub high: Vec<Duration>,
     pub deliveries_per_s: f64,
 }

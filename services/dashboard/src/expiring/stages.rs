@@ -131,12 +131,12 @@ mod tests {
         let mut told = Told::default();
         let found = [ending("g1", 30), ending("g2", 7)];
         assert_eq!(told.claim("a", &found, 0).len(), 2);
-        assert_eq!(told.claim("b", &found, 1), [&ending("g1", 30); 0]);
+        assert!(told.claim("b", &found, 1).is_empty());
         // The letter about the second one could not be sent.
         told.settle("a", &found[..1], &found);
         assert_eq!(told.claim("b", &found, 2), [&ending("g2", 7)]);
         told.settle("b", &found[1..], &found);
-        assert_eq!(told.claim("a", &found, 3), [&ending("g1", 30); 0]);
+        assert!(told.claim("a", &found, 3).is_empty());
         let nearer = [ending("g1", 14), ending("g2", 7)];
         assert_eq!(told.claim("a", &nearer, 4), [&ending("g1", 14)]);
         assert_eq!(told.claim("b", &nearer, 4 + TELLING_US).len(), 1, "a died");

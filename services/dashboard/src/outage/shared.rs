@@ -1,10 +1,9 @@
 //! Each person is told once of an outage, although each replica of the dashboard sees it. Sans-IO.
 //!
 //! A document in the store lists the replicas that see the outage, and who has been told. One
-//! replica at a time notifies the others. The last one that recovers notifies the same people of the
-//! end.
-//! An entry expires, so a replica that dies does not prolong the outage, and another replica takes
-//! over its turn.
+//! replica at a time notifies the others. The last one that recovers notifies the same people of
+//! the end. An entry expires, so a replica that dies does not prolong the outage, and another
+//! replica takes over its turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The page behind the link of a heartbeat. Whoever shows its token has received the message.
+//! The page behind the link of a heartbeat. The token proves that its bearer got the message.
 //!
 //! Mail systems open links by themselves, so opening the page confirms nothing: its button does.
 //! A program, such as the receiver of a webhook, sends the same POST.

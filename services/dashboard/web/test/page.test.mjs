@@ -278,7 +278,7 @@ test("a patient is found by name, from the keyboard, and the choice ends the sea
   await page.keyboard.type("BRUN conti");
   assert.equal(await search.inputValue(), "BRUN conti", "the key that leads here is not written");
   await page.locator(".ward header", { hasText: `1 of ${all}` }).waitFor();
-  assert.deepEqual(await cards.locator(".name").allTextContents(), ["Bruno Conti"]);
+  assert.deepEqual(await cards.locator(".name").allTextContents(), ["Bruno Conti patient-2"]);
   await page.keyboard.press("Enter");
   await page.locator('.patient[data-patient="patient-2"][aria-current="true"]').waitFor();
   assert.deepEqual([await search.inputValue(), await cards.count()], ["", all], "everybody is in sight again");

@@ -117,7 +117,7 @@ impl<D: Disk> GatewayService for Recorder<D> {
 
 /// A request, in the order of the stream.
 enum Waiting {
-    Late(u64, Late),
+    Late(u64, Box<Late>),
     Answered(Result<RecordResponse, Status>),
 }
 
@@ -147,7 +147,7 @@ async fn answer_all<D: Disk>(
             }
             () = first_known(intake, &waiting), if !waiting.is_empty() => {
                 if let Some(Waiting::Late(request, late)) = waiting.pop_front() {
-                    let recorded = intake.finish(late).await;
+                    let recorded = intake.finish(*late).await;
                     waiting.push_front(Waiting::Answered(answer(request, recorded)));
                 }
             }

@@ -51,14 +51,14 @@ impl<D: Disk> Intake<D> {
         if stored.is_err() || late.is_empty() {
             return count(stored.map(|()| recorded)).map(Begun::Done);
         }
-        Ok(Begun::Late(Late {
+        Ok(Begun::Late(Box::new(Late {
             samples: late,
             devices,
             until,
             arrival,
             recorded,
             span,
-        }))
+        })))
     }
 
     /// Stores the late samples, or refuses those of devices that are still unknown.

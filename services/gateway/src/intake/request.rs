@@ -86,7 +86,7 @@ pub enum Patience {
 pub(super) struct Arrival {
     /// With the time that the samples get.
     pub(super) at: Moment,
-    /// What the clock shows, which a sensor may use.
+    /// Time of the clock, which a sensor may use.
     pub(super) clock_us: i64,
     pub(super) from: Option<IpAddr>,
     pub(super) traceparent: Option<String>,
@@ -97,7 +97,7 @@ pub(super) struct Arrival {
 pub enum Begun {
     Done(Recorded),
     /// With samples of devices that the core may be about to report.
-    Late(Late),
+    Late(Box<Late>),
 }
 
 pub struct Late {

@@ -8,8 +8,8 @@ use crate::{
     error::{QueryError, WriteError},
 };
 
-/// The timer of one alert's escalation, named by [`timer_of`]. A change names the version it follows, so that of two who
-/// act on one timer one loses.
+/// The timer of one alert's escalation, named by [`timer_of`]. A change names the version that it
+/// follows. If two members act on one timer, one of them loses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EscalationTimer {
     pub alert: String,
@@ -87,7 +87,7 @@ pub trait NoticesStore: Send + Sync {
     /// Returns how many notices were new.
     async fn write_notices(&self, batch: NoticesBatch) -> Result<u64, WriteError>;
 
-    /// Leases due notices of a channel to the caller. The most urgent alerts come first. Of one
+    /// Leases due notices of a channel to the caller. The most urgent alerts come first. Within one
     /// urgency, notices that were never tried come first, then failed ones by due time. Failed ones
     /// have at most half of the answer while others wait. New notices are taken in turn by gateway,
     /// in the order of writing. So many notices of one gateway delay no other's. A notice is not
@@ -150,7 +150,7 @@ pub(crate) fn urgencies(least: Priority) -> impl Iterator<Item = i32> {
     (least as i32..=Priority::High as i32).rev()
 }
 
-/// Of the highest urgency in doubt. The end of an alert has the lowest.
+/// In doubt the urgency is the highest. The end of an alert has the lowest.
 pub(crate) fn urgency(notice: &Notice) -> i32 {
     let Some(alert) = &notice.alert else {
         return Priority::High.into();

@@ -26,7 +26,7 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// What is kept of the token that a heartbeat carries.
+    /// Hash of the token that a heartbeat carries.
     pub fn token_of(secret: &str) -> String {
         let hash = Sha256::digest(secret.as_bytes());
         hash.iter().map(|byte| format!("{byte:02x}")).collect()

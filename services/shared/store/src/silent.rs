@@ -59,8 +59,8 @@ pub async fn each_silent(
 #[async_trait]
 pub trait SilentStore: Send + Sync {
     /// Transitions, outbox entries and silences in one transaction. `Written` counts transitions.
-    /// Fails with `Conflict` of alert ids if a revision exists with other content, or if the
-    /// subject of a silence that begins has another open alert.
+    /// Fails with `Conflict` of alert ids if a revision exists with other content. It fails in
+    /// the same way if the subject of a silence that begins has another open alert.
     async fn write_silent(&self, batch: SilentBatch) -> Result<Written, WriteError>;
 
     /// The `limit` open silences after the subject `after`, in order of subjects. A row that cannot

@@ -87,7 +87,7 @@ struct RuleState {
     look: Look,
 }
 
-/// What this engine itself has seen of a rule. It is not stored: a restored engine looks anew.
+/// This engine's own view of a rule. It is not stored: a restored engine looks anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Look {
     has_judged: bool,

@@ -21,8 +21,8 @@
 //! Two stretches of the edge never overlap. So a later beginning is a new episode, even if the end
 //! of the stretch before has not arrived. There are two exceptions: a stretch that the core's own
 //! readings show as one, and a stretch whose beginning the edge may not have seen. A gateway that
-//! lost its state, or that takes over a sensor, looks for the first time. What it finds belongs to
-//! the episode that is active.
+//! lost its state, or that takes over a sensor, looks for the first time. A stretch that it finds
+//! belongs to the episode that is active.
 
 use std::collections::VecDeque;
 

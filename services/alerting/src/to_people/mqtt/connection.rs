@@ -124,8 +124,8 @@ impl Connection {
         }
     }
 
-    /// Subscribes to `replies`, publishes, and returns when a reply is accepted. `is_published`: the
-    /// broker has the publication. The caller limits the time.
+    /// Subscribes to `replies`, publishes, and returns when a reply is accepted. `is_published`:
+    /// the broker has the publication. The caller limits the time.
     pub(super) async fn ask_subscribers(
         mut self,
         topic: &str,

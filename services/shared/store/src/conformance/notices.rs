@@ -482,7 +482,7 @@ pub async fn a_failure_hastens_the_timer_of_its_alert_alone(harness: &dyn Harnes
         set("acknowledged", 1, None),
     ];
     ok(one.write_notices(timers(first)).await);
-    // The outcome and the timer change together. What has no timer is left alone.
+    // The outcome and the timer change together. An alert without a timer is left alone.
     let failed = NoticesBatch {
         notices: vec![notice("a/1", &alert("a", "ann"), "webhook", 1)],
         outcomes: vec![outcome("a/1", NoticeResult::GivenUp)],

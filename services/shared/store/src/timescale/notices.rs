@@ -262,7 +262,7 @@ async fn take(transaction: &Transaction<'_>, given: &Take<'_>) -> Result<Vec<Que
             continue;
         }
         if !is_due(row.get(2), given.now_us) {
-            // What is behind it in its lane waits with it.
+            // Notices behind it in its lane wait with it.
             ended = Some(lane);
             continue;
         }
