@@ -1,7 +1,7 @@
 //! An escalation goes on until somebody acknowledges or the episode ends.
 #![allow(clippy::unwrap_used)]
 
-use contracts::alerts::{Notice, NoticeOutcome, NoticeReason};
+use contracts::alerts::{Alert, Notice, NoticeOutcome, NoticeReason};
 
 use super::{
     tests::{Row, S, T0, alert, case, ids, router},
