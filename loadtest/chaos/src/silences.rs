@@ -25,6 +25,8 @@ const SECOND_US: i64 = 1_000_000;
 const SILENT_AFTER_US: i64 = SILENT_AFTER_S as i64 * SECOND_US;
 /// A watch looks every 5 s. It may miss one look while the store answers slowly.
 const JUDGED_WITHIN_US: i64 = 15 * SECOND_US;
+/// A watch takes readings of a backlog of the bus that are not older than this for signs of life.
+const PRESENT_US: i64 = 30 * SECOND_US;
 /// The clock of a watch may be corrected by this much.
 const SLACK_US: i64 = 2 * SECOND_US;
 
@@ -90,12 +92,28 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
+    fn arrivals_for(&self, silence: &Raised) -> &[i64] {
+        match silence.rule.as_str() {
+            DEVICE => self
+                .arrivals
+                .get(silence.patient.as_str())
+                .map_or(&[], Vec::as_slice),
+            _ => &self.everybody,
+        }
+    }
+
+    /// Whether the silence ended while its last reading could still come out of a backlog.
+    fn ended_in_backlog(&self, silence: &Raised) -> bool {
+        let end_us = silence.changed_us;
+        let times = self.arrivals_for(silence);
+        let last = times.partition_point(|time| *time <= end_us);
+        let last_us = last.checked_sub(1).map(|last| times[last]);
+        silence.state == "resolved" && last_us.is_some_and(|it| end_us - it <= PRESENT_US)
+    }
+
     /// The first sign of life that ends this silence.
     fn heard_after(&self, silence: &Raised) -> Option<i64> {
-        let times = match silence.rule.as_str() {
-            DEVICE => self.arrivals.get(silence.patient.as_str())?,
-            _ => &self.everybody,
-        };
+        let times = self.arrivals_for(silence);
         let from = times.partition_point(|time| *time <= silence.since_us + SILENT_AFTER_US / 2);
         times.get(from).copied()
     }
@@ -103,7 +121,8 @@ impl Judge<'_> {
     fn end_of(&self, silence: &Raised) -> Option<(Fault, String)> {
         let heard_us = self.heard_after(silence);
         if silence.state == "resolved" {
-            let is_heard = heard_us.is_some_and(|it| it <= silence.changed_us + SLACK_US);
+            let is_heard = heard_us.is_some_and(|it| it <= silence.changed_us + SLACK_US)
+                || self.ended_in_backlog(silence);
             return (!is_heard).then(|| (Fault::SilenceEndedUnheard, show(silence)));
         }
         heard_us.map(|_| (Fault::SilenceOutlived, show(silence)))
@@ -131,7 +150,9 @@ impl Judge<'_> {
                     (other, one)
                 };
                 let heard_us = self.heard_after(first);
-                let is_apart = heard_us.is_some_and(|it| it <= second.since_us + SLACK_US);
+                let is_apart = heard_us.is_some_and(|it| it <= second.since_us + SLACK_US)
+                    || self.ended_in_backlog(one)
+                    || self.ended_in_backlog(other);
                 if is_same && !is_apart {
                     let text = format!("{} and {}", show(first), show(second));
                     faults.push((Fault::SilenceDoubled, text));
@@ -294,7 +315,7 @@ mod tests {
     #[test]
     fn a_silence_ends_by_a_reading_and_by_nothing_else() {
         let told = |raised: &Raised| vec![call(raised)];
-        let early = silence(99, Some(130));
+        let early = silence(99, Some(135));
         assert_eq!(
             faults(ALWAYS, &rows(100..150), &[early.clone()], &told(&early)),
             [Fault::SilenceEndedUnheard]
@@ -306,7 +327,7 @@ mod tests {
         );
         let lasting = faults(ALWAYS, &rows(100..END_S), &[open.clone()], &told(&open));
         assert_eq!(lasting, []);
-        let mut everybody = silence(299, Some(320));
+        let mut everybody = silence(299, Some(340));
         everybody.rule = PIPELINE.into();
         everybody.patient.clear();
         assert_eq!(
@@ -318,9 +339,9 @@ mod tests {
     #[test]
     fn a_silence_raised_twice_or_told_to_nobody_is_found() {
         let raised = silence(99, Some(151));
-        let again = silence(100, Some(151));
+        let again = silence(100, None);
         let calls = [call(&raised), call(&again)];
-        let twice = [raised.clone(), again];
+        let twice = [silence(99, None), again];
         let next = silence(169, Some(181));
         let rows_twice: Vec<Row> = rows(100..150)
             .into_iter()
@@ -331,7 +352,7 @@ mod tests {
         let told = [call(&raised), call(&next)];
         assert_eq!(faults(ALWAYS, &rows_twice, &late, &told), []);
         assert_eq!(
-            faults(ALWAYS, &rows(100..150), &twice, &calls),
+            faults(ALWAYS, &rows(100..END_S), &twice, &calls),
             [Fault::SilenceDoubled]
         );
         assert_eq!(

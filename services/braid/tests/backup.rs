@@ -132,7 +132,7 @@ impl House {
     }
 
     fn store(&self) -> TimescaleStore {
-        let options = TimescaleOptions::new(&self.server.url("braid"), PASSWORD);
+        let options = TimescaleOptions::new(self.server.url("braid"), PASSWORD);
         self.runtime
             .block_on(TimescaleStore::open(&options))
             .unwrap()

@@ -3,7 +3,9 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// A webhook that accepts everything and keeps the keys of the notices.
 pub struct Webhook {
@@ -27,7 +29,7 @@ impl Webhook {
                     let (name, key) = line.split_once(": ")?;
                     (name == "idempotency-key").then(|| key.to_owned())
                 });
-                kept.lock().unwrap().extend(key);
+                kept.lock().extend(key);
                 // A caller that has gone is no fault here.
                 let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
             }
@@ -37,7 +39,7 @@ impl Webhook {
 
     /// Notices about the news of alerts of this patient.
     pub fn told(&self, alerts: &[String]) -> usize {
-        let keys = self.keys.lock().unwrap();
+        let keys = self.keys.lock();
         let of = |key: &&String| alerts.iter().any(|id| key.starts_with(&format!("{id}/")));
         keys.iter().filter(of).count()
     }
