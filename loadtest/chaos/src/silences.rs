@@ -287,7 +287,12 @@ mod tests {
     #[test]
     fn a_silence_that_is_raised_told_and_ended_by_a_reading_is_good() {
         let raised = silence(99, Some(151));
-        let good = faults(ALWAYS, &rows(100..150), &[raised.clone()], &[call(&raised)]);
+        let good = faults(
+            ALWAYS,
+            &rows(100..150),
+            std::slice::from_ref(&raised),
+            &[call(&raised)],
+        );
         assert_eq!(good, []);
         assert_eq!(faults(ALWAYS, &rows(0..0), &[], &[]), []);
     }
@@ -302,7 +307,12 @@ mod tests {
         wider.rule = GATEWAY.into();
         wider.patient.clear();
         assert_eq!(
-            faults(ALWAYS, &quiet, &[wider.clone()], &[call(&wider)]),
+            faults(
+                ALWAYS,
+                &quiet,
+                std::slice::from_ref(&wider),
+                &[call(&wider)]
+            ),
             []
         );
         wider.gateway = "gw-2".into();
@@ -317,15 +327,30 @@ mod tests {
         let told = |raised: &Raised| vec![call(raised)];
         let early = silence(99, Some(135));
         assert_eq!(
-            faults(ALWAYS, &rows(100..150), &[early.clone()], &told(&early)),
+            faults(
+                ALWAYS,
+                &rows(100..150),
+                std::slice::from_ref(&early),
+                &told(&early)
+            ),
             [Fault::SilenceEndedUnheard]
         );
         let open = silence(99, None);
         assert_eq!(
-            faults(ALWAYS, &rows(100..150), &[open.clone()], &told(&open)),
+            faults(
+                ALWAYS,
+                &rows(100..150),
+                std::slice::from_ref(&open),
+                &told(&open)
+            ),
             [Fault::SilenceOutlived]
         );
-        let lasting = faults(ALWAYS, &rows(100..END_S), &[open.clone()], &told(&open));
+        let lasting = faults(
+            ALWAYS,
+            &rows(100..END_S),
+            std::slice::from_ref(&open),
+            &told(&open),
+        );
         assert_eq!(lasting, []);
         let mut everybody = silence(299, Some(340));
         everybody.rule = PIPELINE.into();

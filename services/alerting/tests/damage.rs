@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/peers.rs"]
-#[allow(dead_code, reason = "each test file uses its part")]
 mod peers;
 #[path = "support/stage.rs"]
 mod stage;
