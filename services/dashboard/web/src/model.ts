@@ -48,6 +48,16 @@ export interface PathTrack {
   proxyAtMs: number;
 }
 
+// namesakes is found once for each ward, since every row asks for it at every turn.
+function namesakes(patients: readonly Patient[]): Set<string> {
+  const byName = new Map<string, string[]>();
+  for (const { id, name } of patients) {
+    const key = folded(name || id);
+    byName.set(key, [...(byName.get(key) ?? []), id]);
+  }
+  return new Set([...byName.values()].filter(({ length }) => length > 1).flat());
+}
+
 export class Model {
   patients: readonly Patient[] = [];
   // Registered patients for whom the server had no room.
@@ -74,8 +84,8 @@ export class Model {
   sampleAtMs = 0;
 
   #byId = new Map<string, Patient>();
-  // Patients by name, regardless of case and accents.
-  #named = new Map<string, number>();
+  // Patients who share their name with another, regardless of case and accents.
+  #namesakes = new Set<string>();
   readonly #listeners = new Map<Topic, Set<() => void>>();
   readonly #changed = new Set<Topic>();
   // When the server was last heard, by this page's clock.
@@ -149,7 +159,7 @@ export class Model {
 
   // isNamesake reports whether another patient of the ward has the same name.
   isNamesake(patient: string): boolean {
-    return (this.#named.get(folded(this.nameOf(patient))) ?? 0) > 1;
+    return this.#namesakes.has(patient);
   }
 
   apply({ update }: WatchResponse): void {
@@ -160,8 +170,7 @@ export class Model {
         this.#heardAtS = nowS();
         this.patients = update.value.patients;
         this.#byId = new Map(this.patients.map((patient) => [patient.id, patient]));
-        this.#named.clear();
-        for (const { name } of this.patients) this.#named.set(folded(name), (this.#named.get(folded(name)) ?? 0) + 1);
+        this.#namesakes = namesakes(this.patients);
         this.patientsOmitted = update.value.patientsOmitted;
         this.alertTotals = update.value.alertCounts;
         this.setNotices("system", update.value.warnings.map(noticeOf));
