@@ -31,6 +31,27 @@ export function setText(element: Element, text: string): void {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// Distance from the visible part at which an element counts as near.
+const NEAR_PX = 600;
+const nearCalls = new WeakMap<Element, () => void>();
+const nearness = new IntersectionObserver(
+  (entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      nearness.unobserve(target);
+      nearCalls.get(target)?.();
+    }
+  },
+  { rootMargin: `${NEAR_PX}px` },
+);
+
+// whenNear calls once, when the element first comes near the visible part of the page. Fields of a
+// form are built so, because the browser lays each one out although its row is far away.
+export function whenNear(element: Element, call: () => void): void {
+  nearCalls.set(element, call);
+  nearness.observe(element);
+}
+
 export interface Row<T> {
   readonly element: HTMLElement;
   update(item: T): void;

@@ -1,6 +1,6 @@
 // Alerts: the unacknowledged first, each with a button, a note and a silence. Below them the
 // silences in force, with author, reason and end.
-import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
+import { h, KeyedList, setAttribute, setText, whenNear, type Row } from "../dom";
 import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
 import { nowS } from "../clock";
 import { AlertState, type Alert, type Document } from "../gen/braid/alerts/v1/alerts_pb";
@@ -145,12 +145,12 @@ function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert>
           .finally(() => (confirm.disabled = false));
       },
     },
-    note,
     confirm,
     failure,
   );
   const silence = silenceForm((it) => actions.silence(it));
   const element = h("li", { class: "alert", "data-alert": first.id }, mark, h("div", { class: "grow" }, summary, h("p", { class: "meta" }, who, when), by, form, actions.mayAct && silence.element));
+  whenNear(element, () => form.prepend(note));
   return {
     element,
     update(next) {

@@ -8,12 +8,13 @@ import { clock } from "../clinical";
 import type { Model } from "../model";
 import { inOrder, type Notice } from "../notices";
 
-// Banners on the page. Beyond it the least severe are counted in a line below the others.
+// Banners on the page at first. Beyond it the least severe are behind a button that counts them.
 const SHOWN_MAX = 4;
 
 export function bannerView(model: Model): { element: HTMLElement } {
   const list = h("ul", { class: "banner-list" });
-  const more = h("p", { class: "banner-more dim" });
+  let shows = SHOWN_MAX;
+  const more = h("button", { class: "quiet banner-more", type: "button", onclick: () => toggle() });
   // That nothing is heard takes no place of a warning.
   const unheard = h("p", { class: "banner-more", id: "unheard" });
   // Read out when its text changes. It has no time, so a running clock is not read out.
@@ -24,11 +25,17 @@ export function bannerView(model: Model): { element: HTMLElement } {
     const notices = inOrder(model.notices.values());
     unheard.hidden = model.unheard === "";
     setText(unheard, model.unheard);
-    rows.update(notices.slice(0, SHOWN_MAX));
+    rows.update(notices.slice(0, shows));
     element.hidden = notices.length === 0 && model.unheard === "";
     more.hidden = notices.length <= SHOWN_MAX;
-    setText(more, `${notices.length - SHOWN_MAX} more, less severe`);
+    const isWhole = shows > SHOWN_MAX;
+    setAttribute(more, "aria-expanded", String(isWhole));
+    setText(more, isWhole ? "Show fewer" : `Show ${notices.length - SHOWN_MAX} more, less severe`);
     setText(announce, notices.filter(({ severity }) => severity === "critical").map(({ text }) => text).join(" "));
+  };
+  const toggle = () => {
+    shows = shows > SHOWN_MAX ? SHOWN_MAX : Infinity;
+    update();
   };
   model.on("notices", update);
   update();
