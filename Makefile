@@ -6,6 +6,10 @@ WEB   := services/dashboard/web
 ARGS  ?=
 CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 
+# Within `make test` the programs have the features of the tests, which are built already. So no
+# crate is compiled twice.
+AS_TESTS = BUILD="cargo build --workspace --bins --examples --tests"
+
 # Each commit plays other faults. The run prints its seed, so that it can be repeated.
 COMMIT_SEED = $(shell printf %d 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 16))
 
@@ -36,12 +40,12 @@ test: ## runs all checks of CI, and installs the programs that they need
 	@$(STEP) lint     $(MAKE) --no-print-directory lint
 	@$(STEP) licences $(MAKE) --no-print-directory deny
 	@$(STEP) unit     env BRAID_EXECUTED=$(CURDIR)/target/steps/tests.txt $(MAKE) --no-print-directory unit
-	@$(STEP) chaos    $(MAKE) --no-print-directory chaos SEED=$(COMMIT_SEED) MINUTES=3
+	@$(STEP) chaos    $(MAKE) --no-print-directory chaos SEED=$(COMMIT_SEED) MINUTES=3 $(AS_TESTS)
 	@$(STEP) web      $(MAKE) --no-print-directory web-check
-	@$(STEP) page     $(MAKE) --no-print-directory page
+	@$(STEP) page     $(MAKE) --no-print-directory page $(AS_TESTS)
 	@$(STEP) dashboards $(MAKE) --no-print-directory dashboards
 	@$(STEP) charts   $(MAKE) --no-print-directory chart
-	@$(STEP) compose  $(MAKE) --no-print-directory compose
+	@$(STEP) compose  $(MAKE) --no-print-directory compose $(AS_TESTS)
 	@$(STEP) hazards  infra/dev/hazards.py target/steps
 	@echo; cat target/steps.txt
 
@@ -104,14 +108,13 @@ web-check: $(WEB)/node_modules/.package-lock.json ## compares the committed page
 # Values move, a path is cut, an alert is acknowledged, and no state reassures people wrongly.
 page: $(WEB)/node_modules/.package-lock.json ## runs the browser tests
 	@infra/dev/need.sh cc chromium buf
-	cargo build --workspace --bins
-	cargo build -p dashboard --example fake_ward
+	$(or $(BUILD),cargo build --workspace --bins && cargo build -p dashboard --example fake_ward)
 	cd $(WEB) && npm run --silent gen && BRAID_BIN=$(CURDIR)/target/debug/braid BRAID_FAKE_WARD=$(CURDIR)/target/debug/examples/fake_ward npm test --silent
 
 # Separate processes run while faults overlap. No data is lost, and every due alert is raised once.
 chaos: ## runs faults on a real Kafka and TimescaleDB (SEED=7 MINUTES=20 ARGS=--json)
 	@infra/dev/need.sh cc kafka timescaledb
-	cargo build --workspace --bins
+	$(or $(BUILD),cargo build --workspace --bins)
 	$${CARGO_TARGET_DIR:-target}/debug/chaos --seed $(or $(SEED),22) --minutes $(or $(MINUTES),3) $(ARGS)
 
 bench: ## compares figures of this machine with their targets, also in target/bench.json
@@ -173,7 +176,7 @@ e2e-cluster: ## tests the charts on a one-node Kubernetes (after `make images`; 
 # The target runs e2e-compose for `make test`, with the debug binary that already exists.
 compose:
 	@infra/dev/need.sh cc docker kafka timescaledb envoy
-	cargo build -p braid
+	$(or $(BUILD),cargo build -p braid)
 	@infra/e2e/compose_test.py
 	BRAID_BINARY=$${CARGO_TARGET_DIR:-target}/debug/braid infra/e2e/engine.sh --or-skip sh -c 'infra/airgap/images.sh && infra/e2e/compose.py'
 

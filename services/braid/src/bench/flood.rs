@@ -11,7 +11,7 @@ use contracts::vitals::Priority;
 use store::{AlertsBatch, AlertsStore};
 use tokio::time::MissedTickBehavior;
 
-use super::alerts::{Calls, DATED_BACK, RULE, ill, receive, times_of};
+use super::alerts::{Calls, DATED_BACK, RULE, SETTLE, ill, receive, times_of};
 use super::core::{Core, Gateway};
 use super::line::free_port;
 use super::readings::{PATIENCE, POLL_INTERVAL};
@@ -24,7 +24,6 @@ const TOGETHER: usize = 500;
 const HIGH_PER_S: u32 = 20;
 /// High alerts at most, which end with the flood.
 const HIGH_MAX: u32 = 400;
-const SETTLE: Duration = Duration::from_secs(5);
 
 pub(super) struct Measured {
     /// Delays of high alerts, sorted.
