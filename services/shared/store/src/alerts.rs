@@ -79,14 +79,14 @@ impl AlertsQuery {
     }
 }
 
-/// The order within open and within resolved alerts. An alert whose state waits for a person is
-/// active or latched.
+/// The order within open and within resolved alerts. Of one priority, active alerts come before
+/// latched ones, and those before acknowledged ones.
 pub(crate) fn order(resolved: bool) -> String {
     let (active, latched) = (AlertState::Active as i32, AlertState::Latched as i32);
     if resolved {
         "since_us DESC".to_owned()
     } else {
-        format!("priority DESC, state IN ({active}, {latched}) DESC, since_us DESC")
+        format!("priority DESC, (state = {active}) DESC, (state = {latched}) DESC, since_us DESC")
     }
 }
 
@@ -149,8 +149,8 @@ pub trait AlertsStore: Send + Sync {
     async fn alert(&self, scope: &Scope, id: &str) -> Result<Option<Alert>, QueryError>;
 
     /// The last revision of each alert. Open alerts come before resolved ones. Open alerts are
-    /// sorted by priority, then unacknowledged before acknowledged, then newest first; resolved
-    /// ones newest first. So a limit never leaves out an alert for a less important one.
+    /// sorted by priority, then active before latched before acknowledged, then newest first;
+    /// resolved ones newest first. So a limit never leaves out an alert for a less important one.
     async fn alerts(&self, scope: &Scope, query: &AlertsQuery) -> Result<Vec<Alert>, QueryError>;
 
     /// How many alerts are open, by tenant and priority, highest priority first. `patient`: of one

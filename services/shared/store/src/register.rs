@@ -93,7 +93,8 @@ impl Assignment {
         self.from_us < other.until_us && other.from_us < self.until_us
     }
 
-    pub(crate) fn entry(self) -> DeviceEntry {
+    /// The device with its present assignment.
+    pub fn entry(self) -> DeviceEntry {
         DeviceEntry {
             id: self.device,
             tenant: self.tenant,
@@ -204,6 +205,25 @@ pub trait Register: Send + Sync {
         after: &str,
         limit: usize,
     ) -> Result<Vec<Assignment>, QueryError>;
+    /// All assignments that hold at `at_us`, by device, read page by page.
+    async fn all_assignments_at(
+        &self,
+        scope: &Scope,
+        at_us: i64,
+    ) -> Result<Vec<Assignment>, QueryError> {
+        let mut found: Vec<Assignment> = Vec::new();
+        loop {
+            let last = found.last().map_or("", |it| it.device.as_str());
+            let page = self
+                .assignments_at(scope, at_us, last, REGISTER_PAGE)
+                .await?;
+            let is_last = page.len() < REGISTER_PAGE;
+            found.extend(page);
+            if is_last {
+                return Ok(found);
+            }
+        }
+    }
     /// Devices of all tenants with changed assignments, and the time of the change by the clock of
     /// the writer. Returns the `limit` changes after `after`, in order of time and device.
     async fn assignments_changed_page(

@@ -106,7 +106,7 @@ pub(crate) fn describe(rule: &Rule, value: f64, score: Option<&Score>) -> String
             format!("{display} {value} {unit}, {moved} by {size} or more an hour{lasting}")
         }
         (Condition::Fall { impact_g, .. }, _) => {
-            format!("A blow of {impact_g} g or more, then no movement{lasting}")
+            format!("Fall: a blow of {impact_g} g or more, then no movement{lasting}")
         }
         (Condition::News2Red, Some(score)) => {
             let red: Vec<&str> = score.red.iter().map(|metric| display_of(*metric)).collect();

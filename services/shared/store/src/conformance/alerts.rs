@@ -104,7 +104,8 @@ pub async fn a_bounded_list_of_alerts_leaves_out_what_matters_least(harness: &dy
         ..Alert::default()
     };
     let (active, known) = (AlertState::Active, AlertState::Acknowledged);
-    // The fall is the oldest of all.
+    // The fall is older than all others but the one that is still active.
+    let down = open("down".into(), Priority::High, active, START_US - 1);
     let fall = open("fall".into(), Priority::High, AlertState::Latched, START_US);
     let seen = open("seen".into(), Priority::High, known, START_US + 1);
     let medium = open("medium".into(), Priority::Medium, active, START_US + 2);
@@ -114,7 +115,13 @@ pub async fn a_bounded_list_of_alerts_leaves_out_what_matters_least(harness: &dy
         AlertState::Resolved,
         START_US + 9_000,
     );
-    let mut batch = vec![fall.clone(), seen.clone(), medium.clone(), over.clone()];
+    let mut batch = vec![
+        fall.clone(),
+        down.clone(),
+        seen.clone(),
+        medium.clone(),
+        over.clone(),
+    ];
     batch.extend((0..300).map(|n| {
         open(
             format!("low-{n:03}"),
@@ -134,18 +141,18 @@ pub async fn a_bounded_list_of_alerts_leaves_out_what_matters_least(harness: &dy
         };
         ok(store.alerts(&ALL, &query).await)
     };
-    let first = list(4, false, false).await;
+    let first = list(5, false, false).await;
     assert_eq!(
-        first[..3],
-        [fall, seen, medium],
-        "before every newer one of low priority"
+        first[..4],
+        [down, fall, seen, medium],
+        "active before ended, and both before every newer one of low priority"
     );
-    assert_eq!(first[3].id, "low-299", "of equal ones the newest");
+    assert_eq!(first[4].id, "low-299", "of equal ones the newest");
     assert_eq!(list(0, true, false).await.len(), 200);
     let all = list(1_000, true, false).await;
     assert_eq!(
         (all.len(), all.last()),
-        (304, Some(&over)),
+        (305, Some(&over)),
         "what is open first"
     );
     assert_eq!(list(10, true, true).await, [over]);
@@ -157,7 +164,7 @@ pub async fn a_bounded_list_of_alerts_leaves_out_what_matters_least(harness: &dy
         .map(|it| (it.priority(), it.open, it.unacknowledged, it.omitted))
         .collect();
     let expected = [
-        (Priority::High, 2, 1, 0),
+        (Priority::High, 3, 2, 0),
         (Priority::Medium, 1, 1, 0),
         (Priority::Low, 300, 300, 299),
     ];
