@@ -6,7 +6,7 @@
 //! | signal | a worn sensor's metric is older than the rules' `stale_after_s`, and its device sends others | the patient: the sensor is off or moved |
 //! | device | no reading for `silent_after`, or, when no metric of it is worn, for the rules' `stale_after_s` | the device, its battery when that was low, or a wider level that is silent too |
 //! | gateway | no reading of any of its devices, and no report of its paths | the path when a path was lost before, else the gateway |
-//! | pipeline | no reading of any device, and several gateways fell silent at once, or one whose paths still report | the core |
+//! | pipeline | no reading of any device, and several gateways fell silent at once, or one whose paths still report | the core while paths still report, else unknown: network, proxy or core |
 //!
 //! A metric counts as worn if the rules call it stale within ten minutes. A cuff used twice a day
 //! is not silent at noon. A sensor that was assigned and never sent is silent one `silent_after`

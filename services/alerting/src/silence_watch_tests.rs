@@ -286,6 +286,8 @@ fn everybody_at_once_is_the_pipeline_and_each_gateway_has_its_alert() {
         ]
     };
     assert_eq!(sorted(scene.round(126)), all(true));
+    let unknown = "the cause is unknown: network, proxy or core";
+    assert!(scene.summary(PIPELINE).ends_with(unknown));
     assert_eq!(
         scene.round(900),
         [],
@@ -307,6 +309,8 @@ fn everybody_at_once_is_the_pipeline_and_each_gateway_has_its_alert() {
         [said(PIPELINE, "", true), said(DEVICE, "ann", true)],
         "her belt may as well be the cause"
     );
+    let causes = "the cause is the core (ingest, bus or store) or the devices";
+    assert!(alone.summary(PIPELINE).ends_with(causes));
     alone.reports.clear();
     let gateway = [said(GATEWAY, "g1", true)];
     assert_eq!(alone.round(300), gateway, "no reading has come since");

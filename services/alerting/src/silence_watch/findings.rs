@@ -222,11 +222,19 @@ fn silent_pipeline(
     if !is_nothing_heard || !(is_certain || at_once.iter().any(reports)) {
         return None;
     }
+    // A cause is stated only with its evidence: reports of paths come through the proxy and the bus.
+    let cause = match (
+        gateways.heard.keys().any(|gateway| reports(&gateway)),
+        is_certain,
+    ) {
+        (true, true) => "the core (ingest, bus or store): gateways still report their paths",
+        (true, false) => "the core (ingest, bus or store) or the devices",
+        (false, _) => "unknown: network, proxy or core",
+    };
     let summary = format!(
-        "Nothing from any of {} gateways for {}: no patient is monitored; the cause is the core (ingest, bus or store){}",
+        "Nothing from any of {} gateways for {}: no patient is monitored; the cause is {cause}",
         gateways.heard.len(),
         duration_text(known.age_us(newest_us)),
-        if is_certain { "" } else { " or the devices" },
     );
     let finding = Finding {
         since_us: newest_us,
