@@ -8,7 +8,8 @@ use contracts::alerts::{
     AcknowledgeRequest, AcknowledgeResponse, Alert, AlertState, Document, ListAlertsRequest,
     ListAlertsResponse, ListDocumentsRequest, ListDocumentsResponse, ListNoticesRequest,
     ListNoticesResponse, ListUntoldRequest, ListUntoldResponse, PutDocumentRequest,
-    PutDocumentResponse, Untold, alerts_service_server::AlertsService,
+    PutDocumentResponse, Untold, WithdrawRequest, WithdrawResponse,
+    alerts_service_server::AlertsService,
 };
 use service_kit::{grpc::Peer, tls::PeerId};
 use store::{
@@ -19,7 +20,10 @@ use tokio::sync::Notify;
 use tonic::{Request, Response, Status};
 use vitals::{Invalid, RuleSet};
 
-use crate::{documents, reach_watch};
+use crate::{
+    documents, reach_watch,
+    withdrawal::{self, WithdrawError},
+};
 
 /// Alerts in one answer at most.
 const LIST_MAX: u32 = 1000;
@@ -48,9 +52,17 @@ enum AcknowledgeError {
     #[error("the alert changes too often; try again")]
     Busy,
     #[error("{0}")]
+    Withdraw(WithdrawError),
+    #[error("{0}")]
     Write(WriteError),
     #[error("{0}")]
     Query(#[from] QueryError),
+}
+
+impl AcknowledgeError {
+    fn unknown(id: &str) -> AcknowledgeError {
+        AcknowledgeError::Unknown(id.chars().take(64).collect())
+    }
 }
 
 impl From<AcknowledgeError> for Status {
@@ -59,6 +71,9 @@ impl From<AcknowledgeError> for Status {
             AcknowledgeError::Argument(_) => return Status::invalid_argument(error.to_string()),
             AcknowledgeError::Unknown(_) => return Status::not_found(error.to_string()),
             AcknowledgeError::Busy => return Status::aborted(error.to_string()),
+            AcknowledgeError::Withdraw(error) => {
+                return Status::failed_precondition(error.to_string());
+            }
             AcknowledgeError::Write(error) => error.is_retryable(),
             AcknowledgeError::Query(error) => matches!(error, QueryError::Unavailable(_)),
         };
@@ -119,25 +134,51 @@ impl Alerts {
                 .store
                 .alert(&Scope::Service, &request.id)
                 .await?
-                .ok_or_else(|| AcknowledgeError::Unknown(request.id.chars().take(64).collect()))?;
+                .ok_or_else(|| AcknowledgeError::unknown(&request.id))?;
             let Some(next) = acknowledged(&alert, request, self.clock.now_us()) else {
                 return Ok(alert);
             };
-            let batch = AlertsBatch {
-                transitions: vec![next.clone()],
-                states: Vec::new(),
-            };
-            match self.store.write_alerts(batch, Vec::new()).await {
-                Ok(_) => {
-                    self.outbox.notify_one();
-                    metrics::counter!("braid_alerting_acknowledgements_total").increment(1);
-                    return Ok(next);
-                }
-                Err(WriteError::Conflict(_)) => {}
-                Err(error) => return Err(AcknowledgeError::Write(error)),
+            if self.write(&next).await? {
+                metrics::counter!("braid_alerting_acknowledgements_total").increment(1);
+                return Ok(next);
             }
         }
         Err(AcknowledgeError::Busy)
+    }
+
+    async fn withdraw(&self, request: &WithdrawRequest) -> Result<Alert, AcknowledgeError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let history = self
+                .store
+                .alert_history(&Scope::Service, &request.id)
+                .await?;
+            if history.is_empty() {
+                return Err(AcknowledgeError::unknown(&request.id));
+            }
+            let next = withdrawal::withdrawn(&history, &request.by, self.clock.now_us());
+            let next = next.map_err(AcknowledgeError::Withdraw)?;
+            if self.write(&next).await? {
+                metrics::counter!("braid_alerting_withdrawals_total").increment(1);
+                return Ok(next);
+            }
+        }
+        Err(AcknowledgeError::Busy)
+    }
+
+    /// False: the rules or another person wrote this revision first.
+    async fn write(&self, next: &Alert) -> Result<bool, AcknowledgeError> {
+        let batch = AlertsBatch {
+            transitions: vec![next.clone()],
+            states: Vec::new(),
+        };
+        match self.store.write_alerts(batch, Vec::new()).await {
+            Ok(_) => {
+                self.outbox.notify_one();
+                Ok(true)
+            }
+            Err(WriteError::Conflict(_)) => Ok(false),
+            Err(error) => Err(AcknowledgeError::Write(error)),
+        }
     }
 }
 
@@ -173,6 +214,17 @@ impl AlertsService for Alerts {
         let alert = Alerts::acknowledge(self, request.get_ref()).await?;
         tracing::info!(alert = alert.id, by = alert.acknowledged_by, "acknowledged");
         Ok(Response::new(AcknowledgeResponse { alert: Some(alert) }))
+    }
+
+    async fn withdraw(
+        &self,
+        request: Request<WithdrawRequest>,
+    ) -> Result<Response<WithdrawResponse>, Status> {
+        self.authorise(&request)?;
+        let by = request.get_ref().by.clone();
+        let alert = Alerts::withdraw(self, request.get_ref()).await?;
+        tracing::info!(alert = alert.id, by, "acknowledgement withdrawn");
+        Ok(Response::new(WithdrawResponse { alert: Some(alert) }))
     }
 
     async fn list_alerts(

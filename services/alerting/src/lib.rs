@@ -40,6 +40,7 @@ mod to_store;
 mod turns;
 mod unheard;
 mod watermark;
+mod withdrawal;
 
 use std::{sync::Arc, time::Duration};
 

@@ -117,6 +117,24 @@ impl Router {
                     self.take_step(&mut batch, case, opened, true);
                 }
             }
+            // The acknowledgement was taken back, so everybody who was told hears of it.
+            AlertState::Active | AlertState::Latched
+                if progress.is_acknowledged && alert.acknowledged_by.is_empty() =>
+            {
+                let told = told(case, &progress);
+                let to = To {
+                    people: &told,
+                    everybody: progress.told_everybody,
+                };
+                let why = withheld(case);
+                self.emit(&mut batch, case, &What::Revision, to, why.as_ref());
+                let goes_on = Progress {
+                    is_acknowledged: false,
+                    ..progress
+                };
+                let due_us = next_due(case, &goes_on);
+                set(&mut batch, case, &goes_on, due_us);
+            }
             AlertState::Active | AlertState::Latched => {
                 self.emit(
                     &mut batch,
@@ -144,7 +162,11 @@ impl Router {
                 if alert.state() == AlertState::Resolved {
                     batch.timers.push(TimerChange::End(case.timer_name()));
                 } else if case.timer.is_some() {
-                    set(&mut batch, case, &progress, None);
+                    let waits = Progress {
+                        is_acknowledged: true,
+                        ..progress
+                    };
+                    set(&mut batch, case, &waits, None);
                 }
             }
             AlertState::Unspecified | AlertState::Pending => {}
@@ -166,6 +188,7 @@ impl Router {
         }
         if !case.alert.acknowledged_by.is_empty() {
             self.untold.remove(&case.timer_name());
+            progress.is_acknowledged = true;
             set(&mut batch, case, &progress, None);
             return batch;
         }

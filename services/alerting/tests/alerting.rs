@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 use bus::{Consumer, Event, Record, Topic};
 use contracts::{
     alerts::{
-        AcknowledgeRequest, Alert, AlertState, ListAlertsRequest,
+        AcknowledgeRequest, Alert, AlertState, ListAlertsRequest, WithdrawRequest,
         alerts_service_client::AlertsServiceClient,
     },
     vitals::{EdgeAlert, Metric, VitalsRecord},
@@ -157,6 +157,12 @@ async fn acknowledge_as_only_the_dashboard_may(
         (acknowledged.revision, acknowledged.acknowledged_by.as_str()),
         (2, "Ada")
     );
+    let withdraw = |by: &str| WithdrawRequest {
+        id: raised.id.clone(),
+        by: by.into(),
+    };
+    let refused = client.withdraw(withdraw("Bob")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
     let again = AcknowledgeRequest {
         by: "Bob".into(),
         ..request

@@ -3,7 +3,8 @@
 //! Then run `npm run dev` in `web/`, or open the printed address.
 //!
 //! `fake_ward ADDRESS PATIENTS ALERTS` adds difficult cases. It adds patients, and open alerts of
-//! low priority with one old fall among them. The gateway of `patient-4` was lost eight minutes
+//! low priority with one old fall among them. `patient-150` fell four minutes ago, and one patient
+//! wears no sensor. The gateway of `patient-4` was lost eight minutes
 //! ago. One patient never sent a reading, and two sensors without a patient did. A line `cut` on
 //! standard input stops all readings and reports, and `restore` resumes them. The end of the input
 //! ends the ward. The further patients are spread over up to 200 gateways. A steering document is
@@ -23,13 +24,15 @@ use contracts::alerts::Document;
 use contracts::alerts::{Alert, AlertState};
 use contracts::paths::{AccessRank, AccessUse, End, Link, PathReport, PathState, RuleUse};
 use contracts::vitals::{Metric, Priority, Sample, sample::Reading};
-use store::Role;
+use store::{PatientEntry, Role, Spo2Scale};
 use swarm::{Episode, Patient, Profile};
 use tokio::sync::mpsc;
 use ward::{PASSWORD, Ward, alert};
 
 /// Time since the lost gateway was lost.
 const LOST_US: i64 = 480_000_000;
+/// Time since the active fall.
+const FELL_US: i64 = 240_000_000;
 /// Ticks between two measurements of the further patients.
 const FURTHER_TICKS: u64 = 20;
 /// Gateways of the further patients.
@@ -83,6 +86,13 @@ async fn main() {
         lost_gateway(&ward, &lost).await;
         ward.patient("patient-new", "Nora Fresh", "default", "gw-4")
             .await;
+        let home = PatientEntry {
+            id: "patient-home".to_owned(),
+            tenant: "default".to_owned(),
+            name: "Hanna Home".to_owned(),
+            spo2_scale: Spo2Scale::One,
+        };
+        ward.store.put_patient(&home).await.unwrap();
         many_alerts(&ward, alerts).await;
         for (device, count) in [("stray-belt", 12), ("stray-clip", 3)] {
             ward.quarantined("default", "gw-1", device, count).await;
@@ -313,6 +323,17 @@ async fn many_alerts(ward: &Ward, count: usize) {
         }
         ward.alert(alert).await;
     }
+    ward.alert(Alert {
+        rule: "fall".to_owned(),
+        since_us: now_us - FELL_US,
+        ..alert(
+            "patient-150",
+            "fell",
+            "Fall: a blow of 2.5 g or more, then no movement for 10 s",
+            Priority::High,
+        )
+    })
+    .await;
 }
 
 fn report(link: &Link, sequence: u64, now: i64) -> PathReport {

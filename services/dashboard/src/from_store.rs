@@ -11,8 +11,8 @@ use contracts::query::{
 use contracts::vitals::{Metric, Sample};
 use service_kit::{Backoff, Context, Shutdown};
 use store::{
-    AlertsQuery, OpenAlerts, Otherwise, QueryError, RULES, Reported, Scope, SeriesQuery, Store,
-    TEAM, in_force,
+    AlertsQuery, Assignment, DeviceEntry, OpenAlerts, Otherwise, QueryError, RULES, Reported,
+    Scope, SeriesQuery, Store, TEAM, in_force,
 };
 use vitals::{RuleSet, RulesInForce, TeamGroups};
 
@@ -111,7 +111,8 @@ async fn refresh(
     live.on_reading();
     let patients = store.patients(&scope).await?;
     let gateways = store.gateways(&scope).await?;
-    let devices = store.devices(&scope, None).await?;
+    let assigned = store.all_assignments_at(&scope, live.now_us()).await?;
+    let devices: Vec<DeviceEntry> = assigned.into_iter().map(Assignment::entry).collect();
     let has_found = live.on_register(&patients, &gateways, &devices);
     let tenants = patients.iter().map(|patient| &patient.tenant);
     let tenants = tenants.chain(gateways.iter().map(|gateway| &gateway.tenant));

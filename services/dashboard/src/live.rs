@@ -239,7 +239,11 @@ impl Live {
             warnings.end("", silence::PIPELINE);
         } else {
             let (severity, since_us) = (WarningSeverity::Critical, alert.since_us);
-            let text = "Nobody is watched: no readings arrive from any gateway.";
+            let cause = silence::cause_of(&alert.summary).map(|it| format!(" The cause is {it}."));
+            let text = format!(
+                "Nobody is watched: no readings arrive from any gateway.{}",
+                cause.unwrap_or_default()
+            );
             warnings.raise("", warning(silence::PIPELINE, severity, since_us, text));
         }
     }
@@ -290,6 +294,7 @@ impl Live {
         ListPatientsResponse {
             patients: snapshot.of(tenant).to_vec(),
             patients_omitted: snapshot.omitted(tenant),
+            patients_unassigned: snapshot.unassigned(tenant),
             now_us: self.now_us(),
             warnings: self.warnings.lock().of(tenant),
             alert_counts: self.counts.lock().get(tenant).cloned().unwrap_or_default(),

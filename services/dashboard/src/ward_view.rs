@@ -28,12 +28,12 @@ mod bed;
 mod rank;
 mod watched;
 
-/// Patients on one dashboard. At the bound a registered patient replaces an unregistered one, or
-/// else one without open alerts of the tenant with the most patients. Patients without a place are
-/// counted as omitted; the store keeps all data.
+/// Patients on one dashboard. At the bound a patient who wears a sensor replaces an unregistered
+/// one, or else one who wears none, or else one without open alerts of the tenant with the most
+/// patients. Patients without a place are counted as omitted; the store keeps all data.
 pub(crate) const PATIENTS_MAX: usize = 5_000;
 /// Alerts remembered for one patient. At the bound the least important is forgotten here: resolved
-/// before open, then by priority, acknowledged before unacknowledged, then the oldest. The number
+/// before open, then by priority, acknowledged before ended before active, then the oldest. The number
 /// of alerts then reads "at least".
 pub(crate) const OPEN_ALERTS_MAX: usize = 64;
 /// Gateways whose path reports and silence alerts are remembered. Beyond it later ones are ignored,
@@ -48,8 +48,8 @@ pub(crate) struct WardView {
     gateways: HashMap<String, Gateway>,
     /// Id and state of the alert that the core itself is silent.
     pipeline: Option<(String, Open)>,
-    /// Registered patients by tenant.
-    registered: HashMap<String, usize>,
+    /// Registered patients by tenant: those who wear a sensor, and the others.
+    registered: HashMap<String, (usize, usize)>,
     /// Rises with every change that a snapshot would show.
     version: u64,
 }
@@ -60,6 +60,7 @@ pub(crate) struct Snapshot {
     pub version: u64,
     by_tenant: HashMap<String, Arc<Vec<Patient>>>,
     omitted: HashMap<String, u32>,
+    unassigned: HashMap<String, u32>,
 }
 
 impl Snapshot {
@@ -67,9 +68,14 @@ impl Snapshot {
         self.by_tenant.get(tenant).cloned().unwrap_or_default()
     }
 
-    /// Registered patients of a tenant for whom there was no room.
+    /// Patients of a tenant who wear a sensor, and for whom there was no room.
     pub(crate) fn omitted(&self, tenant: &str) -> u32 {
         self.omitted.get(tenant).copied().unwrap_or_default()
+    }
+
+    /// Registered patients of a tenant who are not listed, because no sensor is assigned to them.
+    pub(crate) fn unassigned(&self, tenant: &str) -> u32 {
+        self.unassigned.get(tenant).copied().unwrap_or_default()
     }
 }
 
@@ -113,18 +119,34 @@ impl WardView {
         self.rules.of(tenant, id).unwrap_or(&self.built_in)
     }
 
-    /// Takes the register: names, tenants, scales, and the gateway of each patient's devices.
+    /// Takes the register: names, tenants and scales, and the devices that are assigned now.
     pub(crate) fn on_register(&mut self, patients: &[PatientEntry], devices: &[DeviceEntry]) {
+        let mut assigned: HashMap<&str, i64> = HashMap::new();
+        for device in devices {
+            let since_us = assigned.entry(&device.patient).or_default();
+            *since_us = (*since_us).max(device.registered_us);
+        }
+        // Before anybody leaves for others.
+        for (id, bed) in &mut self.patients {
+            bed.assigned_us = assigned.get(id.as_str()).copied();
+        }
+        metrics::gauge!("braid_dashboard_patients_assigned").set(assigned.len() as f64);
         self.registered.clear();
-        for entry in patients {
-            *self.registered.entry(entry.tenant.clone()).or_default() += 1;
-            if !self.make_room(&entry.id, Some(&entry.tenant), false) {
-                continue;
+        let (worn, others): (Vec<_>, Vec<_>) = patients
+            .iter()
+            .partition(|entry| assigned.contains_key(entry.id.as_str()));
+        for entry in worn {
+            self.registered.entry(entry.tenant.clone()).or_default().0 += 1;
+            if self.make_room(&entry.id, Some(&entry.tenant), false) {
+                self.enter(entry, assigned.get(entry.id.as_str()).copied());
             }
-            let bed = self.bed(&entry.id);
-            bed.tenant = Some(entry.tenant.clone());
-            bed.name.clone_from(&entry.name);
-            bed.spo2_scale = entry.spo2_scale;
+        }
+        for entry in others {
+            self.registered.entry(entry.tenant.clone()).or_default().1 += 1;
+            // Who wears nothing takes nobody's place.
+            if self.patients.len() < PATIENTS_MAX || self.patients.contains_key(&entry.id) {
+                self.enter(entry, None);
+            }
         }
         for device in devices {
             if let Some(bed) = self.patients.get_mut(&device.patient)
@@ -134,6 +156,14 @@ impl WardView {
             }
         }
         self.version += 1;
+    }
+
+    fn enter(&mut self, entry: &PatientEntry, assigned_us: Option<i64>) {
+        let bed = self.bed(&entry.id);
+        bed.tenant = Some(entry.tenant.clone());
+        bed.name.clone_from(&entry.name);
+        bed.spo2_scale = entry.spo2_scale;
+        bed.assigned_us = assigned_us;
     }
 
     pub(crate) fn on_latest(&mut self, latest: &LatestVital) {
@@ -218,7 +248,7 @@ impl WardView {
                 .open
                 .iter()
                 .min_by_key(|(_, open)| {
-                    let matters = (!open.resolved, open.priority as i32, open.awaits);
+                    let matters = (!open.resolved, open.priority as i32, open.stage);
                     (matters, open.since_us)
                 })
                 .map(|(id, open)| (id.clone(), !open.resolved));
@@ -275,17 +305,26 @@ impl WardView {
         true
     }
 
-    /// Chosen among patients without open alerts, unregistered ones first. A registered patient
-    /// leaves only for a smaller tenant's patient or for an urgent alert, because a patient who
-    /// leaves and returns has no score.
+    /// Chosen among patients without open alerts, unregistered ones first, then those who wear no
+    /// sensor. Any other patient leaves only for a smaller tenant's patient or for an urgent alert,
+    /// because a patient who leaves and returns has no score.
     fn leaving(&self, tenant: Option<&str>, urgent: bool) -> Option<String> {
         let mut counts: BTreeMap<Option<&str>, usize> = BTreeMap::new();
         let calm = |bed: &&Bed| bed.open().next().is_none();
+        let is_needless =
+            |bed: &Bed| bed.tenant.is_some() && bed.assigned_us.is_none() && calm(&bed);
         for bed in self.patients.values().filter(calm) {
             *counts.entry(bed.tenant.as_deref()).or_default() += 1;
         }
         let crowded = if counts.contains_key(&None) {
             None
+        } else if let Some((id, _)) = self
+            .patients
+            .iter()
+            .filter(|(_, bed)| is_needless(bed))
+            .min_by_key(|(id, bed)| (bed.heard_us, *id))
+        {
+            return Some(id.clone());
         } else {
             let (largest, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
             let is_smaller = tenant.is_some() && tenant != largest;
@@ -309,20 +348,34 @@ impl WardView {
             *newest = (*newest).max(bed.heard_us);
         }
         let mut by_tenant: HashMap<&str, Vec<(Rank, Patient)>> = HashMap::new();
+        let mut shown: HashMap<&str, (usize, usize)> = HashMap::new();
         for (id, bed) in &self.patients {
-            if let Some(tenant) = &bed.tenant {
-                by_tenant
-                    .entry(tenant)
-                    .or_default()
-                    .push(self.patient(id, bed, &heard, now_us));
+            let Some(tenant) = &bed.tenant else {
+                continue;
+            };
+            if !bed.is_listed(now_us) {
+                continue;
             }
+            let (worn, others) = shown.entry(tenant).or_default();
+            *(if bed.assigned_us.is_some() {
+                worn
+            } else {
+                others
+            }) += 1;
+            by_tenant
+                .entry(tenant)
+                .or_default()
+                .push(self.patient(id, bed, &heard, now_us));
         }
-        let omitted = self.registered.iter().filter_map(|(tenant, registered)| {
-            let shown = by_tenant.get(tenant.as_str()).map_or(0, Vec::len);
-            let omitted = u32::try_from(registered.saturating_sub(shown)).unwrap_or(u32::MAX);
-            (omitted > 0).then(|| (tenant.clone(), omitted))
-        });
-        let omitted = omitted.collect();
+        let missing = |registered: usize, shown: usize| {
+            u32::try_from(registered.saturating_sub(shown)).unwrap_or(u32::MAX)
+        };
+        let (mut omitted, mut unassigned) = (HashMap::new(), HashMap::new());
+        for (tenant, (worn, others)) in &self.registered {
+            let shown = shown.get(tenant.as_str()).copied().unwrap_or_default();
+            omitted.insert(tenant.clone(), missing(*worn, shown.0));
+            unassigned.insert(tenant.clone(), missing(*others, shown.1));
+        }
         let by_tenant = by_tenant
             .into_iter()
             .map(|(tenant, mut ranked)| {
@@ -335,6 +388,7 @@ impl WardView {
             version: self.version,
             by_tenant,
             omitted,
+            unassigned,
         }
     }
 
@@ -368,6 +422,12 @@ impl WardView {
             reports: gateway.map(|gateway| gateway.reports).unwrap_or_default(),
             anybody_heard_us: heard.values().copied().max().unwrap_or_default(),
             gateways: heard.len(),
+            anybody_well_us: self
+                .gateways
+                .values()
+                .map(|gateway| gateway.reports.well_us)
+                .max()
+                .unwrap_or_default(),
         };
         let of_gateway = gateway.and_then(|gateway| gateway.silent.as_ref());
         let wide = self.pipeline.iter().chain(of_gateway);
@@ -411,12 +471,22 @@ impl WardView {
         let open = || bed.open();
         let priority = |open: &Open| open.priority;
         let worst = open().map(priority).max().unwrap_or_default();
-        let awaiting = open().filter(|open| open.awaits).map(priority).max();
+        let awaiting = open()
+            .filter(|open| open.stage.awaits())
+            .map(priority)
+            .max();
+        let is_high = |open: &&Open| open.priority == Priority::High;
+        let fresh_us = bed
+            .assigned_us
+            .filter(|since_us| now_us - since_us <= rank::NEVER_WORN_AFTER_US);
         let rank = Rank::of(&RankCriteria {
+            high: open().filter(is_high).map(|open| open.stage).max(),
             unwatched_since_us: unknown
                 .as_ref()
                 .map(|unknown| unknown.since_us)
-                .filter(|since_us| *since_us > 0),
+                .filter(|since_us| *since_us > 0)
+                .or(fresh_us.filter(|_| bed.heard_us == 0)),
+            is_never_worn: bed.heard_us == 0 && fresh_us.is_none(),
             has_no_score: wire.unknown.is_some()
                 && (score.stale.is_empty() || score.stale.iter().any(is_worn)),
             awaiting: awaiting.unwrap_or_default(),

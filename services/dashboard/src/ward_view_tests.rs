@@ -54,10 +54,22 @@ fn healthy(ward: &mut WardView, patient: &str) {
     }
 }
 
+/// A sensor for each, assigned since yesterday.
+fn sensors(patients: &[PatientEntry]) -> Vec<DeviceEntry> {
+    let sensor = |patient: &PatientEntry| DeviceEntry {
+        id: format!("sensor of {}", patient.id),
+        tenant: patient.tenant.clone(),
+        gateway: "g1".to_owned(),
+        patient: patient.id.clone(),
+        registered_us: NOW - 86_400_000_000,
+    };
+    patients.iter().map(sensor).collect()
+}
+
 fn ward(patients: &[&str]) -> WardView {
     let mut ward = WardView::new(RuleSet::default_set());
     let entries: Vec<_> = patients.iter().map(|id| entry(id, "t")).collect();
-    ward.on_register(&entries, &[]);
+    ward.on_register(&entries, &sensors(&entries));
     ward
 }
 
@@ -86,9 +98,69 @@ fn worst_first() {
         AlertState::Acknowledged,
         2,
     ));
-    assert_eq!(order(&ward, NOW + 1), ["c", "b", "d", "a"]);
+    assert_eq!(order(&ward, NOW + 1), ["b", "c", "d", "a"], "it is open");
     ward.on_alert(&alert("b", "fall", Priority::High, AlertState::Resolved, 3));
     assert_eq!(order(&ward, NOW + 1), ["c", "d", "a", "b"]);
+}
+
+/// 298 falls that are over, 20 silent patients, and one who lies on the floor.
+#[test]
+fn the_active_fall_is_the_first_card_among_hundreds() {
+    let ids: Vec<String> = (0..300).map(|n| format!("p{n:03}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let mut ward = ward(&ids);
+    let now_us = NOW + 60_000_000;
+    for id in &ids[20..] {
+        healthy(&mut ward, id);
+        ward.on_sample(&sample(id, Metric::HeartRate, 70.0, now_us));
+        ward.on_alert(&alert(id, id, Priority::High, AlertState::Latched, 1));
+    }
+    for id in &ids[..20] {
+        ward.on_sample(&sample(id, Metric::HeartRate, 70.0, NOW));
+    }
+    let mut fall = alert("p299", "fall", Priority::High, AlertState::Active, 1);
+    fall.since_us = NOW - 600_000_000;
+    ward.on_alert(&fall);
+    let order = order(&ward, now_us);
+    assert_eq!((order[0].as_str(), order.len()), ("p299", 300));
+    assert_eq!(order[299], "p019", "silence behind every open high alert");
+}
+
+#[test]
+fn who_wears_no_sensor_is_not_listed_and_is_counted() {
+    let mut ward = WardView::new(RuleSet::default_set());
+    let all = ["home", "worn", "fallen", "never"].map(|id| entry(id, "t"));
+    ward.on_register(&all, &sensors(&all[..2]));
+    healthy(&mut ward, "home");
+    healthy(&mut ward, "worn");
+    assert_eq!(ward.snapshot(NOW).unassigned("t"), 2);
+    // The assignment of `home` ends, and its readings do.
+    ward.on_register(&all, &sensors(&all[1..2]));
+    assert_eq!(order(&ward, NOW), ["home", "worn"], "readings arrive");
+    let later = NOW + 40_000_000;
+    ward.on_sample(&sample("worn", Metric::HeartRate, 70.0, later));
+    let snapshot = ward.snapshot(later);
+    assert_eq!(order(&ward, later), ["worn"]);
+    assert_eq!((snapshot.unassigned("t"), snapshot.omitted("t")), (3, 0));
+    // An open alert of high priority waits for a person, whoever wears what.
+    ward.on_alert(&alert(
+        "fallen",
+        "x",
+        Priority::High,
+        AlertState::Latched,
+        1,
+    ));
+    assert_eq!(order(&ward, later), ["fallen", "worn"]);
+    assert_eq!(ward.snapshot(later).unassigned("t"), 2);
+}
+
+#[test]
+fn a_sensor_that_sends_nothing_is_unwatched_for_a_day_and_heads_no_ward_for_ever() {
+    let mut ward = ward(&["ill", "new"]);
+    healthy(&mut ward, "ill");
+    ward.on_sample(&sample("ill", Metric::HeartRate, 140.0, NOW));
+    assert_eq!(order(&ward, NOW), ["new", "ill"]);
+    assert_eq!(order(&ward, NOW + 1_000_000), ["ill", "new"]);
 }
 
 #[test]
@@ -254,7 +326,7 @@ fn who_finds_no_place_is_counted_and_pushes_out_nobody_of_the_own_tenant() {
     let many: Vec<_> = (0..PATIENTS_MAX + 10)
         .map(|n| entry(&format!("p{n:05}"), "t"))
         .collect();
-    ward.on_register(&many, &[]);
+    ward.on_register(&many, &sensors(&many));
     for entry in &many {
         ward.on_sample(&sample(&entry.id, Metric::HeartRate, 60.0, NOW));
     }
@@ -263,7 +335,7 @@ fn who_finds_no_place_is_counted_and_pushes_out_nobody_of_the_own_tenant() {
     assert_eq!((snapshot.omitted("t"), snapshot.omitted("other")), (10, 0));
     let last = format!("p{:05}", PATIENTS_MAX + 9);
     ward.on_alert(&alert(&last, "fall", Priority::High, AlertState::Active, 1));
-    ward.on_register(&many, &[]);
+    ward.on_register(&many, &sensors(&many));
     assert_eq!(order(&ward, NOW).len(), PATIENTS_MAX);
     assert!(
         order(&ward, NOW).contains(&last),
@@ -324,26 +396,31 @@ fn the_order_of_arrival_does_not_matter() {
 #[test]
 fn a_tenant_sees_its_own_only_and_unregistered_patients_are_seen_by_nobody() {
     let mut ward = ward(&["a"]);
-    ward.on_register(&[entry("z", "other")], &[]);
+    let other = [entry("a", "t"), entry("z", "other")];
+    ward.on_register(&other, &sensors(&other));
     assert!(!ward.on_sample(&sample("unregistered", Metric::HeartRate, 60.0, NOW)));
     assert_eq!(order(&ward, NOW), ["a"]);
     assert_eq!(ward.snapshot(NOW).of("other").len(), 1);
     assert!(ward.snapshot(NOW).of("nobody").is_empty());
-    ward.on_register(&[entry("unregistered", "t")], &[]);
+    let later = [entry("a", "t"), entry("unregistered", "t")];
+    ward.on_register(&later, &sensors(&later));
     assert_eq!(order(&ward, NOW), ["a", "unregistered"]);
 }
 
 #[test]
 fn one_tenants_many_patients_push_out_no_others() {
     let mut ward = ward(&[]);
-    ward.on_register(&[entry("quiet", "small")], &[]);
-    let many: Vec<_> = (0..PATIENTS_MAX + 10)
-        .map(|n| entry(&format!("p{n}"), "large"))
-        .collect();
-    for entry in &many {
+    let mut all = vec![entry("quiet", "small")];
+    ward.on_register(&all, &sensors(&all));
+    all.extend((0..PATIENTS_MAX + 10).map(|n| entry(&format!("p{n}"), "large")));
+    for entry in &all[1..] {
         ward.on_sample(&sample(&entry.id, Metric::HeartRate, 60.0, NOW));
-        ward.on_register(std::slice::from_ref(entry), &[]);
     }
+    ward.on_register(&all, &sensors(&all));
+    // Who wears nothing leaves for who does, and takes nobody's place.
+    let worn = &all[..=PATIENTS_MAX];
+    ward.on_register(&all, &sensors(worn));
+    assert_eq!(ward.snapshot(NOW).omitted("large"), 1);
     assert_eq!(ward.snapshot(NOW).of("small").len(), 1);
     assert_eq!(ward.patients.len(), PATIENTS_MAX);
 }

@@ -14,7 +14,7 @@ use contracts::paths::{End, Link, PathReport};
 use contracts::query::watch_response::Update;
 use contracts::query::{
     AcknowledgeAlertRequest, GetSeriesRequest, ListLinksRequest, ListPatientsRequest,
-    SetLinkRequest, WatchRequest, WatchResponse,
+    SetLinkRequest, WatchRequest, WatchResponse, WithdrawAcknowledgementRequest,
 };
 use contracts::vitals::Priority;
 use store::{AuditQuery, Role, Scope};
@@ -305,6 +305,30 @@ async fn viewers_look_and_clinicians_act() {
             ("a1", "carl", "seen")
         );
     }
+    // It was the wrong row. Who only looks, and who has not acknowledged it, cannot take it back.
+    let withdraw = |id: &str| WithdrawAcknowledgementRequest { id: id.to_owned() };
+    for (client, id, code) in [
+        (&mut vera, "a1", Code::PermissionDenied),
+        (&mut carl, "za", Code::NotFound),
+    ] {
+        let refused = client.withdraw_acknowledgement(withdraw(id)).await;
+        assert_eq!(refused.unwrap_err().code(), code);
+    }
+    let answer = carl.withdraw_acknowledgement(withdraw("a1")).await.unwrap();
+    let withdrawn = answer.into_inner().alert.unwrap();
+    assert_eq!(withdrawn.state(), AlertState::Active);
+    let everything = AuditQuery {
+        patient: None,
+        from_us: 0,
+        to_us: i64::MAX,
+        limit: 0,
+    };
+    let audit = ward.store.audit(&Scope::Service, &everything);
+    let audit = audit.await.unwrap();
+    let of_a1 = audit.iter().filter(|entry| entry.detail == "a1");
+    let mut actions: Vec<&str> = of_a1.map(|entry| entry.action.as_str()).collect();
+    actions.sort_unstable();
+    assert_eq!(actions, ["acknowledge alert", "withdraw acknowledgement"]);
     carl.set_link(cut).await.unwrap();
     let links = vera
         .list_links(ListLinksRequest {})

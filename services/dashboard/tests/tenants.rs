@@ -25,6 +25,7 @@ use contracts::query::{
     AcknowledgeAlertRequest, ExplainSteeringRequest, GetPathsRequest, GetSeriesRequest,
     ListAlertsRequest, ListDocumentsRequest, ListLinksRequest, ListNoticesRequest,
     ListPatientsRequest, ListQuarantineRequest, PutDocumentRequest, SetLinkRequest, WatchRequest,
+    WithdrawAcknowledgementRequest,
 };
 use contracts::vitals::Priority;
 use service_kit::tls::authority::LocalAuthority;
@@ -219,6 +220,10 @@ async fn call(ward: &Ward, cookie: &str, method: &str) -> String {
             id: alert,
             note: "n".to_owned(),
         })),
+        "WithdrawAcknowledgement" => {
+            let request = WithdrawAcknowledgementRequest { id: alert };
+            add!(client.withdraw_acknowledgement(request));
+        }
         "PutDocument" => add!(client.put_document(PutDocumentRequest {
             kind: "silence".to_owned(),
             subject: format!("s-{MARK}"),

@@ -39,6 +39,9 @@ pub(super) struct Progress {
     /// High priority, everybody was told, and nobody has acknowledged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_unanswered: bool,
+    /// A person acknowledged the alert. If the acknowledgement is taken back, the escalation goes on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_acknowledged: bool,
 }
 
 /// Whether a failed notice made the timer due before its time.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use contracts::alerts::{self, AcknowledgeRequest, Alert};
+use contracts::alerts::{self, AcknowledgeRequest, Alert, WithdrawRequest};
 use contracts::query::query_service_server::QueryService;
 use contracts::query::{
     AcknowledgeAlertRequest, AcknowledgeAlertResponse, ExplainSteeringRequest,
@@ -14,7 +14,8 @@ use contracts::query::{
     ListDocumentsResponse, ListLinksRequest, ListLinksResponse, ListNoticesRequest,
     ListNoticesResponse, ListPatientsRequest, ListPatientsResponse, ListQuarantineRequest,
     ListQuarantineResponse, PutDocumentRequest, PutDocumentResponse, SetLinkRequest,
-    SetLinkResponse, WatchRequest, WatchResponse,
+    SetLinkResponse, WatchRequest, WatchResponse, WithdrawAcknowledgementRequest,
+    WithdrawAcknowledgementResponse,
 };
 use store::{
     AlertsQuery, CASES_LISTED_MAX, DOCUMENTS_MAX, PathsQuery, Scope, StoredDocument, patient_of,
@@ -56,6 +57,13 @@ impl Query {
         detail: String,
     ) -> Result<(), Status> {
         calls::audited(&self.app, person, action, patient, detail).await
+    }
+
+    /// An alert of the person's tenant: alerting knows no tenants.
+    async fn own_alert(&self, person: &Person, id: &str) -> Result<Alert, Status> {
+        let alert = self.app.store.alert(&scope(person), id).await;
+        let alert = alert.map_err(|error| store_status(&error))?;
+        alert.ok_or_else(|| Status::not_found("there is no such alert"))
     }
 }
 
@@ -160,14 +168,7 @@ impl QueryService for Query {
                 "note: longer than {NOTE_LENGTH_MAX} characters"
             )));
         }
-        // Alerting knows no tenants, so the owner of the alert is checked here.
-        let alert: Alert = self
-            .app
-            .store
-            .alert(&scope(&person), &id)
-            .await
-            .map_err(|error| store_status(&error))?
-            .ok_or_else(|| Status::not_found("there is no such alert"))?;
+        let alert = self.own_alert(&person, &id).await?;
         self.audited(&person, "acknowledge alert", &alert.patient, id.clone())
             .await?;
         let mut alerting = self.app.clients.alerting.clone();
@@ -182,6 +183,29 @@ impl QueryService for Query {
         metrics::counter!("braid_dashboard_acknowledgements_total").increment(1);
         Ok(Response::new(AcknowledgeAlertResponse {
             alert: acknowledged.into_inner().alert,
+        }))
+    }
+
+    async fn withdraw_acknowledgement(
+        &self,
+        request: Request<WithdrawAcknowledgementRequest>,
+    ) -> Result<Response<WithdrawAcknowledgementResponse>, Status> {
+        let person = person(&request)?;
+        may_act(&person)?;
+        let WithdrawAcknowledgementRequest { id } = request.into_inner();
+        identifier("id", &id)?;
+        let alert = self.own_alert(&person, &id).await?;
+        let what = "withdraw acknowledgement";
+        self.audited(&person, what, &alert.patient, id.clone())
+            .await?;
+        let mut alerting = self.app.clients.alerting.clone();
+        let by = person.name.clone();
+        let withdrawn = alerting
+            .withdraw(WithdrawRequest { id, by })
+            .await
+            .map_err(|status| upstream("alerting", &status))?;
+        Ok(Response::new(WithdrawAcknowledgementResponse {
+            alert: withdrawn.into_inner().alert,
         }))
     }
 

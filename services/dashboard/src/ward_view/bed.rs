@@ -7,6 +7,8 @@ use contracts::vitals::{Metric, Priority};
 use vitals::news2::Spo2Scale;
 use vitals::silence;
 
+use super::watched::SILENT_AFTER_US;
+
 /// A clock that is further ahead of the core than this is wrong.
 const AHEAD_US_MAX: i64 = 120_000_000;
 
@@ -18,6 +20,8 @@ pub(crate) struct Bed {
     pub name: String,
     pub gateway: String,
     pub spo2_scale: Spo2Scale,
+    /// Beginning of the newest assignment that holds now. `None`: the patient wears no sensor.
+    pub assigned_us: Option<i64>,
     pub latest: BTreeMap<i32, Latest>,
     pub open: BTreeMap<String, Open>,
     /// Open alerts had to be forgotten.
@@ -37,7 +41,7 @@ pub(crate) struct Latest {
 
 pub(crate) struct Open {
     pub priority: Priority,
-    pub awaits: bool,
+    pub stage: Stage,
     pub revision: u32,
     pub since_us: i64,
     /// Rule and summary of a silence alert; otherwise empty.
@@ -54,13 +58,37 @@ fn replaces(time_us: i64, known_us: i64, arrived_us: i64) -> bool {
     time_us >= known_us || was_ahead
 }
 
+/// How far people have dealt with an open alert, in ascending order of urgency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    Acknowledged,
+    /// Over, and not acknowledged.
+    Ended,
+    /// The condition holds, and nobody has acknowledged it.
+    Active,
+}
+
+impl Stage {
+    fn of(state: AlertState) -> Stage {
+        match state {
+            AlertState::Active => Stage::Active,
+            AlertState::Latched => Stage::Ended,
+            _ => Stage::Acknowledged,
+        }
+    }
+
+    pub(crate) fn awaits(self) -> bool {
+        self != Stage::Acknowledged
+    }
+}
+
 impl Open {
     pub(crate) fn of(alert: &Alert) -> Open {
         let state = alert.state();
         let rule = silence::ALL.into_iter().find(|rule| *rule == alert.rule);
         Open {
             priority: alert.priority(),
-            awaits: awaits(state),
+            stage: Stage::of(state),
             revision: alert.revision,
             since_us: alert.since_us,
             summary: rule.map_or_else(String::new, |_| alert.summary.clone()),
@@ -76,6 +104,16 @@ impl Open {
 impl Bed {
     pub(crate) fn open(&self) -> impl Iterator<Item = &Open> {
         self.open.values().filter(|open| !open.resolved)
+    }
+
+    /// Whether the ward shows the patient: one who wears a sensor, whose readings arrive, or with
+    /// an open alert of high priority that waits for a person.
+    pub(crate) fn is_listed(&self, now_us: i64) -> bool {
+        self.assigned_us.is_some()
+            || (self.heard_us > 0 && now_us - self.heard_us <= SILENT_AFTER_US)
+            || self
+                .open()
+                .any(|open| open.priority == Priority::High && open.stage.awaits())
     }
 
     pub(crate) fn seen(&mut self, time_us: i64, arrived_us: i64, gateway: &str) {
@@ -101,8 +139,4 @@ impl Bed {
             *latest = Latest { value, time_us };
         }
     }
-}
-
-fn awaits(state: AlertState) -> bool {
-    matches!(state, AlertState::Active | AlertState::Latched)
 }

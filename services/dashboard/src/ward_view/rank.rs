@@ -1,26 +1,38 @@
 //! The order in which a ward's patients are shown. Sans-IO.
 //!
-//! 1. Unwatched patients: nothing arrives, so no rule will raise an alert. First those with an
-//!    unacknowledged alert of high priority, then those with any unacknowledged alert, then by the
-//!    time since which they are unwatched.
-//! 2. Patients with an unacknowledged alert of high priority, of which people were notified.
-//! 3. Patients without a score: a parameter of a worn sensor is too old, or nothing was ever
-//!    measured.
+//! 1. Patients with an open alert of high priority: first those whose alert is active, then those
+//!    whose alert has ended, then those whose alert was acknowledged. Within each, unwatched
+//!    patients come first.
+//! 2. Unwatched patients: nothing arrives, so no rule will raise an alert. First those with an
+//!    unacknowledged alert, then by the time since which they are unwatched. A patient with a new
+//!    assignment and no reading yet is one of them, since the assignment.
+//! 3. Patients without a score: a parameter of a worn sensor is too old.
 //! 4. All others.
+//! 5. Patients who have had a sensor for [`NEVER_WORN_AFTER_US`] and never a reading.
 //!
-//! Within 2 to 4 the higher NEWS2 comes first. A lower bound counts, and stale readings count as if
-//! they still held, so that a patient whose sensor fell off does not sink. Then follow a parameter
-//! that scores 3, the worst open alert, and the name.
+//! Then the higher NEWS2 comes first. A lower bound counts, and stale readings count as if they
+//! still held, so that a patient whose sensor fell off does not sink. Then follow a parameter that
+//! scores 3, the worst open alert, and the name. The list of alerts is in a like order: see
+//! `store::AlertsStore::alerts`.
 
 use std::cmp::Reverse;
 
 use contracts::vitals::Priority;
 
+use super::bed::Stage;
+
+/// After a day without any reading an assigned sensor counts as not worn.
+pub(crate) const NEVER_WORN_AFTER_US: i64 = 86_400_000_000;
+
 /// The values that the order depends on.
 pub(crate) struct RankCriteria<'a> {
+    /// The most urgent of the open alerts of high priority.
+    pub high: Option<Stage>,
     /// `Some`: nothing has arrived since then.
     pub unwatched_since_us: Option<i64>,
-    /// A worn parameter is too old, or nothing was ever measured.
+    /// A sensor was assigned long ago, and nothing was ever measured.
+    pub is_never_worn: bool,
+    /// A worn parameter is too old.
     pub has_no_score: bool,
     /// Highest priority among unacknowledged alerts.
     pub awaiting: Priority,
@@ -36,7 +48,8 @@ pub(crate) struct RankCriteria<'a> {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     group: u8,
-    awaiting: Reverse<i32>,
+    high: Reverse<Option<Stage>>,
+    unwatched: Reverse<u8>,
     since_us: i64,
     score: Reverse<u32>,
     red: Reverse<bool>,
@@ -49,21 +62,23 @@ impl Rank {
     pub(crate) fn of(criteria: &RankCriteria<'_>) -> Rank {
         let is_unwatched = criteria.unwatched_since_us.is_some();
         Rank {
-            group: if is_unwatched {
+            group: if criteria.high.is_some() {
                 1
-            } else if criteria.awaiting == Priority::High {
+            } else if is_unwatched {
                 2
+            } else if criteria.is_never_worn {
+                5
             } else if criteria.has_no_score {
                 3
             } else {
                 4
             },
-            // Among watched patients the score decides before their alerts do.
-            awaiting: Reverse(match (is_unwatched, criteria.awaiting) {
+            high: Reverse(criteria.high),
+            // Among watched patients the score decides before their lesser alerts do.
+            unwatched: Reverse(match (is_unwatched, criteria.awaiting) {
                 (false, _) => 0,
-                (true, Priority::High) => 2,
-                (true, Priority::Unspecified) => 0,
-                (true, _) => 1,
+                (true, Priority::Unspecified) => 1,
+                (true, _) => 2,
             }),
             since_us: criteria.unwatched_since_us.unwrap_or_default(),
             score: Reverse(criteria.score),
@@ -80,9 +95,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_unwatched_comes_before_who_is_ill() {
+    fn open_high_alerts_come_first_then_who_is_unwatched_then_who_is_ill() {
         let criteria = |id| RankCriteria {
+            high: None,
             unwatched_since_us: None,
+            is_never_worn: false,
             has_no_score: false,
             awaiting: Priority::Unspecified,
             worst: Priority::Unspecified,
@@ -90,6 +107,12 @@ mod tests {
             is_red: false,
             name: "",
             id,
+        };
+        let high = |id, stage| RankCriteria {
+            high: Some(stage),
+            awaiting: Priority::High,
+            worst: Priority::High,
+            ..criteria(id)
         };
         let unwatched = |id, since_us, awaiting| RankCriteria {
             unwatched_since_us: Some(since_us),
@@ -99,6 +122,11 @@ mod tests {
         let mut ward = [
             criteria("calm"),
             RankCriteria {
+                is_never_worn: true,
+                has_no_score: true,
+                ..criteria("guest")
+            },
+            RankCriteria {
                 score: 9,
                 ..criteria("ill")
             },
@@ -107,26 +135,37 @@ mod tests {
                 ..criteria("sensor off")
             },
             RankCriteria {
-                awaiting: Priority::High,
-                ..criteria("fall")
+                score: 12,
+                ..high("fall ended", Stage::Ended)
             },
+            RankCriteria {
+                score: 12,
+                ..high("fall seen", Stage::Acknowledged)
+            },
+            high("fall", Stage::Active),
             unwatched("silent", 20, Priority::Unspecified),
             unwatched("silent longer", 10, Priority::Unspecified),
             unwatched("silent, alert open", 30, Priority::Medium),
-            unwatched("silent after a fall", 40, Priority::High),
+            RankCriteria {
+                unwatched_since_us: Some(40),
+                ..high("silent after a fall", Stage::Active)
+            },
         ];
         ward.sort_by_key(Rank::of);
         assert_eq!(
             ward.map(|it| it.id),
             [
                 "silent after a fall",
+                "fall",
+                "fall ended",
+                "fall seen",
                 "silent, alert open",
                 "silent longer",
                 "silent",
-                "fall",
                 "sensor off",
                 "ill",
-                "calm"
+                "calm",
+                "guest"
             ]
         );
     }

@@ -64,6 +64,8 @@ pub(crate) struct Around<'a> {
     /// When any patient of any gateway was last heard, and how many gateways there are.
     pub anybody_heard_us: i64,
     pub gateways: usize,
+    /// When a path of any gateway was last well: gateways are connected, and the bus works.
+    pub anybody_well_us: i64,
 }
 
 /// Rule and summary of open silence alerts that concern the patient.
@@ -109,8 +111,15 @@ fn guessed(
     let is_recent = |time_us: i64| now_us - time_us <= SILENT_AFTER_US;
     let gateway = around.gateway;
     if around.gateways > 1 && !is_recent(around.anybody_heard_us) {
-        let text = "nothing arrives from any gateway; the core may be the cause";
-        return (UnknownCause::Pipeline, text.to_owned());
+        let (cause, text) = if is_recent(around.anybody_well_us) {
+            let text = "gateways are connected, and no reading of any arrives";
+            (UnknownCause::Pipeline, text)
+        } else {
+            let text =
+                "nothing arrives from any gateway; the cause is unknown: network, proxy or core";
+            (UnknownCause::Unspecified, text)
+        };
+        return (cause, text.to_owned());
     }
     if is_recent(around.gateway_heard_us) || is_recent(around.reports.well_us) {
         let text = match silences
@@ -190,6 +199,7 @@ mod tests {
             reports: Reports { well_us, lost },
             anybody_heard_us,
             gateways: 2,
+            anybody_well_us: well_us,
         };
         for (around, expected) in [
             (around(NOW, 0, false, NOW), UnknownCause::Device),
@@ -197,6 +207,9 @@ mod tests {
             (around(old, old, true, NOW), UnknownCause::Path),
             (around(old, old, false, NOW), UnknownCause::Gateway),
             (around(old, NOW, false, old), UnknownCause::Pipeline),
+            // Without evidence no part is blamed.
+            (around(old, old, false, old), UnknownCause::Unspecified),
+            (around(old, old, true, old), UnknownCause::Unspecified),
         ] {
             let unknown = why(old, NOW, &around, &Silences::new());
             assert_eq!(unknown.cause(), expected, "{around:?}");

@@ -12,7 +12,7 @@ use contracts::alerts::{
     AcknowledgeRequest, AcknowledgeResponse, Alert, AlertState, ListAlertsRequest,
     ListAlertsResponse, ListDocumentsRequest, ListDocumentsResponse, ListNoticesRequest,
     ListNoticesResponse, ListUntoldRequest, ListUntoldResponse, PutDocumentRequest,
-    PutDocumentResponse,
+    PutDocumentResponse, WithdrawRequest, WithdrawResponse,
 };
 use contracts::paths::link_service_server::{LinkService, LinkServiceServer};
 use contracts::paths::{
@@ -372,6 +372,24 @@ impl AlertsService for MadeUpAlerting {
         alert.changed_us = contracts::now_us();
         record_alert(&self.bus, &self.store, alert.clone()).await;
         Ok(Response::new(AcknowledgeResponse { alert: Some(alert) }))
+    }
+
+    async fn withdraw(
+        &self,
+        request: Request<WithdrawRequest>,
+    ) -> Result<Response<WithdrawResponse>, Status> {
+        let request = request.into_inner();
+        let alert = self.store.alert(&store::Scope::Service, &request.id).await;
+        let mut alert = alert
+            .ok()
+            .flatten()
+            .filter(|alert| alert.acknowledged_by == request.by)
+            .ok_or_else(|| Status::failed_precondition("another person"))?;
+        alert.state = AlertState::Active.into();
+        alert.acknowledged_by.clear();
+        alert.revision += 1;
+        record_alert(&self.bus, &self.store, alert.clone()).await;
+        Ok(Response::new(WithdrawResponse { alert: Some(alert) }))
     }
 
     async fn list_alerts(
