@@ -25,24 +25,47 @@ export interface Omitted {
 
 const isOpen = ({ state }: Alert) => state !== AlertState.RESOLVED && state !== AlertState.PENDING;
 
-// moreImportant orders by importance, as the server does: priority, unacknowledged, newest.
+// stage is how far people have dealt with an alert: active, then ended, then acknowledged.
+const stage = ({ state }: Alert) => (state === AlertState.ACTIVE ? 2 : state === AlertState.LATCHED ? 1 : 0);
+
+// moreImportant orders by importance, as the server does: priority, stage, newest.
 function moreImportant(a: Alert, b: Alert): number {
-  return b.priority - a.priority || Number(awaits(b.state)) - Number(awaits(a.state)) || Number(b.sinceUs - a.sinceUs);
+  return b.priority - a.priority || stage(b) - stage(a) || Number(b.sinceUs - a.sinceUs);
 }
 
-// moreUrgent orders for people: unacknowledged first, then by priority, then the newest.
+// moreUrgent orders for people: unacknowledged first, then by priority, then active before ended,
+// then the newest.
 function moreUrgent(a: Alert, b: Alert): number {
-  return Number(awaits(b.state)) - Number(awaits(a.state)) || b.priority - a.priority || Number(b.sinceUs - a.sinceUs);
+  return Number(awaits(b.state)) - Number(awaits(a.state)) || moreImportant(a, b);
 }
 
 export class AlertBook {
   readonly #held = new Map<string, { readonly alert: Alert; readonly atMs: number }>();
   readonly #omitted = new Map<Priority, number>();
   #sorted: readonly Alert[] | undefined;
+  // The same by patient.
+  #byPatient: Map<string, Alert[]> | undefined;
   #differsSinceMs = 0;
 
   has(id: string): boolean {
     return this.#held.has(id);
+  }
+
+  get(id: string): Alert | undefined {
+    return this.#held.get(id)?.alert;
+  }
+
+  // of returns the open alerts of one patient, the most urgent first.
+  of(patient: string): readonly Alert[] {
+    if (!this.#byPatient) {
+      this.#byPatient = new Map();
+      for (const alert of this.open()) {
+        const own = this.#byPatient.get(alert.patient);
+        if (own) own.push(alert);
+        else this.#byPatient.set(alert.patient, [alert]);
+      }
+    }
+    return this.#byPatient.get(patient) ?? [];
   }
 
   *values(): Iterable<Alert> {
@@ -106,11 +129,11 @@ export class AlertBook {
     const known = this.#held.get(alert.id);
     if (known && known.alert.revision >= alert.revision) return;
     this.#held.set(alert.id, { alert, atMs });
-    this.#sorted = undefined;
+    this.#sorted = this.#byPatient = undefined;
   }
 
   #bound(): void {
-    this.#sorted = undefined;
+    this.#sorted = this.#byPatient = undefined;
     for (const { id } of this.past(Infinity).slice(RESOLVED_MAX)) this.#held.delete(id);
     if (this.#held.size <= OPEN_MAX) return;
     const open = [...this.values()].filter(isOpen).sort(moreImportant);

@@ -1,6 +1,6 @@
 // Names and formats of metrics, scores and priorities. The server judges them.
 import { Metric, Priority } from "./gen/braid/vitals/v1/vitals_pb";
-import { AlertState } from "./gen/braid/alerts/v1/alerts_pb";
+import { AlertState, type Alert } from "./gen/braid/alerts/v1/alerts_pb";
 import { Risk, type News2, type Unknown } from "./gen/braid/query/v1/query_pb";
 import { nowMs } from "./clock";
 
@@ -83,9 +83,22 @@ export function awaits(state: AlertState): boolean {
   return state === AlertState.ACTIVE || state === AlertState.LATCHED;
 }
 
+// briefOf is the beginning of a summary: "Fall", or "SpO2 89 %".
+export function briefOf({ summary, rule }: Alert): string {
+  const text = summary || rule;
+  return /^(.+?)(?:: (?!\d)|, |; )/.exec(text)?.[1] ?? text;
+}
+
+// wordsOf are the words for an open alert where there is little room: "Fall, 4 min ago".
+export function wordsOf(alert: Alert): string {
+  const also = alert.state === AlertState.LATCHED ? ", ended" : alert.state === AlertState.ACKNOWLEDGED ? ", acknowledged" : "";
+  return `${briefOf(alert)}, ${age(nowMs() / 1000 - seconds(alert.sinceUs))}${also}`;
+}
+
 export interface ScoreStyle {
   readonly text: string;
-  readonly risk: "low" | "low-medium" | "medium" | "high" | "unknown";
+  // "alert": low by the score alone, while an alert is open.
+  readonly risk: "low" | "low-medium" | "medium" | "high" | "unknown" | "alert";
   readonly partial: boolean;
   // "partial: no temperature, consciousness", or the name of the risk.
   readonly explanation: string;
@@ -108,8 +121,8 @@ export function unknownText({ sinceUs, because }: Unknown, brief = false): strin
 }
 
 // scoreOf formats a score. An unknown score is never a number, and a lower bound never looks like
-// low risk.
-export function scoreOf(news2: News2 | undefined, outOfDateSinceS?: number): ScoreStyle {
+// low risk. Beside an open alert no score looks calm or says so.
+export function scoreOf(news2: News2 | undefined, outOfDateSinceS?: number, hasAlert = false): ScoreStyle {
   if (outOfDateSinceS !== undefined) {
     return { text: "?", risk: "unknown", partial: true, explanation: `unknown since ${clock(outOfDateSinceS)}: this page is not up to date` };
   }
@@ -118,6 +131,9 @@ export function scoreOf(news2: News2 | undefined, outOfDateSinceS?: number): Sco
     return { text: "?", risk: "unknown", partial: true, explanation: `${news2?.unknown ? unknownText(news2.unknown) : "unknown"}${least}` };
   }
   const [risk, name] = RISKS[news2.risk] ?? RISKS[Risk.UNSPECIFIED];
+  if (!news2.partial && hasAlert && (risk === "low" || risk === "low-medium")) {
+    return { text: String(news2.score ?? "?"), risk: "alert", partial: false, explanation: `vital signs score ${news2.score ?? "?"}` };
+  }
   if (!news2.partial) return { text: String(news2.score ?? "?"), risk, partial: false, explanation: name };
   const missing = news2.missing.map((metric) => styleOf(metric).label.toLowerCase()).join(", ");
   const least = news2.score ? `at least ${news2.score}, ` : "";

@@ -154,6 +154,10 @@ function showWard(session: Session): void {
       const { alert } = await guarded(query.acknowledgeAlert({ id, note }));
       if (alert) model.addAlerts([alert]);
     },
+    async withdraw(id) {
+      const { alert } = await guarded(query.withdrawAcknowledgement({ id }));
+      if (alert) model.addAlerts([alert]);
+    },
     async silence({ patient, rule, hours, reason }) {
       const untilUs = BigInt(Math.round(nowMs() + hours * 3_600_000)) * 1000n;
       const subject = `silence-${crypto.randomUUID()}`;

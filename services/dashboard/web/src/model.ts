@@ -60,8 +60,10 @@ function namesakes(patients: readonly Patient[]): Set<string> {
 
 export class Model {
   patients: readonly Patient[] = [];
-  // Registered patients for whom the server had no room.
+  // Patients with a sensor for whom the server had no room.
   patientsOmitted = 0;
+  // Registered patients without a sensor, whom the ward does not list.
+  patientsUnassigned = 0;
   // How many alerts are open, whether or not the page holds them.
   alertTotals: readonly AlertCount[] = [];
   readonly alerts = new AlertBook();
@@ -172,6 +174,7 @@ export class Model {
         this.#byId = new Map(this.patients.map((patient) => [patient.id, patient]));
         this.#namesakes = namesakes(this.patients);
         this.patientsOmitted = update.value.patientsOmitted;
+        this.patientsUnassigned = update.value.patientsUnassigned;
         this.alertTotals = update.value.alertCounts;
         this.setNotices("system", update.value.warnings.map(noticeOf));
         this.changed("ward");

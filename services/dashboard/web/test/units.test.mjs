@@ -5,13 +5,15 @@ import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { createServer } from "vite";
 
-let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf, access;
+let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf, wordsOf, HeldOrder, liveOf, access;
 before(async () => {
   const root = fileURLToPath(new URL("..", import.meta.url));
   vite = await createServer({ root, configFile: false, logLevel: "error", server: { middlewareMode: true, ws: false, watch: null }, optimizeDeps: { noDiscovery: true } });
   ({ Series, POINTS } = await vite.ssrLoadModule("/src/series.ts"));
   ({ AlertBook, OPEN_MAX } = await vite.ssrLoadModule("/src/alerts.ts"));
-  ({ clock, scoreOf } = await vite.ssrLoadModule("/src/clinical.ts"));
+  ({ HeldOrder } = await vite.ssrLoadModule("/src/view/hold.ts"));
+  ({ liveOf } = await vite.ssrLoadModule("/src/live.ts"));
+  ({ clock, scoreOf, wordsOf } = await vite.ssrLoadModule("/src/clinical.ts"));
   ({ inOrder } = await vite.ssrLoadModule("/src/notices.ts"));
   ({ finds } = await vite.ssrLoadModule("/src/search.ts"));
   ({ learn, nowMs } = await vite.ssrLoadModule("/src/clock.ts"));
@@ -166,8 +168,65 @@ test("a lost chunk is a hole and not a jump", () => {
 });
 
 const alert = (id, priority, state, since, revision = 1) => ({ id, priority, state, sinceUs: BigInt(since), changedUs: BigInt(since), revision });
-const [ACTIVE, ACKNOWLEDGED, RESOLVED] = [2, 3, 5];
-const [LOW, HIGH] = [1, 3];
+const [ACTIVE, ACKNOWLEDGED, LATCHED, RESOLVED] = [2, 3, 4, 5];
+const [LOW, MEDIUM, HIGH] = [1, 2, 3];
+
+test("an active fall stands before 298 that have ended, and what waits before what is acknowledged", () => {
+  const book = new AlertBook();
+  book.add([alert("fall", HIGH, ACTIVE, 1), alert("seen", HIGH, ACKNOWLEDGED, 9_000), alert("medium", MEDIUM, ACTIVE, 8_000)], 0);
+  for (let n = 0; n < 298; n++) book.add([alert(`ended-${n}`, HIGH, LATCHED, 1000 + n)], 0);
+  const ids = book.open().map(({ id }) => id);
+  assert.deepEqual([ids[0], ids[1], ids[299], ids[300]], ["fall", "ended-297", "medium", "seen"]);
+});
+
+test("a patient's own open alerts are in words, and the score beside them is not calm", () => {
+  const book = new AlertBook();
+  const sinceUs = BigInt(Math.round(nowMs() - 240_000)) * 1000n;
+  const of = (fields) => ({ ...alert("a", HIGH, ACTIVE, 0), sinceUs, patient: "p", rule: "fall", summary: "Fall: a blow of 2.5 g or more, then no movement for 10 s", ...fields });
+  book.add([of({}), of({ id: "b", priority: LOW, summary: "Battery at 14 %, at or below 15 %" }), of({ id: "c", patient: "other" })], 0);
+  assert.deepEqual(book.of("p").map(wordsOf), ["Fall, 4 min ago", "Battery at 14 %, 4 min ago"]);
+  assert.deepEqual(book.of("nobody"), []);
+  assert.equal(wordsOf(of({ state: LATCHED })), "Fall, 4 min ago, ended");
+  assert.equal(wordsOf(of({ summary: "Consciousness: 3" })), "Consciousness: 3, 4 min ago");
+  const well = { missing: [], stale: [], partial: false, risk: 1, score: 0 };
+  assert.deepEqual([scoreOf(well).risk, scoreOf(well).explanation], ["low", "low risk"]);
+  const fallen = scoreOf(well, undefined, true);
+  assert.deepEqual([fallen.text, fallen.risk, fallen.explanation], ["0", "alert", "vital signs score 0"]);
+  assert.equal(scoreOf({ ...well, risk: 4, score: 9 }, undefined, true).risk, "high");
+});
+
+test("held rows keep their places, change in place, and what is new waits", () => {
+  const order = new HeldOrder((row) => row.id);
+  const rows = (...names) => names.map((id) => ({ id }));
+  const ids = (rows) => rows.map(({ id }) => id).join();
+  const first = rows("a", "b", "c");
+  assert.equal(ids(order.of(first, false).rows), "a,b,c");
+  const [a, b, c] = first;
+  // b was acknowledged and would be last, x is new, a is gone.
+  const changed = { id: "b", acknowledged: true };
+  const gone = { id: "a", resolved: true };
+  const held = order.of([{ id: "x" }, c, changed], true, () => gone);
+  assert.deepEqual([ids(held.rows), ids(held.waiting), held.moved], ["a,b,c", "x", true]);
+  assert.deepEqual(held.changed, [gone, changed]);
+  assert.equal(held.rows[1], changed);
+  assert.equal(order.of([{ id: "x" }, c, changed], true, () => gone).changed.length, 0, "told once");
+  const free = order.of([{ id: "x" }, c, changed], false);
+  assert.deepEqual([ids(free.rows), free.moved], ["x,c,b", false]);
+  order.release();
+  assert.equal(ids(order.of([b, a], true).rows), "b,a", "a person asked for it");
+});
+
+test("the pill is never live beside a warning that contradicts it", () => {
+  const patients = (watched, unknown) => [...Array(watched).fill({ unknown: undefined }), ...Array(unknown).fill({ unknown: {} })];
+  const notice = (key, severity) => ({ key, severity, text: "" });
+  assert.deepEqual(liveOf(patients(5, 1), []), { state: "live", text: "Live" });
+  assert.deepEqual(liveOf(patients(5, 0), [notice("system/pipeline-silent", "critical")]), { state: "lost", text: "Nobody is watched" });
+  assert.deepEqual(liveOf(patients(0, 3), []), { state: "lost", text: "Nobody is watched" });
+  assert.deepEqual(liveOf(patients(3, 297), []), { state: "silent", text: "Live for 3 of 300" });
+  assert.deepEqual(liveOf(patients(5, 0), [notice("system/canary", "critical")]), { state: "silent", text: "Connected, with faults" });
+  assert.equal(liveOf(patients(5, 0), [notice("system/late", "warning")]).state, "live");
+  assert.equal(liveOf([], []).state, "live");
+});
 
 test("of too many alerts the ones that matter least are left out, and counted", () => {
   const book = new AlertBook();

@@ -1,20 +1,28 @@
 // Alerts: the unacknowledged first, each with a button, a note and a silence. Below them the
-// silences in force, with author, reason and end.
+// silences in force, with author, reason and end. Rows are held under a pointer (hold.ts); what
+// waits meanwhile is told on a line that has its place at all times.
 import { h, KeyedList, setAttribute, setText, whenNear, type Row } from "../dom";
-import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
+import { age, awaits, briefOf, clock, priorityOf, seconds, stateOf } from "../clinical";
 import { nowS } from "../clock";
 import { AlertState, type Alert, type Document } from "../gen/braid/alerts/v1/alerts_pb";
+import { Priority } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Omitted } from "../alerts";
 import type { Model } from "../model";
+import { guardClicks, HeldOrder, Hold } from "./hold";
 import { endForm, scopeOf, silenceForm, type Silence } from "./silence";
 
 // Resolved alerts shown below the open ones.
 const PAST_SHOWN = 8;
 const NOTE_LENGTH_MAX = 500;
+// How long the line says that something was not done.
+const SAID_MS = 5_000;
+// An acknowledgement can be taken back for this time; the core allows a little more.
+const UNDO_MS = 10_000;
 
 export interface AlertActions {
   readonly mayAct: boolean;
   acknowledge(id: string, note: string): Promise<void>;
+  withdraw(id: string): Promise<void>;
   silence(it: Silence): Promise<void>;
   endSilence(it: Document, reason: string): Promise<void>;
   select(patient: string): void;
@@ -36,29 +44,99 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
   const none = h("p", { class: "empty" }, "No open alerts.");
   const more = h("p", { class: "more", id: "alerts-more" });
   const count = h("span", { class: "dim" });
+  const news = h("button", {
+    type: "button",
+    class: "news",
+    onclick: () => {
+      order.release();
+      update();
+      open.scrollTop = 0;
+    },
+  });
+  const undo = h("button", { type: "button", class: "undo", onclick: () => void takeBack() });
+  const bar = h("div", { class: "alerts-bar" }, news, undo);
   // Screen readers hear new alerts without the page taking the focus away.
   const announce = h("p", { class: "visually-hidden", role: "status", "aria-live": "assertive" });
-  const element = h("section", { class: "panel alerts-panel", "aria-label": "Alerts" }, h("header", {}, h("h2", {}, "Alerts"), count), announce, open, more, none, silencedBlock, pastBlock);
-  const openRows = new KeyedList<Alert>(open, (alert) => alert.id, (alert) => alertRow(model, alert, actions));
-  const pastRows = new KeyedList<Alert>(past, (alert) => alert.id, (alert) => alertRow(model, alert, actions));
+  const element = h("section", { class: "panel alerts-panel", "aria-label": "Alerts" }, h("header", {}, h("h2", {}, "Alerts"), count), announce, bar, open, more, none, silencedBlock, pastBlock);
+  // Own acknowledgements that can still be taken back, the oldest first.
+  let given: { readonly id: string; readonly words: string; readonly untilMs: number }[] = [];
+  const acting: AlertActions = {
+    ...actions,
+    async acknowledge(id, note) {
+      const alert = model.alerts.get(id);
+      await actions.acknowledge(id, note);
+      if (!alert) return;
+      const words = [briefOf(alert), model.nameOf(alert.patient)].filter(Boolean).join(", ");
+      given.push({ id, words, untilMs: performance.now() + UNDO_MS });
+      update();
+    },
+  };
+  let said = { text: "", untilMs: -Infinity };
+  const say = (text: string) => {
+    said = { text, untilMs: performance.now() + SAID_MS };
+    update();
+  };
+  const takeBack = async () => {
+    const last = given.pop();
+    if (!last) return;
+    update();
+    try {
+      await actions.withdraw(last.id);
+    } catch (error) {
+      say(`Still acknowledged: ${error instanceof Error ? error.message : last.words}`);
+    }
+  };
+  const openRows = new KeyedList<Alert>(open, (alert) => alert.id, (alert) => alertRow(model, alert, acting));
+  const pastRows = new KeyedList<Alert>(past, (alert) => alert.id, (alert) => alertRow(model, alert, acting));
   const silenceRows = new KeyedList<Document>(silenced, (silence) => silence.subject, (silence) => silenceRow(model, silence, actions));
+  const order = new HeldOrder<Alert>(({ id }) => id);
+  const hold = new Hold(element, () => update());
+  // Rows that keep their height while they are held.
+  const locked = new Set<HTMLElement>();
+  guardClicks(open, () => say("The list moved: the click was not taken"));
   const announced = new Set<string>();
   // The alert that a link has opened: it is shown although it ended long ago.
   let opened = "";
 
   const update = () => {
     const alerts = model.alerts.open();
-    openRows.update(alerts);
+    const isHeld = hold.held();
+    const now = order.of(alerts, isHeld, (gone) => model.alerts.get(gone.id) ?? gone);
+    for (const { id } of now.changed) {
+      const row = open.querySelector<HTMLElement>(`[data-alert="${CSS.escape(id)}"]`);
+      if (!row || locked.has(row)) continue;
+      row.style.minHeight = `${row.offsetHeight}px`;
+      locked.add(row);
+    }
+    if (now.rows === alerts) {
+      for (const row of locked) row.style.minHeight = "";
+      locked.clear();
+    }
+    openRows.update(now.rows);
+    const nowMs = performance.now();
+    const isSaid = nowMs < said.untilMs;
+    given = given.filter(({ untilMs }) => nowMs < untilMs);
+    const last = given.at(-1);
+    undo.hidden = last === undefined;
+    if (last) setText(undo, `Undo ${Math.ceil((last.untilMs - nowMs) / 1000)} s: ${last.words}`);
+    news.hidden = now.waiting.length === 0 && !now.moved && !isSaid;
+    const first = now.waiting[0];
+    const isUrgent = first !== undefined && awaits(first.state) && first.priority === Priority.HIGH;
+    setAttribute(news, "data-priority", isUrgent ? "high" : null);
+    const fresh = `${now.waiting.length} new ${now.waiting.length === 1 ? "alert" : "alerts"}`;
+    const told = first && [`${priorityOf(first.priority).mark} ${briefOf(first)}`, model.nameOf(first.patient)].filter(Boolean).join(", ");
+    setText(news, isUrgent ? `${told}${now.waiting.length > 1 ? ` · ${fresh}` : ""}, show` : isSaid ? said.text : first ? `${fresh}, show` : "New order, show");
     const omitted = model.alerts.omitted();
     more.hidden = omitted.length === 0;
     setText(more, omittedText(omitted));
-    const resolved = pastWith(model, opened);
+    // What is held stands once.
+    const resolved = pastWith(model, opened).filter((alert) => !now.rows.includes(alert));
     pastRows.update(resolved);
     pastBlock.hidden = resolved.length === 0;
     const silences = model.silences.filter((silence) => seconds(silence.untilUs) > nowS());
     silenceRows.update(silences);
     silencedBlock.hidden = silences.length === 0;
-    none.hidden = alerts.length > 0;
+    none.hidden = now.rows.length > 0;
     const waiting = alerts.filter((alert) => awaits(alert.state)).length;
     setText(count, [waiting > 0 && `${waiting} to acknowledge`, omitted.length > 0 && omittedText(omitted)].filter(Boolean).join(" · "));
     setAttribute(count, "data-partial", omitted.length > 0);
@@ -76,6 +154,7 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
     if (!model.alerts.has(id)) return false;
     element.querySelector("[data-linked]")?.removeAttribute("data-linked");
     opened = id;
+    order.release();
     update();
     const row = element.querySelector<HTMLElement>(`[data-alert="${CSS.escape(id)}"]`);
     if (!row) return false;

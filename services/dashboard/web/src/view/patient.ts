@@ -1,7 +1,8 @@
 // The selected patient: score, ECG strip, and a row for each vital with trend and present value.
-import { h, setAttribute, setText } from "../dom";
-import { age, clock, scoreOf, seconds, show, styleOf } from "../clinical";
+import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
+import { age, clock, priorityOf, scoreOf, seconds, show, stateOf, styleOf } from "../clinical";
 import { nowS } from "../clock";
+import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";
 import { Metric } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Model } from "../model";
 import { TrendChart } from "./chart";
@@ -26,6 +27,8 @@ const YOUNG_S = 60;
 const LATE_S = 5;
 // Chunks of the ECG come twice a second or so. Without one for this long the curve has ended.
 const ECG_ENDED_S = 5;
+// Open alerts named on the panel, the most urgent. Further ones are counted.
+const OWN_ALERTS_MAX = 4;
 const FACTS = [Metric.CONSCIOUSNESS, Metric.SUPPLEMENTAL_OXYGEN, Metric.BATTERY] as const;
 export const TREND_METRICS: Metric[] = ROWS.flat();
 
@@ -67,6 +70,9 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
   const ended = h("span", { class: "strip-ended" });
   const ecgRow = h("div", { class: "ecg" }, h("span", { class: "strip-label" }, "ECG"), ended, strip);
   const rows = ROWS.map((metrics) => vitalRow(model, metrics));
+  const own = h("ul", { class: "own-alerts", "aria-label": "Open alerts of this patient" });
+  const ownMore = h("p", { class: "own-more" });
+  const ownRows = new KeyedList<Alert>(own, ({ id }) => id, ownAlert);
   const body = h("div", { class: "monitor" }, ecgRow, ...rows.map((row) => row.element));
   const empty = h("p", { class: "empty" }, "Select a patient to see live vitals.");
   const head = h(
@@ -76,7 +82,7 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     h("div", { class: "grow" }, title, scoreText, h("p", { class: "about dim" }, subtitle, state)),
     windows,
   );
-  const element = h("section", { class: "panel detail", "aria-label": "Selected patient", id: "detail", tabindex: "-1" }, head, body, empty);
+  const element = h("section", { class: "panel detail", "aria-label": "Selected patient", id: "detail", tabindex: "-1" }, head, own, ownMore, body, empty);
 
   const sweep = new Sweep(strip, model.ecg);
   let shown = "";
@@ -85,6 +91,15 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     const patient = model.patient();
     const selected = model.selected !== "";
     head.hidden = body.hidden = !selected;
+    const open = selected ? model.alerts.of(model.selected) : [];
+    ownRows.update(open.slice(0, OWN_ALERTS_MAX));
+    own.hidden = open.length === 0;
+    const more = Math.max(open.length, patient?.activeAlerts ?? 0) - Math.min(open.length, OWN_ALERTS_MAX);
+    ownMore.hidden = !selected || more <= 0;
+    setText(ownMore, `${more} more open ${more === 1 ? "alert" : "alerts"} of this patient`);
+    const hasAlert = open.length > 0 || (patient?.activeAlerts ?? 0) > 0;
+    const worst = Math.max(patient?.worstPriority ?? 0, ...open.map(({ priority }) => priority));
+    setAttribute(element, "data-alarm", selected && hasAlert && priorityOf(worst).key);
     empty.hidden = selected;
     if (model.selected !== shown) {
       shown = model.selected;
@@ -101,7 +116,7 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     const ecgEnded = ecgS > 0 && nowS() - ecgS > ECG_ENDED_S;
     setAttribute(ecgRow, "data-stale", ecgEnded || outOfDateS !== undefined);
     setText(ended, ecgEnded ? `ended ${clock(ecgS)}, ${age(nowS() - ecgS)}` : ecgS === 0 ? "no ECG" : "");
-    const news2 = scoreOf(patient?.news2, outOfDateS);
+    const news2 = scoreOf(patient?.news2, outOfDateS, hasAlert);
     setText(score, news2.text);
     setAttribute(score, "data-risk", news2.risk);
     setAttribute(score, "data-partial", news2.partial);
@@ -127,6 +142,7 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
   };
   model.on("samples", values);
   model.on("ward", values);
+  model.on("alerts", values);
   onTheme(() => {
     sweep.rebuild();
     rows.forEach((row) => row.rebuild());
@@ -139,6 +155,25 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
 function earliest(model: Model): number {
   const times = TREND_METRICS.map((metric) => model.series.get(metric)?.firstS ?? Infinity);
   return Math.min(...times);
+}
+
+function ownAlert(): Row<Alert> {
+  const mark = h("span", { class: "chip" });
+  const text = h("span", {});
+  const when = h("span", { class: "dim" });
+  const element = h("li", {}, mark, h("span", { class: "grow" }, text, when));
+  return {
+    element,
+    update(alert) {
+      const priority = priorityOf(alert.priority);
+      setText(mark, priority.mark);
+      setAttribute(mark, "data-priority", priority.key);
+      setAttribute(mark, "aria-label", priority.label);
+      setText(text, alert.summary || alert.rule);
+      const sinceS = seconds(alert.sinceUs);
+      setText(when, ` · ${age(nowS() - sinceS)} · ${stateOf(alert.state).label.toLowerCase()}`);
+    },
+  };
 }
 
 interface VitalRow {

@@ -3,6 +3,7 @@
 import { h, setAttribute, setText } from "../dom";
 import { awaits, priorityOf } from "../clinical";
 import type { Model } from "../model";
+import { liveOf } from "../live";
 import { OUT_OF_DATE } from "../notices";
 import type { Session } from "../session";
 import { bannerView } from "./banner";
@@ -64,23 +65,35 @@ export function shellView(
   showSound();
   panels.alerts.id = "alerts";
   panels.alerts.tabIndex = -1;
+  const top = h(
+    "header",
+    { class: "top" },
+    h("h1", { class: "brand" }, brandMark(), "Braid"),
+    connection,
+    alarm,
+    h("span", { class: "grow" }),
+    soundButton,
+    themeButton,
+    h("span", { class: "person" }, session.name, h("small", {}, session.role)),
+    h("button", { type: "button", class: "quiet", onclick: signOut }, "Sign out"),
+  );
+  const banners = bannerView(model).element;
+  // What sticks to the top covers the page: whatever is jumped to must stop below it.
+  const covers = () => {
+    const covered = [top, banners].filter((it) => getComputedStyle(it).position === "sticky");
+    const heights = covered.map((it) => it.offsetHeight);
+    document.documentElement.style.setProperty("--head", `${top.offsetHeight}px`);
+    document.documentElement.style.setProperty("--covered", `${heights.reduce((sum, height) => sum + height, 0)}px`);
+  };
+  const observer = new ResizeObserver(covers);
+  observer.observe(top);
+  observer.observe(banners);
   const element = h(
     "div",
     { class: "shell" },
     h("a", { class: "skip", href: "#detail", onclick: jump(panels.detail) }, "Skip to the selected patient"),
-    h(
-      "header",
-      { class: "top" },
-      h("h1", { class: "brand" }, brandMark(), "Braid"),
-      connection,
-      alarm,
-      h("span", { class: "grow" }),
-      soundButton,
-      themeButton,
-      h("span", { class: "person" }, session.name, h("small", {}, session.role)),
-      h("button", { type: "button", class: "quiet", onclick: signOut }, "Sign out"),
-    ),
-    bannerView(model).element,
+    top,
+    banners,
     h("main", { class: "columns" }, panels.ward, panels.detail, h("div", { class: "side" }, panels.alerts, panels.paths, panels.steering, panels.quarantine)),
     h("footer", { class: "dim fine" }, "Braid is not a certified medical device."),
   );
@@ -97,12 +110,16 @@ export function shellView(
     const silent = c.state === "live" && model.selected !== "" && model.sampleAtMs > 0 && silentMs > SAMPLE_SILENT_MS;
     const sinceS = model.outOfDateSinceS();
     const unheard = sinceS !== undefined && c.state === "live";
-    setAttribute(connection, "data-state", unheard ? "lost" : silent ? "silent" : c.state);
+    const live = liveOf(model.patients, [...model.notices.values()].flat());
+    setAttribute(connection, "data-state", unheard ? "lost" : c.state === "live" ? (live.state === "live" && silent ? "silent" : live.state) : c.state);
     setAttribute(element, "data-out-of-date", sinceS !== undefined);
     model.setNotices("page", sinceS === undefined ? [] : [{ key: OUT_OF_DATE, severity: "critical", text: OUT_OF_DATE_TEXT, sinceS }]);
     listen();
     if (unheard) say("No updates arrive");
-    else if (c.state === "live") say(silent ? "No samples" : "Live", silent ? ` for ${Math.round(silentMs / 1000)} s` : "");
+    else if (c.state === "live") {
+      if (live.state !== "live") say(live.text);
+      else say(silent ? "No samples" : live.text, silent ? ` for ${Math.round(silentMs / 1000)} s` : "");
+    }
     else if (c.state === "connecting") say("Connecting…");
     else say(`Connection lost: ${c.why}.`, ` Retrying in ${Math.max(1, Math.ceil((c.retryAtMs - Date.now()) / 1000))} s`);
 

@@ -1,26 +1,41 @@
-// The ward: a card for each patient in the server's order, unwatched patients first, and a search.
+// The ward: a card for each patient in the server's order, open high alerts first, and a search.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
-import { priorityOf, scoreOf, show, styleOf, unknownText } from "../clinical";
+import { priorityOf, scoreOf, show, styleOf, unknownText, wordsOf } from "../clinical";
 import { Metric, Priority } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Patient } from "../gen/braid/query/v1/query_pb";
 import type { Model } from "../model";
 import { finds } from "../search";
+import { HeldOrder, Hold } from "./hold";
 
 const BRIEF = [Metric.HEART_RATE, Metric.RESPIRATION_RATE, Metric.SPO2, Metric.TEMPERATURE, Metric.SYSTOLIC_PRESSURE] as const;
 
 export function wardView(model: Model, choose: (patient: string) => void): { element: HTMLElement; tick(): void; stop(): void } {
-  const list = h("div", { class: "patients", role: "group", "aria-label": "Patients, unknown first, then worst first" });
+  const list = h("div", { class: "patients", role: "group", "aria-label": "Patients, open high alerts first, then unknown, then worst first" });
   const count = h("span", { class: "dim" });
   const empty = h("p", { class: "empty" });
+  const unassigned = h("p", { class: "left-out dim fine" });
+  // Takes the place of the count while rows that are held would stand elsewhere.
+  const held = h("button", {
+    type: "button",
+    class: "held",
+    onclick: () => {
+      order.release();
+      update();
+      list.scrollTop = 0;
+    },
+  });
   const search = h("input", { type: "search", class: "search", placeholder: "Find a patient  /", "aria-label": "Find a patient", "aria-keyshortcuts": "/", spellcheck: "false", autocomplete: "off" });
-  const element = h("section", { class: "panel ward", "aria-label": "Ward" }, h("header", {}, h("h2", {}, "Ward"), count), search, list, empty);
+  const element = h("section", { class: "panel ward", "aria-label": "Ward" }, h("header", {}, h("h2", {}, "Ward"), count, held), search, list, empty, unassigned);
   // A search ends with the choice, because it would hide other patients who fall ill.
   const select = (patient: string) => {
+    if (search.value !== "") order.release();
     search.value = "";
     choose(patient);
     update();
     list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
   };
+  const order = new HeldOrder<Patient>(({ id }) => id);
+  const hold = new Hold(element, () => update());
   const rows = new KeyedList<Patient>(list, (patient) => patient.id, (patient) => card(model, patient.id, select));
 
   list.addEventListener("keydown", (event) => {
@@ -31,10 +46,16 @@ export function wardView(model: Model, choose: (patient: string) => void): { ele
     buttons[Math.max(0, Math.min(buttons.length - 1, at + step))]?.focus();
     event.preventDefault();
   });
-  search.addEventListener("input", () => update());
+  search.addEventListener("input", () => {
+    order.release();
+    update();
+  });
   search.addEventListener("keydown", (event) => {
     const first = list.querySelector<HTMLButtonElement>("button");
-    if (event.key === "Escape") search.value = "";
+    if (event.key === "Escape") {
+      search.value = "";
+      order.release();
+    }
     else if (event.key === "ArrowDown") first?.focus();
     else if (event.key === "Enter") first?.click();
     else return;
@@ -53,9 +74,20 @@ export function wardView(model: Model, choose: (patient: string) => void): { ele
   const update = () => {
     const all = model.patients;
     const shown = all.filter((patient) => finds(search.value, patient.name, patient.id));
-    rows.update(shown);
+    const now = order.of(shown, hold.held());
+    rows.update(now.rows);
+    const isHeld = now.moved || now.waiting.length > 0;
+    held.hidden = !isHeld;
+    count.hidden = isHeld;
+    const top = shown[0];
+    const isUrgent = top !== undefined && top.worstPriority === Priority.HIGH && now.rows[0]?.id !== top.id;
+    setAttribute(held, "data-priority", isUrgent ? "high" : null);
+    setText(held, isUrgent ? `!!! ${top.name || top.id} is first, show` : now.waiting.length > 0 ? `${now.waiting.length} new, show` : "New order, show");
     empty.hidden = shown.length > 0;
-    setText(empty, all.length === 0 ? "Waiting for the first sample." : "No patient has this name.");
+    const leftOut = model.patientsUnassigned;
+    setText(empty, all.length > 0 ? "No patient has this name." : leftOut > 0 ? "Nobody wears a sensor." : "Waiting for the first sample.");
+    unassigned.hidden = leftOut === 0;
+    setText(unassigned, `${leftOut} ${leftOut === 1 ? "patient" : "patients"} without a sensor not listed; see \`braid register list\`.`);
     const unknown = all.filter((patient) => patient.unknown).length;
     const omitted = model.patientsOmitted;
     const parts = [
@@ -77,6 +109,7 @@ function card(model: Model, id: string, select: (patient: string) => void): Row<
   // Two people may have one name, so there is always a second identifier.
   const second = h("small", { class: "second" });
   const label = h("span", { class: "name" }, name, " ", second);
+  const words = h("span", { class: "words" });
   const why = h("span", { class: "why" });
   const alerts = h("span", { class: "chip" });
   const values = BRIEF.map((metric) => ({
@@ -92,7 +125,7 @@ function card(model: Model, id: string, select: (patient: string) => void): Row<
     "button",
     { class: "patient", type: "button", "data-patient": id, onclick: () => select(id) },
     score,
-    h("span", { class: "who" }, label, why),
+    h("span", { class: "who" }, label, words, why),
     alerts,
     brief,
   );
@@ -100,7 +133,9 @@ function card(model: Model, id: string, select: (patient: string) => void): Row<
     element,
     update(patient) {
       const outOfDateS = model.outOfDateSinceS();
-      const shown = scoreOf(patient.news2, outOfDateS);
+      const open = model.alerts.of(id);
+      const hasAlert = open.length > 0 || patient.activeAlerts > 0;
+      const shown = scoreOf(patient.news2, outOfDateS, hasAlert);
       setText(score, shown.text);
       setAttribute(score, "data-risk", shown.risk);
       setAttribute(score, "data-partial", shown.partial);
@@ -113,10 +148,15 @@ function card(model: Model, id: string, select: (patient: string) => void): Row<
       setText(why, outOfDateS === undefined && unknown ? unknownText(unknown, true) : shown.explanation);
       setAttribute(why, "title", unknown ? unknownText(unknown) : null);
       setAttribute(element, "aria-current", patient.id === model.selected ? "true" : null);
-      const priority = priorityOf(patient.worstPriority);
-      alerts.hidden = patient.activeAlerts === 0 || patient.worstPriority === Priority.UNSPECIFIED;
+      // The list of alerts is a moment ahead of the ward, and bounded.
+      const priority = priorityOf(Math.max(patient.worstPriority, ...open.map((alert) => alert.priority)));
+      alerts.hidden = !hasAlert;
+      setAttribute(element, "data-alarm", hasAlert && priority.key);
+      const [first, ...others] = open;
+      words.hidden = !hasAlert;
+      setText(words, first ? `${wordsOf(first)}${others.length > 0 ? ` · ${others.length} more` : ""}` : hasAlert ? `${priority.label} alert` : "");
       setAttribute(alerts, "data-priority", priority.key);
-      const count = `${patient.activeAlerts}${patient.activeAlertsMore ? "+" : ""}`;
+      const count = `${Math.max(patient.activeAlerts, open.length)}${patient.activeAlertsMore ? "+" : ""}`;
       setText(alerts, `${priority.mark} ${count}`);
       setAttribute(alerts, "aria-label", `${count} alerts, worst: ${priority.label}`);
       for (const { metric, value } of values) {
