@@ -318,6 +318,32 @@ mod tests {
         assert!(high >= 2.0 && after == 0.0, "{high} {after}");
     }
 
+    /// A demonstration, and a test of load, must not be full of alerts about sensors.
+    #[test]
+    fn no_sensor_of_a_resting_patient_counts_as_frozen() {
+        use vitals::{Condition, Engine, Origin, RuleSet};
+        let mut rules = RuleSet::default_set();
+        let is_frozen = |it: &Condition| matches!(it, Condition::Frozen { .. });
+        rules.rules.retain(|rule| is_frozen(&rule.condition));
+        let rules = std::sync::Arc::new(rules);
+        // With ECG for two minutes, without for longer than the time of SpO2.
+        for (ecg, minutes) in [(true, 2), (false, 65)] {
+            let profile = Profile { ecg, ..calm() };
+            let mut patient = Patient::new(11, profile, START_US);
+            let mut engine = Engine::new(
+                "d1",
+                rules.clone(),
+                vitals::Profile::default(),
+                Origin::Core,
+            );
+            for _ in 0..minutes {
+                for sample in after(&mut patient, 60) {
+                    assert_eq!(engine.on_sample(&sample), []);
+                }
+            }
+        }
+    }
+
     #[test]
     fn values_move_together() {
         let mut patient = Patient::new(5, calm(), START_US);

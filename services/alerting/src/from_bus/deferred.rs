@@ -150,7 +150,8 @@ fn unknown_of(
     unknown
 }
 
-/// No rule judges a waveform, and it would take the memory of many readings.
+/// A waveform would take the memory of many readings. Rules judge it only as a flat line, which is
+/// then seen in the blocks that follow.
 fn without_waveform(sample: Sample) -> Sample {
     match sample.reading {
         Some(sample::Reading::Waveform(_)) => Sample {

@@ -8,6 +8,9 @@ use crate::catalogue::{Entry, Reading, entry, metric_name};
 /// Longest delay of a rule: one day. A longer one is refused.
 pub const DELAY_MS_MAX: u64 = 86_400_000;
 
+/// Shortest time of a frozen sensor. A person who holds still varies less often than a shorter one.
+const UNCHANGED_MS_MIN: u64 = 10_000;
+
 /// Shortest window of a change. A shorter one would hold a single reading of most sensors.
 const WINDOW_MS_MIN: u64 = 1_000;
 
@@ -59,6 +62,14 @@ pub enum Condition {
         clear_per_hour: f64,
         window_ms: u64,
     },
+    /// A sensor has shown exactly the same value for `unchanged_ms`, in at least 60 readings without
+    /// a gap. Ends with a reading that differs. Only the core judges it, because it is about the
+    /// sensor and not about the patient.
+    Frozen {
+        #[serde(with = "metric_name")]
+        metric: Metric,
+        unchanged_ms: u64,
+    },
     /// An impact of `impact_g` or more, then stillness (within `still_g` of gravity) that begins
     /// within `within_ms`.
     Fall {
@@ -89,7 +100,8 @@ impl Condition {
             | Condition::Below { metric, .. }
             | Condition::Change { metric, .. }
             | Condition::Deviation { metric, .. }
-            | Condition::Trend { metric, .. } => *metric,
+            | Condition::Trend { metric, .. }
+            | Condition::Frozen { metric, .. } => *metric,
             Condition::Fall { .. } => Metric::Activity,
             Condition::News2 { .. } | Condition::News2Red => Metric::Unspecified,
         }
@@ -102,6 +114,10 @@ impl Condition {
             }
             _ => self.metric() == metric,
         }
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        matches!(self, Condition::Frozen { .. })
     }
 }
 
@@ -183,6 +199,10 @@ impl Condition {
                     per_hour_max,
                 )
             }
+            Condition::Frozen {
+                metric,
+                unchanged_ms,
+            } => check_frozen(metric, unchanged_ms),
             Condition::Fall {
                 impact_g,
                 still_g,
@@ -222,6 +242,29 @@ fn number_of(metric: Metric) -> Result<&'static Entry, Flaw> {
             "\"heart-rate\"",
         ),
     }
+}
+
+fn check_frozen(metric: Metric, unchanged_ms: u64) -> Result<(), Flaw> {
+    let has_noise = entry(metric).is_some_and(|entry| match entry.reading {
+        Reading::Value => true,
+        Reading::Waveform { axes } => axes == 1,
+        Reading::Step => false,
+    });
+    if !has_noise {
+        return flaw(
+            "rules.metric",
+            "is no measurement of one channel that always varies".into(),
+            "\"spo2\"",
+        );
+    }
+    if (UNCHANGED_MS_MIN..=DELAY_MS_MAX).contains(&unchanged_ms) {
+        return Ok(());
+    }
+    flaw(
+        "rules.unchanged_ms",
+        format!("{unchanged_ms} is outside {UNCHANGED_MS_MIN} to {DELAY_MS_MAX}"),
+        1_800_000,
+    )
 }
 
 fn check_threshold(metric: Metric, limit: f64, clear: f64, ordered: bool) -> Result<(), Flaw> {

@@ -21,6 +21,9 @@ impl RuleSet {
     /// worn sensor reports within minutes. A sudden desaturation must exceed AASM 2012 and the
     /// noise of a wearable oximeter. A sudden drop of the heart rate must exceed the recovery after
     /// exercise (Cole et al., NEJM 1999).
+    ///
+    /// Times of a frozen sensor are far beyond the longest rest of a worn sensor of common
+    /// resolution. Metrics that people enter, cuffs, activity and battery may rest and have none.
     pub fn default_set() -> RuleSet {
         let stale_after_s = [
             (Metric::HeartRate, 600),
@@ -40,10 +43,11 @@ impl RuleSet {
             other_threshold_rules(),
             change_rules(),
             fall_and_news2_rules(),
+            frozen_rules(),
         ];
         RuleSet {
             name: "default".into(),
-            version: 2,
+            version: 3,
             stale_after_s: stale_after_s
                 .into_iter()
                 .map(|(metric, seconds)| (name(metric).to_owned(), seconds))
@@ -281,6 +285,28 @@ fn change_rules() -> Vec<Rule> {
         ),
         trend("temperature-rising", Metric::Temperature, 0.5, 0.2, 2),
         trend("spo2-falling", Metric::Spo2, -2.0, -1.0, 1),
+    ]
+}
+
+/// Sensors that show exactly one value. They say nothing about the patient, so they are low.
+fn frozen_rules() -> Vec<Rule> {
+    let frozen = |id, metric, unchanged_s: u64| {
+        let condition = Condition::Frozen {
+            metric,
+            unchanged_ms: unchanged_s * 1000,
+        };
+        rule(id, condition, Low, 0)
+    };
+    vec![
+        // A heart rate of whole beats varies with each breath. A pacemaker may hold it.
+        frozen("heart-rate-frozen", Metric::HeartRate, 1_800),
+        // Whole per cents of a person asleep rest for minutes.
+        frozen("spo2-frozen", Metric::Spo2, 3_600),
+        frozen("respiration-rate-frozen", Metric::RespirationRate, 3_600),
+        // A tenth of a degree rests for hours. The day's rhythm moves it by half a degree.
+        frozen("temperature-frozen", Metric::Temperature, 12 * 3_600),
+        // An amplifier has noise even without a heart.
+        frozen("ecg-frozen", Metric::Ecg, 60),
     ]
 }
 

@@ -7,6 +7,7 @@
 //! that is newer in either counts. So neither a clock that steps back nor a restarted sequence
 //! blocks the rules.
 
+mod sensors;
 mod stored;
 
 use std::{
@@ -27,6 +28,7 @@ use crate::{
     PRESENT_US,
     condition::Condition,
     episodes::{Episodes, Source, Subject},
+    frozen::Frozen,
     machine::{Evidence, Fact, Frame, Machine, Origin, Phase, Verdict, delay_us, is_set_back},
     memory::Memory,
     news2::{self, Observation, Score, Spo2Scale},
@@ -70,6 +72,8 @@ pub struct Engine {
     cancelled: BTreeMap<String, i64>,
     /// Memories of change rules, one per such rule.
     memories: BTreeMap<String, Memory>,
+    /// Memories of rules about frozen sensors, one per such rule.
+    frozen: BTreeMap<String, Frozen>,
     clock_us: i64,
     /// The last interval in which the state was due, counted from the epoch.
     persisted_turn: i64,
@@ -197,6 +201,7 @@ impl Engine {
             impacts: BTreeMap::new(),
             cancelled: BTreeMap::new(),
             memories: BTreeMap::new(),
+            frozen: BTreeMap::new(),
             clock_us: 0,
             persisted_turn: 0,
             dirty: false,
@@ -264,7 +269,6 @@ impl Engine {
     /// Device, stream, newest sequence and newest time of each stream.
     pub fn streams(&self) -> impl Iterator<Item = (&str, &str, u64, i64)> {
         self.streams.iter().filter_map(|(key, newest)| {
-            // An identifier contains no slash.
             let (device, stream) = key.split_once('/')?;
             Some((device, stream, newest.sequence, newest.time_us))
         })
@@ -326,10 +330,12 @@ impl Engine {
     }
 
     pub fn on_sample(&mut self, sample: &Sample) -> Vec<Alert> {
-        let Some(sample::Reading::Value(value)) = sample.reading else {
-            return Vec::new();
-        };
         let metric = sample.metric();
+        let value = match sample.reading {
+            Some(sample::Reading::Value(value)) => value,
+            Some(sample::Reading::Waveform(_)) => return self.on_waveform(sample),
+            None => return Vec::new(),
+        };
         if !value.is_finite() || metric == Metric::Unspecified {
             return Vec::new();
         }
@@ -347,7 +353,7 @@ impl Engine {
         let rules = Arc::clone(&self.rules);
         let mut score = None;
         for (index, rule) in rules.rules.iter().enumerate() {
-            if !rule.condition.depends_on(metric) {
+            if !self.judges(rule, metric) {
                 continue;
             }
             if let Condition::News2 { .. } | Condition::News2Red = rule.condition {
@@ -420,7 +426,7 @@ impl Engine {
         let frame = self.frame(rules, index);
         let fact = self.rule_states[index].machine.pass(frame, now_us);
         let mut alerts = self.merge(rules, index, fact);
-        let verdict = self.judge(rule, index, now_us, value, score);
+        let verdict = self.judge(rule, index, sample, value, score);
         let frame = self.frame(rules, index);
         self.rule_states[index].look(verdict);
         let rule_state = &self.rule_states[index];
@@ -466,11 +472,15 @@ impl Engine {
         &mut self,
         rule: &Rule,
         index: usize,
-        now_us: i64,
+        sample: &Sample,
         value: f64,
         score: Option<&Score>,
     ) -> Verdict {
+        let now_us = sample.device_time_us;
         match rule.condition {
+            Condition::Frozen { unchanged_ms, .. } => {
+                self.judge_frozen(rule, delay_us(unchanged_ms), sample)
+            }
             Condition::Fall {
                 impact_g,
                 still_g,
@@ -770,7 +780,7 @@ impl Engine {
     /// Time of the sample before in its stream, or its own as the first. `None`: it is not the
     /// next one.
     fn advance_stream(&mut self, sample: &Sample) -> Option<i64> {
-        let key = format!("{}/{}", sample.device, sample.stream);
+        let key = stream_key(sample);
         if let Some(stream) = self.streams.get_mut(&key) {
             // A sample older in both is late. A lower sequence at a later time comes from a gateway
             // that lost its journal. An earlier time at a higher sequence comes from a clock that
@@ -808,6 +818,11 @@ impl Engine {
         );
         Some(sample.device_time_us)
     }
+}
+
+/// An identifier contains no slash.
+fn stream_key(sample: &Sample) -> String {
+    format!("{}/{}", sample.device, sample.stream)
 }
 
 fn persist_phase_us(patient: &str) -> i64 {

@@ -14,6 +14,7 @@ mod defaults;
 mod edge;
 mod engine;
 mod episodes;
+mod frozen;
 mod machine;
 mod memory;
 pub mod news2;

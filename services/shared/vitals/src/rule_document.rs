@@ -159,16 +159,23 @@ fn is_vital(condition: &Condition) -> bool {
     )
 }
 
-/// The body of a stored document as gateways of every version read it. A body that this version
-/// cannot read stays as it is, because the gateway may be newer.
+/// The body of a stored document as gateways of every version read it. Rules about frozen sensors
+/// are left out, because only the core judges them and an older gateway refuses the kind. A body
+/// that this version cannot read stays as it is, because the gateway may be newer.
 pub fn for_gateway(body: &str) -> Cow<'_, str> {
-    match RuleDocument::from_json(body) {
-        Ok(document) if document.extends.is_some() => {
-            // Finite numbers and texts always become JSON.
-            serde_json::to_string(&document.resolve()).map_or(Cow::Borrowed(body), Cow::Owned)
-        }
-        _ => Cow::Borrowed(body),
+    let Ok(document) = RuleDocument::from_json(body) else {
+        return Cow::Borrowed(body);
+    };
+    let mut set = document.resolve();
+    let count = set.rules.len();
+    set.rules.retain(|rule| !rule.condition.is_frozen());
+    let is_plain = document.extends.is_none() && set.rules.len() == count;
+    // A gateway refuses a set without rules.
+    if is_plain || set.rules.is_empty() {
+        return Cow::Borrowed(body);
     }
+    // Finite numbers and texts always become JSON.
+    serde_json::to_string(&set).map_or(Cow::Borrowed(body), Cow::Owned)
 }
 
 #[cfg(test)]
@@ -206,7 +213,7 @@ mod tests {
         assert_eq!((document.lost(), document.says_lost()), (Vec::new(), None));
         document.check_extends().unwrap();
         // A set without rules of its own is the built-in one.
-        let none = r#"{"name": "default", "version": 2, "extends": "built-in"}"#;
+        let none = r#"{"name": "default", "version": 3, "extends": "built-in"}"#;
         let set = RuleDocument::from_json(none).unwrap().resolve();
         assert_eq!(set, built_in);
         assert_eq!(RuleDocument::built_in().resolve(), built_in);
@@ -274,7 +281,9 @@ mod tests {
             let body = ONE_RULE.replace("EXTENDS", extends);
             let sent = for_gateway(&body);
             let old: RuleSet = serde_json::from_str(&sent).unwrap();
-            assert_eq!(old, one_rule(extends).resolve());
+            let mut judged = one_rule(extends).resolve();
+            judged.rules.retain(|rule| !rule.condition.is_frozen());
+            assert_eq!(old, judged);
         }
         let plain = ONE_RULE.replace("EXTENDS", "");
         for unchanged in [plain.as_str(), "of a newer version", ""] {

@@ -1,5 +1,7 @@
 //! Applies one condition to one reading, and describes the result in words.
 
+use contracts::vitals::Metric;
+
 use crate::{
     catalogue::{Reading, display as display_of, entry},
     condition::{Condition, Direction},
@@ -57,6 +59,16 @@ fn news2_verdict(score: &Score, satisfied: impl Fn(u32) -> bool) -> Verdict {
     }
 }
 
+/// A time in hours, minutes or seconds, whichever shows it exactly.
+fn lasted(time_ms: u64) -> String {
+    let seconds = time_ms / 1000;
+    match seconds {
+        _ if seconds >= 7_200 && seconds.is_multiple_of(3_600) => format!("{} h", seconds / 3_600),
+        _ if seconds >= 120 && seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
+        _ => format!("{seconds} s"),
+    }
+}
+
 pub(crate) fn describe(rule: &Rule, value: f64, score: Option<&Score>) -> String {
     let metric = rule.condition.metric();
     let (display, unit) = entry(metric).map_or(("", ""), |entry| (entry.display, entry.unit));
@@ -104,6 +116,22 @@ pub(crate) fn describe(rule: &Rule, value: f64, score: Option<&Score>) -> String
             let moved = if *per_hour < 0.0 { "falling" } else { "rising" };
             let size = per_hour.abs();
             format!("{display} {value} {unit}, {moved} by {size} or more an hour{lasting}")
+        }
+        (
+            Condition::Frozen {
+                metric: Metric::Ecg,
+                unchanged_ms,
+            },
+            _,
+        ) => {
+            let time = lasted(*unchanged_ms);
+            format!("{display} has been a flat line for {time}: is the sensor still on?")
+        }
+        (Condition::Frozen { unchanged_ms, .. }, _) => {
+            let time = lasted(*unchanged_ms);
+            format!(
+                "{display} has shown exactly {value} {unit} for {time}: is the sensor still on?"
+            )
         }
         (Condition::Fall { impact_g, .. }, _) => {
             format!("Fall: a blow of {impact_g} g or more, then no movement{lasting}")

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Engine, Foreign, Latest, Look, Profile, RuleState, Stream};
 use crate::{
     episodes::{Episode, Episodes},
+    frozen::Frozen,
     machine::{Machine, Origin, Phase},
     memory::Memory,
     rules::{Rule, RuleSet},
@@ -27,6 +28,11 @@ struct Stored {
     cancelled: BTreeMap<String, i64>,
     #[serde(default)]
     memories: BTreeMap<String, Memory>,
+    #[serde(default)]
+    frozen: BTreeMap<String, Frozen>,
+    /// Apart from the others, because a program without this kind of rule could not read any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    frozen_machines: Vec<StoredMachine>,
     #[serde(default)]
     foreign: BTreeMap<String, Foreign>,
 }
@@ -96,7 +102,7 @@ impl Engine {
             rule,
             machine,
             episodes,
-        } in stored.machines
+        } in stored.machines.into_iter().chain(stored.frozen_machines)
         {
             let rule_state = RuleState {
                 machine,
@@ -124,6 +130,7 @@ impl Engine {
         engine.impacts = stored.impacts;
         engine.cancelled = stored.cancelled;
         engine.memories = stored.memories;
+        engine.frozen = stored.frozen;
         engine.clock_us = stored.clock_us;
         engine.persisted_turn = engine.persist_turn();
         Ok(engine)
@@ -134,6 +141,7 @@ impl Engine {
     pub fn settle(&mut self) {
         let rules = &self.rules.rules;
         let has = |id: &str| rules.iter().any(|own| own.id == id);
+        self.frozen.retain(|rule, _| has(rule));
         self.impacts.retain(|rule, _| has(rule));
         self.cancelled.retain(|rule, _| has(rule));
         self.memories.retain(|rule, memory| {
@@ -165,27 +173,27 @@ impl Engine {
 
     /// The state to store together with its transitions, trimmed as by [`Engine::trim`].
     pub fn state(&self) -> Vec<u8> {
+        let own = self.rules.rules.iter().zip(&self.rule_states);
+        let retired = self.retired.iter().map(|(rule, state)| (rule, state));
+        let all = own.chain(retired).map(|(rule, rule_state)| StoredMachine {
+            rule: rule.clone(),
+            machine: rule_state.machine.clone(),
+            episodes: rule_state.episodes.trimmed(self.clock_us),
+        });
+        let (frozen_machines, machines) = all
+            .filter(|it| it.machine != Machine::default() || !it.episodes.is_empty())
+            .partition(|it| it.rule.condition.is_frozen());
         let stored = Stored {
             version: STORED_VERSION,
             clock_us: self.clock_us,
-            machines: self
-                .rules
-                .rules
-                .iter()
-                .zip(&self.rule_states)
-                .chain(self.retired.iter().map(|(rule, state)| (rule, state)))
-                .map(|(rule, rule_state)| StoredMachine {
-                    rule: rule.clone(),
-                    machine: rule_state.machine.clone(),
-                    episodes: rule_state.episodes.trimmed(self.clock_us),
-                })
-                .filter(|it| it.machine != Machine::default() || !it.episodes.is_empty())
-                .collect(),
+            machines,
             latest: self.latest.clone(),
             streams: self.streams.clone(),
             impacts: self.impacts.clone(),
             cancelled: self.cancelled.clone(),
             memories: self.memories.clone(),
+            frozen: self.frozen.clone(),
+            frozen_machines,
             foreign: self.foreign.clone(),
         };
         // Maps with string or integer keys and finite numbers: serialisation cannot fail.
