@@ -111,7 +111,8 @@ page: $(WEB)/node_modules/.package-lock.json ## runs the browser tests
 	$(or $(BUILD),cargo build --workspace --bins && cargo build -p dashboard --example fake_ward)
 	cd $(WEB) && npm run --silent gen && BRAID_BIN=$(CURDIR)/target/debug/braid BRAID_FAKE_WARD=$(CURDIR)/target/debug/examples/fake_ward npm test --silent
 
-# Separate processes run while faults overlap. No data is lost, and every due alert is raised once.
+# Separate processes run while faults overlap. No data is lost, and every due alert is raised once,
+# told, and repeated until somebody acknowledges it.
 chaos: ## runs faults on a real Kafka and TimescaleDB (SEED=7 MINUTES=20 ARGS=--json)
 	@infra/dev/need.sh cc kafka timescaledb
 	$(or $(BUILD),cargo build --workspace --bins)

@@ -1,7 +1,7 @@
 //! `chaos`: a seeded chaos run over separate processes on a real Kafka and a real TimescaleDB.
 //! `make chaos` builds and starts it.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{os::unix::process::CommandExt, path::PathBuf, process::Command, process::ExitCode};
 
 use chaos::{
     plan::{SECONDS_MAX, SECONDS_MIN},
@@ -9,9 +9,14 @@ use chaos::{
 };
 use clap::Parser;
 
-/// Runs all services as separate processes while processes, engines, links and sensors fail by a
-/// plan that follows from the seed. Exit status 1: a reading or an alert is missing, doubled or
-/// wrong. Exit status 2: the run could not be made.
+/// Runs all services as separate processes while processes, engines, links, disks and sensors fail
+/// by a plan that follows from the seed. People acknowledge some alerts. Devices get other wearers
+/// while their readings wait. Every process is restarted in turn. At the end a gateway is revoked.
+/// A run of 20 minutes or more has an outage of 12 minutes. A full disk needs root.
+///
+/// Judged are readings, alerts of thresholds, falls and NEWS2, acknowledgements, reminders, silences,
+/// calls and letters. Exit status 1: one of them is missing, doubled or wrong. Exit status 2: the
+/// run could not be made.
 #[derive(Debug, Parser)]
 #[command(
     after_help = "Examples:\n  chaos --seed 7\n  chaos --seed 7 --minutes 20 --json > chaos.json"
@@ -34,8 +39,34 @@ struct Arguments {
     braid: Option<PathBuf>,
 }
 
+/// Set in the mount namespace of the run.
+const INSIDE: &str = "CHAOS_INSIDE";
+
+/// Continues in a mount namespace of its own, so that no mount outlives the run. Without the right
+/// to make one the run goes on here.
+fn enter_namespace() {
+    if std::env::var_os(INSIDE).is_some() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let namespace = ["--mount", "--propagation", "private"];
+    let is_possible = Command::new("unshare")
+        .args(namespace)
+        .arg("true")
+        .status()
+        .is_ok_and(|status| status.success());
+    if let (true, Ok(program)) = (is_possible, std::env::current_exe()) {
+        let arguments = std::env::args_os().skip(1);
+        let mut inside = Command::new("unshare");
+        inside.args(namespace).arg(program).args(arguments);
+        // It returns only if it fails.
+        let error = inside.env(INSIDE, "yes").exec();
+        eprintln!("chaos: no mount namespace: {error}");
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    enter_namespace();
     let seconds = arguments.minutes * 60.0;
     if !(f64::from(SECONDS_MIN)..=f64::from(SECONDS_MAX)).contains(&seconds) {
         eprintln!("chaos: --minutes must be from 1 to 60, for example --minutes 3");

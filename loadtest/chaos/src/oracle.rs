@@ -6,17 +6,21 @@
 //!
 //! - A stretch begins with the first reading at the limit and lasts until a reading beyond `clear`;
 //!   readings in between change nothing.
-//! - A stretch alerts when one of its readings is `for_s` or more after its beginning.
+//! - A stretch alerts when it lasts for `for_s`: a reading in it is that late, or the reading that
+//!   ends it is later.
 //! - An alert ends when the readings stay beyond `clear` for `clear_for_s`; a stretch that begins
 //!   sooner belongs to the same alert.
-//! - A latched alert never ends here, because it is never acknowledged: later stretches belong to
-//!   it.
+//! - A latched alert stays until it is acknowledged. Until then later stretches belong to it.
+//!
+//! Falls and NEWS2 have their own stretches, see [`crate::falls`] and [`crate::news2`].
 
 use crate::scenario::{Rule, Side};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Active,
+    /// Active, and a person has acknowledged it.
+    Acknowledged,
     Latched,
     Resolved,
 }
@@ -31,47 +35,88 @@ pub struct Due {
     /// latched.
     pub until_us: i64,
     pub state: State,
+    /// When the alert is due: the delay of its rule has ended.
+    pub due_us: i64,
+    pub acknowledged_us: Option<i64>,
+}
+
+/// What turns the stretches of a rule into alerts.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    pub rule: &'static str,
+    pub for_us: i64,
+    pub clear_us: i64,
+    pub is_latched: bool,
+}
+
+impl Timing {
+    pub fn of(rule: &Rule) -> Timing {
+        Timing {
+            rule: rule.id,
+            for_us: i64::from(rule.for_s) * 1_000_000,
+            clear_us: i64::from(rule.clear_for_s) * 1_000_000,
+            is_latched: rule.is_latched,
+        }
+    }
+
+    pub(crate) fn alerts(&self, stretch: Stretch) -> bool {
+        let ended_us = stretch.ended_us.unwrap_or(stretch.last_us);
+        stretch.last_us - stretch.since_us >= self.for_us
+            || ended_us - stretch.since_us > self.for_us
+    }
 }
 
 /// A stretch in which the condition holds: times of its first reading, of its last reading before
 /// the end, and of the end.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Stretch {
+pub struct Stretch {
     pub since_us: i64,
     pub last_us: i64,
     pub ended_us: Option<i64>,
 }
 
-/// `readings` are time and value of one series, sorted by time.
-pub fn due(patient: &str, rule: &Rule, readings: &[(i64, f64)]) -> Vec<Due> {
-    let now_us = readings.last().map_or(0, |(time_us, _)| *time_us);
-    let clear_us = i64::from(rule.clear_for_s) * 1_000_000;
+/// The alerts of one patient and rule. `now_us` is the time of the last reading, and
+/// `acknowledged_us` says when the alert with that beginning was acknowledged.
+pub fn episodes(
+    patient: &str,
+    timing: Timing,
+    stretches: &[Stretch],
+    now_us: i64,
+    acknowledged_us: impl Fn(i64) -> Option<i64>,
+) -> Vec<Due> {
     let mut found: Vec<Due> = Vec::new();
     // Time at which the last alert's condition ended; `None` while it holds.
     let mut last_end_us: Option<i64> = None;
-    for stretch in stretches(rule, readings) {
-        let open = found.last_mut().filter(|_| match last_end_us {
-            Some(ended_us) => rule.is_latched || stretch.since_us - ended_us < clear_us,
+    for stretch in stretches {
+        let open = found.last_mut().filter(|last| match last_end_us {
+            Some(ended_us) => {
+                let is_free = last.acknowledged_us.is_some_and(|it| it < stretch.since_us);
+                let waits = timing.is_latched && !is_free;
+                waits || stretch.since_us - ended_us < timing.clear_us
+            }
             None => false,
         });
         match open {
             Some(open) => open.until_us = stretch.last_us,
-            None if alerts(rule, stretch) => found.push(Due {
+            None if timing.alerts(*stretch) => found.push(Due {
                 patient: patient.to_owned(),
-                rule: rule.id,
+                rule: timing.rule,
                 since_us: stretch.since_us,
                 until_us: stretch.last_us,
                 state: State::Active,
+                due_us: stretch.since_us + timing.for_us,
+                acknowledged_us: acknowledged_us(stretch.since_us),
             }),
             None => continue,
         }
         last_end_us = stretch.ended_us;
         if let Some(due) = found.last_mut() {
-            let is_over = last_end_us.is_some_and(|ended_us| now_us - ended_us >= clear_us);
-            due.state = match (is_over, rule.is_latched) {
-                (false, _) => State::Active,
-                (true, true) => State::Latched,
-                (true, false) => State::Resolved,
+            let is_over = last_end_us.is_some_and(|ended_us| now_us - ended_us >= timing.clear_us);
+            due.state = match (is_over, due.acknowledged_us) {
+                (false, None) => State::Active,
+                (false, Some(_)) => State::Acknowledged,
+                (true, None) if timing.is_latched => State::Latched,
+                (true, _) => State::Resolved,
             };
         }
     }
@@ -83,10 +128,7 @@ pub fn due(patient: &str, rule: &Rule, readings: &[(i64, f64)]) -> Vec<Due> {
     found
 }
 
-fn alerts(rule: &Rule, stretch: Stretch) -> bool {
-    stretch.last_us - stretch.since_us >= i64::from(rule.for_s) * 1_000_000
-}
-
+/// `readings` are time and value of one series, sorted by time.
 pub(crate) fn stretches(rule: &Rule, readings: &[(i64, f64)]) -> Vec<Stretch> {
     let mut found: Vec<Stretch> = Vec::new();
     for &(time_us, value) in readings {
@@ -135,11 +177,21 @@ mod tests {
     }
 
     fn judged(rule: &Rule, values: &[f64]) -> Vec<(i64, State)> {
+        acknowledged(rule, values, |_| None)
+    }
+
+    fn acknowledged(
+        rule: &Rule,
+        values: &[f64],
+        at_us: impl Fn(i64) -> Option<i64>,
+    ) -> Vec<(i64, State)> {
         let readings: Vec<(i64, f64)> = (0..)
             .map(|s| s * 1_000_000)
             .zip(values.iter().copied())
             .collect();
-        due("ada", rule, &readings)
+        let now_us = readings.last().map_or(0, |(time_us, _)| *time_us);
+        let stretches = stretches(rule, &readings);
+        episodes("ada", Timing::of(rule), &stretches, now_us, at_us)
             .into_iter()
             .map(|due| (due.since_us / 1_000_000, due.state))
             .collect()
@@ -170,10 +222,10 @@ mod tests {
             (9, WELL),
         ]));
         assert_eq!(due, [(2, State::Resolved)]);
-        // Only a reading at the limit makes the stretch long enough.
+        // The delay ends in between.
         assert_eq!(
             pulse(&series(&[(2, WELL), (1, HIGH), (9, BETWEEN), (9, WELL)])),
-            []
+            [(2, State::Resolved)]
         );
     }
 
@@ -199,5 +251,21 @@ mod tests {
         assert_eq!(judged(breath, &twice), [(0, State::Latched)]);
         let again = series(&[(4, 35.0), (9, 14.0), (4, 35.0)]);
         assert_eq!(judged(breath, &again), [(0, State::Active)]);
+    }
+
+    #[test]
+    fn an_acknowledged_alert_ends_and_the_next_stretch_is_another_one() {
+        let breath = &RULES[4];
+        let twice = series(&[(4, 35.0), (9, 14.0), (4, 35.0), (9, 14.0)]);
+        let at = |time_s: i64| {
+            acknowledged(breath, &twice, move |since_us| {
+                (since_us == 0).then_some(time_s * 1_000_000)
+            })
+        };
+        assert_eq!(at(8), [(0, State::Resolved), (13, State::Latched)]);
+        // The second stretch had begun when the person acknowledged, so it is the same alert.
+        assert_eq!(at(14), [(0, State::Resolved)]);
+        let open = acknowledged(&RULES[0], &series(&[(9, HIGH)]), |_| Some(5_000_000));
+        assert_eq!(open, [(0, State::Acknowledged)]);
     }
 }

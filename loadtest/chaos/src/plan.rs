@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::{
     readings,
-    scenario::{GATEWAYS, LINKS, METRICS, SERVICES, SILENT_AFTER_S, patients},
+    scenario::{ACTIVITY, GATEWAYS, LINKS, METRICS, MOVED, SERVICES, SILENT_AFTER_S, patients},
 };
 
 /// The shortest run, in which every lane has room for a fault.
@@ -44,6 +44,30 @@ const RESTART_AFTER_MS: u32 = 22_000;
 const RESTART_MS: u32 = 1_500;
 /// Members of alerting. At least one of them judges silence.
 pub const WATCHES: [&str; 2] = ["alerting", "alerting-2"];
+
+/// Shortest run in which devices move and every process is restarted in turn.
+const ROLLING_S_MIN: u32 = 120;
+/// The device of a move is out of reach from so long before the change of wearers. It comes back
+/// when the register knows the next wearer.
+const MOVE_AWAY_MS: (u32, u32) = (8_000, 5_000);
+/// Seconds without readings before and after the change: nobody wears the device.
+pub const UNWORN_S: u32 = 4;
+/// Seconds without an alert before and after the change.
+const MOVE_CALM_S: (u32, u32) = (16, 8);
+
+/// Begin and distance of the restarts of a rolling upgrade, after the long silence. Each process
+/// gets this time to end.
+const ROLLING_EVERY_MS: u32 = 3_000;
+const ROLLING_END_MS: u32 = 2_500;
+
+/// The gateway whose journal has a small disk of its own, which fills.
+pub const DISK_OF: &str = "gw-3";
+
+/// Runs of this length and longer have an outage of both links of a gateway of twelve minutes.
+const OUTAGE_RUN_S_MIN: u32 = 1_200;
+const OUTAGE_MS: u32 = 720_000;
+const OUTAGE_OF: &str = "gw-2";
+
 /// Longest time from the start of a process, or of the database, until it works on a busy machine.
 const WORKS_AFTER_MS: u32 = 10_000;
 
@@ -76,6 +100,14 @@ pub enum Target {
     Radio {
         patient: &'static str,
     },
+    /// The wearer of the patient's device.
+    Wearer {
+        patient: &'static str,
+    },
+    /// The disk of the gateway's journal.
+    Disk {
+        gateway: &'static str,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -89,6 +121,12 @@ pub enum Kind {
     Away,
     /// Changed at the beginning.
     Changed,
+    /// SIGTERM, and a start at the end of the fault.
+    Restart,
+    /// Another patient from the end of the fault on, while readings wait in the device.
+    Moved,
+    /// Without a free byte, until the end.
+    Full,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -111,6 +149,8 @@ pub struct Script {
     pub patient: &'static str,
     pub gateway: &'static str,
     pub series: Vec<Vec<f64>>,
+    /// From this second on the next patient wears the device.
+    pub moved: Option<(u32, &'static str)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -124,11 +164,42 @@ pub struct Plan {
     pub lanes: Vec<Vec<Fault>>,
 }
 
+impl Script {
+    /// Around the change of wearers no alert begins or lasts.
+    fn hand_over(&mut self, second: u32, next: &'static str) {
+        let (before_s, after_s) = MOVE_CALM_S;
+        for (values, (_, metric, normal)) in self.series.iter_mut().zip(&METRICS) {
+            let is_calm = |value: &f64| match *metric {
+                ACTIVITY => readings::moves(*value),
+                _ => value.to_bits() == normal.to_bits(),
+            };
+            // A shape that would be cut is left out as a whole.
+            let cut = second.saturating_sub(before_s) as usize;
+            let from = values[..cut]
+                .iter()
+                .rposition(is_calm)
+                .map_or(0, |at| at + 1);
+            let until = values.len().min((second + after_s) as usize);
+            values[from..until].fill(*normal);
+        }
+        self.moved = Some((second, next));
+    }
+
+    /// Who wears the device in this second. `None`: nobody, at the change of wearers.
+    pub fn wearer(&self, second: u32) -> Option<&'static str> {
+        match self.moved {
+            Some((moved, _)) if second.abs_diff(moved) < UNWORN_S => None,
+            Some((moved, next)) if second >= moved => Some(next),
+            _ => Some(self.patient),
+        }
+    }
+}
+
 impl Plan {
     /// `seconds` must be within [`SECONDS_MIN`] and [`SECONDS_MAX`].
     pub fn new(seed: u64, seconds: u32) -> Plan {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let scripts = patients()
+        let mut scripts: Vec<Script> = patients()
             .map(|(gateway, patient)| Script {
                 patient,
                 gateway: gateway.name,
@@ -138,11 +209,26 @@ impl Plan {
                         readings::series(&mut random, metric, *normal, seconds)
                     })
                     .collect(),
+                moved: None,
             })
             .collect();
+        if seconds >= ROLLING_S_MIN {
+            for (patient, next) in MOVED {
+                let second = random.random_range(seconds * 3 / 10..seconds * 3 / 4);
+                let of = scripts.iter_mut().filter(|it| it.patient == patient);
+                of.for_each(|script| script.hand_over(second, next));
+            }
+        }
         let lanes = targets()
             .into_iter()
-            .map(|(target, every_s)| lane(&mut random, &target, every_s * 1_000, seconds * 1_000))
+            .map(|(target, every_s)| {
+                lane(
+                    &mut random,
+                    &target,
+                    every_s.saturating_mul(1_000),
+                    seconds * 1_000,
+                )
+            })
             .collect();
         let mut plan = Plan {
             seed,
@@ -153,8 +239,54 @@ impl Plan {
         };
         if let Some((from_ms, to_ms)) = long_silence_ms(seconds * 1_000) {
             plan.silence_for_long(from_ms, to_ms);
+            plan.restart_in_turn(to_ms + ROLLING_EVERY_MS);
+        }
+        plan.hand_over();
+        if seconds >= OUTAGE_RUN_S_MIN {
+            let at_ms = seconds * 250;
+            let target = Target::Network { gateway: OUTAGE_OF };
+            plan.give_way(target, at_ms, OUTAGE_MS, Kind::Away);
         }
         plan
+    }
+
+    /// Other faults of the target give way to this one.
+    fn give_way(&mut self, target: Target, at_ms: u32, for_ms: u32, kind: Kind) {
+        let place = targets().iter().position(|(it, _)| *it == target);
+        if let Some(lane) = place.and_then(|place| self.lanes.get_mut(place)) {
+            lane.retain(|it| it.end_ms() < at_ms || it.at_ms > at_ms + for_ms);
+            lane.push(Fault {
+                at_ms,
+                for_ms,
+                target,
+                kind,
+            });
+            lane.sort_by_key(|fault| fault.at_ms);
+        }
+    }
+
+    /// A rolling upgrade: every process ends by SIGTERM and starts again, one after the other.
+    fn restart_in_turn(&mut self, from_ms: u32) {
+        let services = SERVICES.iter().map(|(name, _)| *name);
+        let names = services.chain(GATEWAYS.iter().map(|gateway| gateway.name));
+        for (at_ms, name) in (from_ms..).step_by(ROLLING_EVERY_MS as usize).zip(names) {
+            self.give_way(Target::Process(name), at_ms, ROLLING_END_MS, Kind::Restart);
+        }
+    }
+
+    /// The devices that move are away meanwhile.
+    fn hand_over(&mut self) {
+        let moves = self.scripts.iter().filter_map(|script| {
+            let (second, _) = script.moved?;
+            Some((script.patient, second * 1_000))
+        });
+        for (patient, move_ms) in moves.collect::<Vec<_>>() {
+            let (before_ms, after_ms) = MOVE_AWAY_MS;
+            let at_ms = move_ms - before_ms;
+            let away_ms = before_ms + after_ms;
+            self.give_way(Target::Radio { patient }, at_ms, away_ms, Kind::Away);
+            self.give_way(Target::Wearer { patient }, at_ms, before_ms, Kind::Moved);
+        }
     }
 
     /// The faults that hide the long silence, or its restart, give way to it.
@@ -266,10 +398,17 @@ fn targets() -> Vec<(Target, u32)> {
     targets.push((Target::Mailbox, 60));
     let rules = ["default", "north"].map(|tenant| (Target::Rules { tenant }, 60));
     targets.extend(rules);
+    targets.push((Target::Disk { gateway: DISK_OF }, 60));
+    // Its faults are those of the plan alone.
+    let wearers = MOVED.map(|(patient, _)| (Target::Wearer { patient }, u32::MAX));
+    targets.extend(wearers);
     targets
 }
 
 fn lane(random: &mut impl Rng, target: &Target, every_ms: u32, run_ms: u32) -> Vec<Fault> {
+    if matches!(target, Target::Wearer { .. }) {
+        return Vec::new();
+    }
     let calm_ms = (run_ms / 10).clamp(CALM_LAST_MS.0, CALM_LAST_MS.1);
     let end_ms = run_ms - calm_ms;
     let mut faults: Vec<Fault> = Vec::new();
@@ -295,11 +434,13 @@ fn lane(random: &mut impl Rng, target: &Target, every_ms: u32, run_ms: u32) -> V
                 Kind::Kill
             }
             Target::Rules { .. } => Kind::Changed,
+            Target::Disk { .. } => Kind::Full,
             Target::Network { .. }
             | Target::Link { .. }
             | Target::Receiver
             | Target::Mailbox
-            | Target::Radio { .. } => Kind::Away,
+            | Target::Radio { .. }
+            | Target::Wearer { .. } => Kind::Away,
         };
         if at_ms + for_ms > end_ms {
             return faults;
@@ -326,6 +467,8 @@ impl fmt::Display for Target {
             Target::Mailbox => write!(f, "mail server"),
             Target::Rules { tenant } => write!(f, "rules of {tenant}"),
             Target::Radio { patient } => write!(f, "sensors of {patient}"),
+            Target::Wearer { patient } => write!(f, "device of {patient}"),
+            Target::Disk { gateway } => write!(f, "disk of {gateway}"),
         }
     }
 }
@@ -337,6 +480,9 @@ impl fmt::Display for Kind {
             Kind::Pause => "paused",
             Kind::Away => "away",
             Kind::Changed => "put again",
+            Kind::Restart => "restarted in turn",
+            Kind::Moved => "given to another patient",
+            Kind::Full => "full",
         })
     }
 }
@@ -362,7 +508,8 @@ mod tests {
                 let end_ms = seconds * 1_000 - CALM_LAST_MS.0;
                 for (lane, (target, _)) in plan.lanes.iter().zip(targets()) {
                     // The database may give its only fault of a short run to the long silence.
-                    let may_be_empty = target == Target::Database && seconds < 600;
+                    let may_be_empty = (target == Target::Database && seconds < 600)
+                        || matches!(target, Target::Wearer { .. }) && seconds < ROLLING_S_MIN;
                     assert!(
                         may_be_empty || !lane.is_empty(),
                         "{seed} {seconds}: {target} never fails"

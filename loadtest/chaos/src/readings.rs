@@ -4,9 +4,13 @@
 //! lengths keep [`MARGIN_S`] away from the delays of the rules, so that the due alerts do not
 //! depend on rounding.
 
+mod falls;
+
+pub use falls::moves;
+
 use rand::{Rng, RngExt};
 
-use crate::scenario::{RULES, Rule, Side};
+use crate::scenario::{ACTIVITY, RULES, Rule, Side};
 
 /// Readings a second of each series.
 pub const PER_SECOND: u32 = 1;
@@ -21,6 +25,11 @@ const SECONDS_S: std::ops::Range<u32> = 2..9;
 const MINUTES_S: std::ops::Range<u32> = 60..100;
 /// Share of the series that end with an open alert.
 const LEFT_OPEN: f64 = 0.3;
+
+/// Shortest open alert at the end, and time without an alert before the end otherwise. Within that
+/// time the score of the patient does not change either, so its delays have ended.
+const OPEN_S_MIN: u32 = 12;
+const QUIET_LAST_S: u32 = 8;
 
 /// Distance of a reading beyond the limit.
 const BEYOND: f64 = 2.0;
@@ -40,6 +49,9 @@ enum Shape {
 
 /// One value per second of one patient's metric.
 pub fn series(random: &mut impl Rng, metric: &str, normal: f64, seconds: u32) -> Vec<f64> {
+    if metric == ACTIVITY {
+        return falls::series(random, seconds);
+    }
     let rules: Vec<&Rule> = RULES.iter().filter(|rule| rule.metric == metric).collect();
     let mut values = vec![normal; random.random_range(QUIET_FIRST_S) as usize];
     loop {
@@ -47,14 +59,14 @@ pub fn series(random: &mut impl Rng, metric: &str, normal: f64, seconds: u32) ->
         let mut next = shape(random, rule, normal);
         let quiet_s = slowest_clear_s(&rules) + MARGIN_S + random.random_range(QUIET_S);
         next.extend(std::iter::repeat_n(normal, quiet_s as usize));
-        if values.len() + next.len() > seconds as usize {
+        if values.len() + next.len() + QUIET_LAST_S as usize > seconds as usize {
             break;
         }
         values.append(&mut next);
     }
     let left_s = seconds.saturating_sub(values.len() as u32);
     let rule = rules[random.random_range(0..rules.len())];
-    let open_s = rule.for_s + 2 * MARGIN_S;
+    let open_s = (rule.for_s + 2 * MARGIN_S).max(OPEN_S_MIN);
     let is_open = random.random_bool(LEFT_OPEN) && left_s > open_s;
     let open_s = if is_open { open_s } else { 0 };
     values.extend(std::iter::repeat_n(normal, (left_s - open_s) as usize));
@@ -115,7 +127,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        oracle::{self, Stretch},
+        oracle::{self, Stretch, Timing, episodes},
         scenario::METRICS,
     };
 
@@ -183,7 +195,10 @@ mod tests {
                 for (_, metric, normal) in METRICS {
                     let values = timed(&series(&mut random, metric, normal, 180));
                     let rules = RULES.iter().filter(|rule| rule.metric == metric);
-                    dues.extend(rules.flat_map(|rule| oracle::due("ada", rule, &values)));
+                    dues.extend(rules.flat_map(|rule| {
+                        let stretches = oracle::stretches(rule, &values);
+                        episodes("ada", Timing::of(rule), &stretches, 179_000_000, |_| None)
+                    }));
                 }
             }
             for state in [State::Active, State::Latched, State::Resolved] {

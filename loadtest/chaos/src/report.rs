@@ -24,6 +24,10 @@ pub struct Report {
     pub verdict: Verdict,
     /// Processes that ended without having been killed, and invalid answers to sensors.
     pub unexpected: Vec<String>,
+    /// Gateways whose readings were refused after their revocation.
+    pub revoked: usize,
+    /// Faults of the plan that this machine cannot play, each with the reason.
+    pub not_played: Vec<String>,
     /// Folder of the logs; `None` after a good run.
     pub folder: Option<PathBuf>,
     /// The command that repeats the run.
@@ -45,6 +49,8 @@ impl Report {
             faults_overlapping: plan.overlapping(),
             verdict,
             unexpected,
+            revoked: 0,
+            not_played: Vec::new(),
             folder: None,
             command: format!(
                 "make chaos SEED={} MINUTES={}",
@@ -61,12 +67,15 @@ impl Report {
 
 /// Without names of gateways and patients, so that the table of any run has few lines.
 fn kind(fault: &crate::plan::Fault) -> String {
-    use crate::plan::Target;
+    use crate::plan::{Kind, Target};
     let target = match &fault.target {
+        Target::Process(_) if fault.kind == Kind::Restart => "every process".to_owned(),
         Target::Process(name) if name.starts_with("gw-") => "gateway".to_owned(),
         Target::Network { .. } => "both links of a gateway".to_owned(),
         Target::Link { link, .. } => format!("{} of a gateway", crate::scenario::LINKS[*link].0),
         Target::Radio { .. } => "sensors of a patient".to_owned(),
+        Target::Wearer { .. } => "device of a patient".to_owned(),
+        Target::Disk { .. } => "disk of a gateway".to_owned(),
         target => target.to_string(),
     };
     format!("{target} {}", fault.kind)
@@ -91,12 +100,28 @@ impl fmt::Display for Report {
         for (what, count) in &self.faults {
             line(f, what, *count)?;
         }
+        for text in &self.not_played {
+            writeln!(f, "  NOT PLAYED: {text}")?;
+        }
         let verdict = &self.verdict;
         writeln!(f, "\ncounted")?;
         line(f, "readings accepted", verdict.readings_accepted)?;
         line(f, "readings stored", verdict.readings_stored)?;
         line(f, "alerts due", verdict.alerts_due)?;
+        let kinds = verdict.alerts_due_by_kind;
+        line(f, "  thresholds", kinds.thresholds)?;
+        line(f, "  falls", kinds.falls)?;
+        line(f, "  NEWS2 scores", kinds.scores)?;
         line(f, "alerts raised", verdict.alerts_raised)?;
+        line(f, "alerts acknowledged", verdict.acknowledged)?;
+        line(f, "alerts over before that", verdict.alerts_over)?;
+        line(f, "reminders", verdict.reminders)?;
+        line(f, "gateways revoked", self.revoked)?;
+        line(
+            f,
+            "readings of next wearers of a device",
+            verdict.readings_of_next_wearers,
+        )?;
         line(f, "silences raised", verdict.silences)?;
         line(
             f,
@@ -110,6 +135,21 @@ impl fmt::Display for Report {
             verdict.calls_repeated,
         )?;
         line(f, "letters", verdict.letters)?;
+        writeln!(f, "\nrecovery in milliseconds")?;
+        let percentiles = [
+            (
+                "a fault ends, to the first reading after it",
+                verdict.recovery,
+            ),
+            ("an alert is due, to people are told", verdict.told),
+        ];
+        for (what, of) in percentiles {
+            writeln!(
+                f,
+                "  {what:<46} {:>8}  p50 {}  p99 {}",
+                of.count, of.p50_ms, of.p99_ms
+            )?;
+        }
         writeln!(f, "\ndifferences, each must be 0")?;
         for fault in Fault::ALL {
             line(

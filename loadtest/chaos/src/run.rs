@@ -4,13 +4,16 @@
     reason = "the main thread drives the plan by the wall clock; it is no runtime thread"
 )]
 
+mod disk;
 mod found;
 mod http;
 mod links;
 mod mailbox;
+mod nurse;
 mod receiver;
 mod sensors;
 mod site;
+mod wearers;
 
 use std::{
     collections::BTreeMap,
@@ -25,6 +28,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
 use rustix::process::Signal;
 use store::{TimescaleOptions, TimescaleStore};
 use testkit::{
@@ -39,18 +44,24 @@ pub use site::SiteError;
 use self::{
     links::Accesses,
     mailbox::Mailbox,
+    nurse::{Nurses, Outcome},
     receiver::Receiver,
     sensors::{Counts, Device},
     site::{Engines, Site},
+    wearers::{Held, Moves},
 };
 use crate::{
-    oracle::{self, Due},
-    plan::{Fault, Kind, Plan, Target, WATCHES},
+    acknowledgements::{self, judge_reminders},
+    dues::{self, Course},
+    facts::{Found, Raised, Reading},
+    oracle::Due,
+    plan::{Fault, Kind, Plan, Script, Target, WATCHES},
     readings::PER_SECOND,
+    recovery,
     report::Report,
-    scenario::{LINKS, METRICS, RULES, SILENT_AFTER_S},
+    scenario::{LINKS, METRICS, SILENT_AFTER_S, device_of},
     silences::{self, Watched},
-    verdict::{Found, Raised, Reading, Verdict},
+    verdict::Verdict,
 };
 
 /// Seconds after the last reading within which everything must be stored.
@@ -71,6 +82,17 @@ const SECOND_US: i64 = 1_000_000;
 const SILENCE_WITHIN: Duration = Duration::from_secs(60);
 /// A restarted watch looks three times at least, with a clock that it trusts.
 const SILENT_AGAIN: Duration = Duration::from_secs(SILENT_AFTER_S as u64 + 16);
+
+/// The gateway that is revoked at the end, and a patient there.
+const REVOKED: &str = "gw-1";
+const REVOKED_PATIENT: &str = "ada";
+/// Number of the reading that it sends afterwards; no series of a run is that long.
+const REVOKED_NUMBER: u64 = 1_000_000;
+/// A revocation holds everywhere within this time.
+const REVOKED_WITHIN: Duration = Duration::from_secs(5);
+/// They know of a revocation, also after a restart.
+const REFUSERS: [&str; 2] = ["ingest", "proxy"];
+const ANSWER_WITHIN: Duration = Duration::from_secs(8);
 
 #[derive(Debug)]
 pub struct Options {
@@ -117,8 +139,16 @@ pub fn run(options: &Options) -> Result<Report, RunError> {
     fs::write(folder.join("faults.json"), text)?;
     let judged = Stage::set_up(options, &plan, &folder).and_then(|stage| stage.play(&plan));
     match judged {
-        Ok((verdict, ended)) => {
+        Ok(played) => {
+            let Played {
+                verdict,
+                ended,
+                revoked,
+                not_played,
+            } = played;
             let mut report = Report::new(&plan, verdict, ended, began.elapsed());
+            report.revoked = revoked;
+            report.not_played = not_played;
             if report.is_good() && !options.keep {
                 fs::remove_dir_all(&folder)?;
             } else {
@@ -160,6 +190,14 @@ impl EngineLane {
         drop(self.orders);
         self.thread.join().map_err(|_| RunError::Engine(what))
     }
+}
+
+struct Played {
+    verdict: Verdict,
+    /// Events that the plan does not contain.
+    ended: Vec<String>,
+    revoked: usize,
+    not_played: Vec<String>,
 }
 
 struct Stage {
@@ -236,28 +274,51 @@ impl Stage {
         })
     }
 
-    fn play(mut self, plan: &Plan) -> Result<(Verdict, Vec<String>), RunError> {
+    fn play(mut self, plan: &Plan) -> Result<Played, RunError> {
         let start_us = contracts::now_us() + LEAD_US;
         let series = readings(plan, start_us);
-        let due: Vec<Due> = series
+        let courses: Vec<Course> = series
             .iter()
-            .flat_map(|(_, readings)| due(readings))
+            .flat_map(|(_, readings)| dues::courses(readings))
             .collect();
         let counts = Arc::new(Counts::default());
         let run = Duration::from_secs(plan.seconds.into());
         let deadline = Instant::now() + run + Duration::from_secs(SETTLE_S.into());
+        let is_end = Arc::new(AtomicBool::new(false));
+        // Apart from the plan's own numbers, so that a change here changes no fault.
+        let mut random = ChaCha8Rng::seed_from_u64(!plan.seed);
+        let nurses = Nurses {
+            page: self.site.page,
+            receiver: Arc::clone(&self.receiver),
+            wishes: acknowledgements::wishes(&mut random, &courses),
+            is_end: Arc::clone(&is_end),
+        };
         let mut radios = BTreeMap::new();
+        let mut held = BTreeMap::new();
         let mut devices = Vec::new();
         let runtime = self.runtime.handle().clone();
         let _inside = runtime.enter();
+        let nurses = nurses.start(deadline.into());
         for (script, readings) in series {
             let is_away = Arc::new(AtomicBool::new(false));
+            let is_held = Arc::new(AtomicBool::new(false));
             radios.insert(script.patient, Arc::clone(&is_away));
+            if let Some((second, next)) = script.moved {
+                held.insert(
+                    script.patient,
+                    Held {
+                        next,
+                        from_us: moved_us(plan, script, second, start_us),
+                        is_held: Arc::clone(&is_held),
+                    },
+                );
+            }
             let device = Device {
-                patient: script.patient,
+                device: device_of(script.patient),
                 gateway: self.site.sensors[script.gateway],
                 readings,
                 is_away,
+                is_held,
                 counts: Arc::clone(&counts),
             };
             devices.push(device.start(deadline.into()));
@@ -265,8 +326,14 @@ impl Stage {
         let watched = Watched {
             able_us: able_us(plan, contracts::now_us()),
             until_us: start_us + i64::from(plan.seconds) * SECOND_US,
+            moved_us: held
+                .iter()
+                .map(|(patient, it)| (*patient, it.from_us))
+                .collect(),
         };
-        let mut ended = self.drive(plan, run, &radios, &counts)?;
+        let began_us = contracts::now_us();
+        let mut moves = Moves::new(held, deadline);
+        let mut ended = self.drive(plan, run, &radios, &mut moves, &counts)?;
         let mut accepted = Vec::new();
         let mut refused = Vec::new();
         for device in devices {
@@ -274,21 +341,45 @@ impl Stage {
             refused.extend(readings.split_off(count));
             accepted.append(&mut readings);
         }
+        ended.extend(moves.end());
+        is_end.store(true, Ordering::Relaxed);
+        let people = runtime.block_on(nurses).map_err(io::Error::other)?;
+        let due = dues::due(&courses, |patient, rule, since_us| {
+            people.acknowledged_us(patient, rule, since_us)
+        });
+        ended.extend(people.unanswered.iter().cloned());
+        let faults = plan.faults();
         let judge = |found: &Found| {
             let silences = silences::judge(&watched, &found.rows, &found.alerts, &found.calls);
-            Verdict::of(&accepted, &refused, &due, silences, found)
+            let mut verdict = Verdict::of(&accepted, &refused, &due, silences, found);
+            verdict.add(judge_reminders(watched.until_us, &due, found));
+            verdict.recovery = recovery::of_faults(began_us, &faults, &found.rows);
+            verdict.alerts_over = people.over;
+            verdict
         };
         let mut verdict = self.settle(judge, deadline, &mut ended)?;
+        let mut revoked = 0;
         if verdict.is_good() {
+            self.revoke(&mut ended)?;
+            revoked = 1;
             verdict = self.restart_in_silence(judge, &mut ended)?;
         }
         ended.extend(counts.refusals.lock().drain(..));
         self.keep_evidence(&verdict, &due, &accepted);
+        let not_played = match &self.site.disk {
+            Ok(_) => Vec::new(),
+            Err(reason) => vec![format!("full disks, which need root: {reason}")],
+        };
         // Services first, so that none complains about engines that end.
         drop(self.site);
         self.broker.end("the broker")?;
         self.database.end("the database")?;
-        Ok((verdict, ended))
+        Ok(Played {
+            verdict,
+            ended,
+            revoked,
+            not_played,
+        })
     }
 
     /// Executes the faults, then waits until the last reading is accepted. Returns the events that
@@ -298,6 +389,7 @@ impl Stage {
         plan: &Plan,
         run: Duration,
         radios: &BTreeMap<&'static str, Arc<AtomicBool>>,
+        moves: &mut Moves,
         counts: &Counts,
     ) -> Result<Vec<String>, RunError> {
         let began = Instant::now();
@@ -316,7 +408,7 @@ impl Stage {
             while let Some((_, is_begin, fault)) =
                 turns.next_if(|turn| u128::from(turn.0) <= elapsed_ms)
             {
-                self.turn(fault, is_begin, radios)?;
+                self.turn(fault, is_begin, radios, moves)?;
                 (on, seen) = if is_begin {
                     (on + 1, seen + 1)
                 } else {
@@ -343,12 +435,15 @@ impl Stage {
         fault: &Fault,
         is_begin: bool,
         radios: &BTreeMap<&'static str, Arc<AtomicBool>>,
+        moves: &mut Moves,
     ) -> Result<(), RunError> {
         match (&fault.target, fault.kind) {
             (Target::Process(name), Kind::Pause) => {
                 let signal = if is_begin { Signal::STOP } else { Signal::CONT };
                 self.site.signal(name, signal);
             }
+            (Target::Process(name), Kind::Restart) if is_begin => self.site.terminate(name),
+            (Target::Process(name), Kind::Restart) => self.site.start_again(name)?,
             (Target::Process(name), _) if is_begin => self.site.kill(name),
             (Target::Process(name), _) => self.site.start(name)?,
             (Target::Broker, _) => self.broker.order(is_begin),
@@ -358,6 +453,13 @@ impl Stage {
             (Target::Receiver, _) => self.receiver.is_away.store(is_begin, Ordering::Relaxed),
             (Target::Rules { tenant }, _) if is_begin => self.site.put_rules_again(tenant),
             (Target::Rules { .. }, _) => {}
+            (Target::Wearer { patient }, _) if is_begin => moves.begin(patient, &self.site),
+            (Target::Wearer { .. }, _) => {}
+            (Target::Disk { .. }, _) => {
+                if let Ok(disk) = &self.site.disk {
+                    disk.fill(is_begin);
+                }
+            }
             (Target::Mailbox, _) => self.mailbox.is_away.store(is_begin, Ordering::Relaxed),
             (Target::Radio { patient }, _) => {
                 if let Some(radio) = radios.get(patient) {
@@ -382,6 +484,41 @@ impl Stage {
                 ended.push(text);
             }
             self.site.start(name)?;
+        }
+        Ok(())
+    }
+
+    /// Revokes a gateway, which then gets one more reading of its sensor. A restart of those who
+    /// refuse it must not take it in, see `restart_in_silence`.
+    fn revoke(&mut self, ended: &mut Vec<String>) -> Result<(), RunError> {
+        eprintln!("chaos: {REVOKED} is revoked");
+        let (gateway, patient) = (REVOKED, REVOKED_PATIENT);
+        self.site.revoke(gateway, "default")?;
+        std::thread::sleep(REVOKED_WITHIN);
+        let reading = Reading {
+            patient,
+            metric: METRICS[0].1,
+            number: REVOKED_NUMBER,
+            time_us: contracts::now_us(),
+            value: METRICS[0].2,
+        };
+        let body = sensors::body(&device_of(patient), &reading);
+        let to = self.site.sensors[gateway];
+        let sent = http::request(to, "POST", "/v1/samples", &body, ANSWER_WITHIN);
+        // The gateway itself may not know yet.
+        if let Err(error) = self.runtime.block_on(sent) {
+            ended.push(format!(
+                "{gateway} took no reading after its revocation: {error}"
+            ));
+        }
+        for name in REFUSERS {
+            self.site.kill(name);
+        }
+        for name in REFUSERS {
+            self.site.start(name)?;
+        }
+        for name in REFUSERS {
+            self.runtime.block_on(self.site.wait_ready(name))?;
         }
         Ok(())
     }
@@ -413,6 +550,11 @@ impl Stage {
         }
         std::thread::sleep(SILENT_AGAIN);
         let found = self.found()?;
+        if found.rows.iter().any(|row| row.number == REVOKED_NUMBER) {
+            ended.push(format!(
+                "a reading of {REVOKED} was stored after its revocation"
+            ));
+        }
         if !found.alerts.iter().any(is_silence_of_all) {
             ended.push("after a restart of alerting the silence of all sensors is over".to_owned());
         }
@@ -496,49 +638,60 @@ fn say_settling(verdict: &Verdict) {
     );
 }
 
-/// Every reading of the plan, by patient and time.
-fn readings(plan: &Plan, start_us: i64) -> Vec<(&crate::plan::Script, Vec<Reading>)> {
+/// Time of the first reading of a device.
+fn first_us(plan: &Plan, script: &Script, start_us: i64) -> i64 {
+    let place = plan
+        .scripts
+        .iter()
+        .position(|it| it.patient == script.patient);
+    start_us + STAGGER_US * place.unwrap_or_default() as i64
+}
+
+/// When the next wearer has the device: a whole second, as `braid register` takes it.
+fn moved_us(plan: &Plan, script: &Script, second: u32, start_us: i64) -> i64 {
+    let exact_us = first_us(plan, script, start_us) + i64::from(second) * SECOND_US;
+    exact_us.div_euclid(SECOND_US) * SECOND_US
+}
+
+/// Every reading of the plan, by device and time.
+fn readings(plan: &Plan, start_us: i64) -> Vec<(&Script, Vec<Reading>)> {
     let step_us = SECOND_US / i64::from(PER_SECOND);
-    let of = |at: usize, script: &crate::plan::Script| {
-        let first_us = start_us + STAGGER_US * at as i64;
-        let series = METRICS
-            .iter()
-            .zip(&script.series)
-            .flat_map(|((_, metric, _), values)| {
-                (1_u64..).zip(values).map(|(number, value)| Reading {
-                    patient: script.patient,
-                    metric,
-                    number,
-                    time_us: first_us + step_us * (number.cast_signed() - 1),
-                    value: *value,
-                })
-            });
-        let mut readings: Vec<Reading> = series.collect();
-        readings.sort_by_key(|reading| reading.time_us);
-        readings
-    };
+    let of =
+        |script: &Script| {
+            let first_us = first_us(plan, script, start_us);
+            let mut readings = Vec::new();
+            for ((_, metric, _), values) in METRICS.iter().zip(&script.series) {
+                let worn = (0..).zip(values).filter_map(|(second, value)| {
+                    let patient = script.wearer(second)?;
+                    Some((second, patient, value))
+                });
+                readings.extend((1..).zip(worn).map(|(number, (second, patient, value))| {
+                    Reading {
+                        patient,
+                        metric,
+                        number,
+                        time_us: first_us + step_us * i64::from(second),
+                        value: *value,
+                    }
+                }));
+            }
+            // Stable: the readings of one second stay in the order of the metrics.
+            readings.sort_by_key(|reading| reading.time_us);
+            readings
+        };
     plan.scripts
         .iter()
-        .enumerate()
-        .map(|(at, script)| (script, of(at, script)))
+        .map(|script| (script, of(script)))
         .collect()
 }
 
-/// The oracle's alerts for one patient's readings.
-fn due(readings: &[Reading]) -> Vec<Due> {
-    let Some(first) = readings.first() else {
-        return Vec::new();
-    };
-    let of_rule = |rule: &'static crate::scenario::Rule| {
-        let series = readings
-            .iter()
-            .filter(|reading| reading.metric == rule.metric);
-        let series: Vec<(i64, f64)> = series
-            .map(|reading| (reading.time_us, reading.value))
-            .collect();
-        oracle::due(first.patient, rule, &series)
-    };
-    RULES.iter().flat_map(of_rule).collect()
+impl Outcome {
+    fn acknowledged_us(&self, patient: &str, rule: &str, since_us: i64) -> Option<i64> {
+        let of = |it: &&acknowledgements::Acknowledgement| {
+            (it.patient.as_str(), it.rule, it.since_us) == (patient, rule, since_us)
+        };
+        self.accepted.iter().find(of).map(|it| it.answered_us)
+    }
 }
 
 /// The intervals in which silence could be judged, of a run whose faults count from `began_us`.

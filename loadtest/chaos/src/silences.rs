@@ -5,7 +5,8 @@
 //!
 //! - A silence that lasted while a watch could work was raised: for the sensor, for its gateway or
 //!   for everybody.
-//! - A silence ends by a reading that arrived after it began. No restart ends it.
+//! - A silence ends by a reading that arrived after it began, or when the patient no longer wears
+//!   the sensor. No restart ends it.
 //! - A silence whose sensor was heard again is not open.
 //! - A sensor has at most one silence at a time.
 //! - Somebody was told of it, or of the wider silence that explains it.
@@ -13,8 +14,9 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    scenario::{SILENT_AFTER_S, patients},
-    verdict::{Call, Fault, Raised, Row, Silences},
+    facts::{Call, Raised, Row},
+    scenario::{SILENT_AFTER_S, wearers},
+    verdict::{Fault, Silences},
 };
 
 const DEVICE: &str = "device-silent";
@@ -37,6 +39,8 @@ pub struct Watched {
     pub able_us: Vec<(i64, i64)>,
     /// The sensors stop here. A silence that begins later has no end.
     pub until_us: i64,
+    /// When the device of the patient got its next wearer, by the first one.
+    pub moved_us: BTreeMap<&'static str, i64>,
 }
 
 pub fn judge(watched: &Watched, rows: &[Row], alerts: &[Raised], calls: &[Call]) -> Silences {
@@ -74,7 +78,7 @@ pub fn judge(watched: &Watched, rows: &[Row], alerts: &[Raised], calls: &[Call])
         }
     }
     faults.extend(judge.doubled(&silences));
-    for (gateway, patient) in patients() {
+    for (gateway, patient) in wearers() {
         faults.extend(judge.missing(gateway.name, patient));
     }
     Silences {
@@ -118,14 +122,25 @@ impl Judge<'_> {
         times.get(from).copied()
     }
 
+    /// When the assignment of the sensor ended, if the silence had begun by then.
+    fn unassigned_us(&self, silence: &Raised) -> Option<i64> {
+        let moved_us = self.watched.moved_us.get(silence.patient.as_str()).copied();
+        moved_us.filter(|it| silence.since_us <= *it)
+    }
+
     fn end_of(&self, silence: &Raised) -> Option<(Fault, String)> {
         let heard_us = self.heard_after(silence);
+        let unassigned_us = self.unassigned_us(silence);
         if silence.state == "resolved" {
+            if unassigned_us.is_some_and(|it| it <= silence.changed_us + SLACK_US) {
+                return None;
+            }
             let is_heard = heard_us.is_some_and(|it| it <= silence.changed_us + SLACK_US)
                 || self.ended_in_backlog(silence);
             return (!is_heard).then(|| (Fault::SilenceEndedUnheard, show(silence)));
         }
-        heard_us.map(|_| (Fault::SilenceOutlived, show(silence)))
+        let is_over = heard_us.is_some() || unassigned_us.is_some();
+        is_over.then(|| (Fault::SilenceOutlived, show(silence)))
     }
 
     fn is_told(&self, silence: &Raised) -> bool {
@@ -221,6 +236,7 @@ fn show(silence: &Raised) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::patients;
 
     const S: i64 = SECOND_US;
     const END_S: i64 = 300;
@@ -268,8 +284,11 @@ mod tests {
             id: alert.id.clone(),
             patient: alert.patient.clone(),
             rule: alert.rule.clone(),
+            since_us: alert.since_us,
             revision: 1,
             state: "active".into(),
+            is_reminder: false,
+            at_us: alert.since_us,
         }
     }
 
@@ -277,6 +296,7 @@ mod tests {
         let watched = Watched {
             able_us: vec![(able_s.0 * S, able_s.1 * S)],
             until_us: END_S * S,
+            moved_us: BTreeMap::new(),
         };
         let judged = judge(&watched, rows, alerts, calls);
         judged.faults.into_iter().map(|(fault, _)| fault).collect()
@@ -384,5 +404,22 @@ mod tests {
             faults(ALWAYS, &rows(100..150), &[raised], &[]),
             [Fault::SilenceUntold]
         );
+    }
+
+    #[test]
+    fn a_silence_ends_when_another_patient_gets_the_sensor() {
+        let moved = |silence: &Raised| -> Vec<Fault> {
+            let watched = Watched {
+                able_us: Vec::new(),
+                until_us: END_S * S,
+                moved_us: BTreeMap::from([("ada", 200 * S)]),
+            };
+            let alerts = std::slice::from_ref(silence);
+            let judged = judge(&watched, &rows(100..END_S), alerts, &[call(silence)]);
+            judged.faults.into_iter().map(|(fault, _)| fault).collect()
+        };
+        assert_eq!(moved(&silence(99, Some(201))), []);
+        assert_eq!(moved(&silence(99, Some(150))), [Fault::SilenceEndedUnheard]);
+        assert_eq!(moved(&silence(99, None)), [Fault::SilenceOutlived]);
     }
 }

@@ -5,78 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::Serialize;
 
 use crate::{
+    dues,
+    facts::{Call, Found, Letter, Raised, Reading, Row},
     oracle::{Due, State},
-    scenario::{RULES, on_call_of},
+    recovery::{self, Percentiles},
+    scenario::{MOVED, is_judged, nurse_of, on_call_of},
 };
 
 /// Differences that are listed; further ones are only counted.
 const LISTED_MAX: usize = 200;
 /// Tolerance of stored values, which are doubles as sent.
 const VALUE_ERROR_MAX: f64 = 1e-9;
-
-/// One reading of a sensor. Patient, metric and number identify it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Reading {
-    pub patient: &'static str,
-    pub metric: &'static str,
-    pub number: u64,
-    pub time_us: i64,
-    pub value: f64,
-}
-
-/// A row of the store.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    pub device: String,
-    pub patient: String,
-    pub metric: &'static str,
-    pub number: u64,
-    pub time_us: i64,
-    /// When ingest received it.
-    pub arrived_us: i64,
-    pub value: f64,
-}
-
-/// The newest state of an alert in the store.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Raised {
-    pub id: String,
-    pub patient: String,
-    pub gateway: String,
-    pub rule: String,
-    pub since_us: i64,
-    pub changed_us: i64,
-    /// Lower-case: `active`, `latched`, `resolved`.
-    pub state: String,
-    pub acknowledged_by: String,
-}
-
-/// A call of the webhook.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Call {
-    pub key: String,
-    pub id: String,
-    pub patient: String,
-    pub rule: String,
-    pub revision: u64,
-    pub state: String,
-}
-
-/// A letter to somebody on call.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Letter {
-    pub to: String,
-    /// Ids of the alerts to which it links.
-    pub alerts: Vec<String>,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Found {
-    pub rows: Vec<Row>,
-    pub alerts: Vec<Raised>,
-    pub calls: Vec<Call>,
-    pub letters: Vec<Letter>,
-}
 
 /// Number of errors by kind. A run is good when every count is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -96,6 +35,9 @@ pub enum Fault {
     AlertWrongEnd,
     AlertNotDue,
     AlertAcknowledgedByNobody,
+    AcknowledgementLost,
+    ReminderAfterAcknowledgement,
+    ReminderMissing,
     AlertUntold,
     CallNotDue,
     CallKeyReused,
@@ -109,7 +51,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 24] = [
+    pub const ALL: [Fault; 27] = [
         Fault::ReadingNotAccepted,
         Fault::ReadingLost,
         Fault::ReadingDoubled,
@@ -124,6 +66,9 @@ impl Fault {
         Fault::AlertWrongEnd,
         Fault::AlertNotDue,
         Fault::AlertAcknowledgedByNobody,
+        Fault::AcknowledgementLost,
+        Fault::ReminderAfterAcknowledgement,
+        Fault::ReminderMissing,
         Fault::AlertUntold,
         Fault::CallNotDue,
         Fault::CallKeyReused,
@@ -152,6 +97,9 @@ impl Fault {
             Fault::AlertWrongEnd => "alerts that ended before their last reading",
             Fault::AlertNotDue => "alerts that were not due",
             Fault::AlertAcknowledgedByNobody => "acknowledgements that nobody made",
+            Fault::AcknowledgementLost => "accepted acknowledgements that are lost",
+            Fault::ReminderAfterAcknowledgement => "reminders after an acknowledgement",
+            Fault::ReminderMissing => "open alerts without further reminders",
             Fault::AlertUntold => "raised alerts of which nobody was told",
             Fault::CallNotDue => "calls about alerts that were not due",
             Fault::CallKeyReused => "idempotency keys with two contents",
@@ -175,11 +123,45 @@ pub struct Silences {
     pub count: usize,
 }
 
+/// Number of alerts by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Kinds {
+    pub thresholds: usize,
+    pub falls: usize,
+    pub scores: usize,
+}
+
+impl Kinds {
+    fn of(due: &[Due]) -> Kinds {
+        let count = |kind| {
+            due.iter()
+                .filter(|due| dues::kind(due.rule) == kind)
+                .count()
+        };
+        Kinds {
+            thresholds: count(dues::Kind::Threshold),
+            falls: count(dues::Kind::Fall),
+            scores: count(dues::Kind::Score),
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
     pub readings_accepted: usize,
     pub readings_stored: usize,
     pub alerts_due: usize,
+    pub alerts_due_by_kind: Kinds,
+    pub acknowledged: usize,
+    /// Alerts that were over before somebody could acknowledge them.
+    pub alerts_over: usize,
+    pub reminders: usize,
+    /// Readings of patients who got the device of another one.
+    pub readings_of_next_wearers: usize,
+    /// From the end of a fault to the first reading after it.
+    pub recovery: Percentiles,
+    /// From due to told.
+    pub told: Percentiles,
     pub alerts_raised: usize,
     pub silences: usize,
     /// Alerts of other rules, for example lost paths, which are not judged.
@@ -201,10 +183,19 @@ impl Verdict {
         silences: Silences,
         found: &Found,
     ) -> Verdict {
+        let is_next = |row: &&Row| MOVED.iter().any(|(_, next)| *next == row.patient);
         let mut verdict = Verdict {
             readings_accepted: accepted.len(),
             readings_stored: found.rows.len(),
             alerts_due: due.len(),
+            alerts_due_by_kind: Kinds::of(due),
+            acknowledged: due
+                .iter()
+                .filter(|due| due.acknowledged_us.is_some())
+                .count(),
+            reminders: found.reminders(),
+            readings_of_next_wearers: found.rows.iter().filter(is_next).count(),
+            told: recovery::of_alerts(due, &found.calls),
             calls: found.calls.len(),
             letters: found.letters.len(),
             ..Verdict::default()
@@ -216,9 +207,7 @@ impl Verdict {
         let ids = verdict.judge_alerts(due, &found.alerts);
         verdict.judge_calls(&ids, due, &found.calls);
         verdict.judge_letters(&ids, due, &found.letters);
-        for (fault, text) in silences.faults {
-            verdict.count(fault, || text);
-        }
+        verdict.add(silences.faults);
         verdict.silences = silences.count;
         verdict.alerts_of_other_rules -= silences.count;
         verdict
@@ -226,6 +215,13 @@ impl Verdict {
 
     pub fn is_good(&self) -> bool {
         self.counts.is_empty()
+    }
+
+    /// Adds the judgements of others.
+    pub fn add(&mut self, faults: Vec<(Fault, String)>) {
+        for (fault, text) in faults {
+            self.count(fault, || text);
+        }
     }
 
     fn count(&mut self, fault: Fault, text: impl FnOnce() -> String) {
@@ -290,16 +286,10 @@ impl Verdict {
         due: &'a [Due],
         alerts: &'a [Raised],
     ) -> HashMap<&'a str, usize> {
-        let is_ours = |alert: &&Raised| RULES.iter().any(|rule| rule.id == alert.rule);
+        let is_ours = |alert: &&Raised| is_judged(&alert.rule);
         let mut left: Vec<&Raised> = alerts.iter().filter(is_ours).collect();
         self.alerts_raised = left.len();
         self.alerts_of_other_rules = alerts.len() - left.len();
-        for alert in left
-            .iter()
-            .filter(|alert| !alert.acknowledged_by.is_empty())
-        {
-            self.count(Fault::AlertAcknowledgedByNobody, || show(alert));
-        }
         let mut matched: Vec<Option<&Raised>> = vec![None; due.len()];
         let mut take = |matched: &mut Vec<Option<&'a Raised>>, fits: fn(&Due, &Raised) -> bool| {
             for (slot, due) in matched
@@ -322,6 +312,7 @@ impl Verdict {
                 continue;
             };
             ids.insert(raised.id.as_str(), at);
+            self.judge_acknowledgement(due, raised);
             if raised.since_us != due.since_us {
                 let off_us = raised.since_us - due.since_us;
                 self.count(Fault::AlertWrongSince, || {
@@ -356,16 +347,29 @@ impl Verdict {
         ids
     }
 
+    fn judge_acknowledgement(&mut self, due: &Due, raised: &Raised) {
+        let by = raised.acknowledged_by.as_str();
+        let expected = match due.acknowledged_us {
+            Some(_) => nurse_of(&due.patient),
+            None => String::new(),
+        };
+        if by == expected {
+            return;
+        }
+        let fault = match due.acknowledged_us {
+            Some(_) => Fault::AcknowledgementLost,
+            None => Fault::AlertAcknowledgedByNobody,
+        };
+        self.count(fault, || format!("{} by {by:?}", describe_due(due)));
+    }
+
     fn judge_calls(&mut self, ids: &HashMap<&str, usize>, due: &[Due], calls: &[Call]) {
         let mut contents: HashMap<&str, &Call> = HashMap::new();
         let mut told = BTreeSet::new();
-        for call in calls
-            .iter()
-            .filter(|call| RULES.iter().any(|rule| rule.id == call.rule))
-        {
+        for call in calls.iter().filter(|call| is_judged(&call.rule)) {
             if let Some(first) = contents.get(call.key.as_str()) {
                 self.calls_repeated += 1;
-                if *first != call {
+                if !call.repeats(first) {
                     self.count(Fault::CallKeyReused, || format!("{first:?} and {call:?}"));
                 }
             }
@@ -427,6 +431,7 @@ fn overlaps(due: &Due, alert: &Raised) -> bool {
 pub fn name(state: State) -> &'static str {
     match state {
         State::Active => "active",
+        State::Acknowledged => "acknowledged",
         State::Latched => "latched",
         State::Resolved => "resolved",
     }
@@ -470,7 +475,7 @@ fn show(alert: &Raised) -> String {
 mod tests {
     use super::*;
 
-    const RULE: &str = RULES[0].id;
+    const RULE: &str = crate::scenario::RULES[0].id;
 
     fn reading(number: u64) -> Reading {
         Reading {
@@ -508,6 +513,8 @@ mod tests {
             since_us: 10,
             until_us: 20,
             state: State::Resolved,
+            due_us: 13,
+            acknowledged_us: None,
         }
     }
 
@@ -530,8 +537,11 @@ mod tests {
             id: "one".into(),
             patient: "ada".into(),
             rule: RULE.into(),
+            since_us: 10,
             revision: 1,
             state: "active".into(),
+            is_reminder: false,
+            at_us: 15,
         }
     }
 
@@ -639,6 +649,68 @@ mod tests {
             [Fault::AlertDoubled]
         );
         assert_eq!(judged(|it| it.alerts.push(again(40))), [Fault::AlertNotDue]);
+    }
+
+    #[test]
+    fn every_difference_of_acknowledgements_is_found() {
+        let judged = |by: &str, acknowledged_us| {
+            let mut found = good();
+            found.alerts[0].acknowledged_by = by.into();
+            let due = Due {
+                acknowledged_us,
+                ..due()
+            };
+            let accepted = [reading(1), reading(2)];
+            let verdict = Verdict::of(&accepted, &[], &[due], Silences::default(), &found);
+            verdict.counts.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(judged("", None), []);
+        assert_eq!(judged(&nurse_of("ada"), Some(15)), []);
+        assert_eq!(judged("", Some(15)), [Fault::AcknowledgementLost]);
+        assert_eq!(
+            judged(&nurse_of("gus"), Some(15)),
+            [Fault::AcknowledgementLost]
+        );
+        assert_eq!(
+            judged(&nurse_of("ada"), None),
+            [Fault::AlertAcknowledgedByNobody]
+        );
+    }
+
+    /// Falls and scores are judged as thresholds are: each is due once.
+    #[test]
+    fn a_doubled_and_an_untold_fall_or_score_is_found() {
+        for rule in [crate::scenario::FALL.id, crate::scenario::SCORES[1].id] {
+            let judged = |edit: fn(&mut Found)| {
+                let mut found = good();
+                found.alerts[0].rule = rule.into();
+                found
+                    .calls
+                    .iter_mut()
+                    .for_each(|call| call.rule = rule.into());
+                edit(&mut found);
+                let due = Due { rule, ..due() };
+                let accepted = [reading(1), reading(2)];
+                let verdict = Verdict::of(&accepted, &[], &[due], Silences::default(), &found);
+                verdict.counts.into_keys().collect::<Vec<_>>()
+            };
+            assert_eq!(judged(|_| {}), []);
+            let again = |found: &mut Found| {
+                let again = Raised {
+                    id: "two".into(),
+                    since_us: 15,
+                    ..found.alerts[0].clone()
+                };
+                found.alerts.push(again);
+            };
+            assert_eq!(judged(again), [Fault::AlertDoubled]);
+            assert_eq!(judged(|found| found.calls.clear()), [Fault::AlertUntold]);
+            let unraised = |found: &mut Found| {
+                found.alerts.clear();
+                found.calls.clear();
+            };
+            assert_eq!(judged(unraised), [Fault::AlertMissing]);
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use store::{AlertsQuery, AlertsStore, QueryError, Scope, TimescaleOptions, Times
 use testkit::timescale_server::PASSWORD;
 
 use crate::{
+    facts::{Raised, Row},
     scenario::METRICS,
-    verdict::{Raised, Row},
 };
 
 /// Alerts that are read; a run makes some thousands.

@@ -15,7 +15,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use crate::{letters, verdict::Letter};
+use crate::{facts::Letter, letters};
 
 /// Letters that are stored. At the bound the server refuses, and the alerts count as unmailed.
 const LETTERS_MAX: usize = 200_000;

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::verdict::Call;
+use crate::facts::Call;
 
 /// Calls that are stored. A run makes some thousands; at the bound the receiver refuses, and the
 /// alerts count as not notified.
@@ -63,8 +63,11 @@ async fn take(
         id: text("id"),
         patient: text("patient"),
         rule: text("rule"),
+        since_us: body["since_us"].as_i64().unwrap_or_default(),
         revision: body["revision"].as_u64().unwrap_or_default(),
         state: text("state"),
+        is_reminder: body["reason"] == "reminder",
+        at_us: contracts::now_us(),
     };
     let mut calls = receiver.calls.lock();
     if calls.len() >= CALLS_MAX {

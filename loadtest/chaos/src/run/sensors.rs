@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::{task::JoinHandle, time::Instant};
 
 use super::http;
-use crate::{scenario, verdict::Reading};
+use crate::facts::Reading;
 
 /// Interval at which a device looks for due readings.
 const LOOK: Duration = Duration::from_millis(200);
@@ -34,11 +34,13 @@ pub(super) struct Counts {
 }
 
 pub(super) struct Device {
-    pub patient: &'static str,
+    pub device: String,
     pub gateway: SocketAddr,
     /// Sorted by time.
     pub readings: Vec<Reading>,
     pub is_away: Arc<AtomicBool>,
+    /// The register does not know the next wearer yet, so the device sends nothing.
+    pub is_held: Arc<AtomicBool>,
     pub counts: Arc<Counts>,
 }
 
@@ -62,6 +64,7 @@ impl Device {
             let due = due.min(accepted + READINGS_MAX);
             if due > accepted
                 && !self.is_away.load(Ordering::Relaxed)
+                && !self.is_held.load(Ordering::Relaxed)
                 && self.send(&self.readings[accepted..due]).await
             {
                 self.counts
@@ -76,7 +79,7 @@ impl Device {
     /// False: it is unknown whether the gateway has the readings, so they are sent again; their
     /// numbers identify them.
     async fn send(&self, readings: &[Reading]) -> bool {
-        let body = lines(self.patient, readings);
+        let body = lines(&self.device, readings);
         let answer = http::request(self.gateway, "POST", "/v1/samples", &body, ANSWER_WITHIN).await;
         match answer {
             Ok((200, _)) => true,
@@ -85,7 +88,7 @@ impl Device {
             Ok((status, text)) => {
                 let mut refusals = self.counts.refusals.lock();
                 if refusals.len() < REFUSALS_MAX {
-                    refusals.push(format!("{}: {status} {text}", self.patient));
+                    refusals.push(format!("{}: {status} {text}", self.device));
                 }
                 false
             }
@@ -93,8 +96,12 @@ impl Device {
     }
 }
 
-fn lines(patient: &str, readings: &[Reading]) -> String {
-    let device = scenario::device_of(patient);
+/// A reading as the body of a request.
+pub(super) fn body(device: &str, reading: &Reading) -> String {
+    lines(device, std::slice::from_ref(reading))
+}
+
+fn lines(device: &str, readings: &[Reading]) -> String {
     let mut text = String::new();
     for reading in readings {
         let Reading {

@@ -14,12 +14,16 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{ports, timescale_server::PASSWORD};
 
-use super::http;
-use crate::scenario::{self, GATEWAYS, LINKS, SERVICES, SILENT_AFTER_S};
+use super::{disk::Disk, http, nurse};
+use crate::{
+    plan::DISK_OF,
+    scenario::{self, GATEWAYS, LINKS, SERVICES, SILENT_AFTER_S},
+};
 
 /// Longer than a run. Overlapping faults can keep a gateway away for more than the default. Each
 /// alert that is due must reach the receiver all the same.
 const BACKFILL_AFTER_S: u64 = 86_400;
+const DATA: &str = "data";
 /// Longest start of a gateway or service on a busy machine; then the run fails.
 const READY_WITHIN: Duration = Duration::from_secs(90);
 const ASK_EVERY: Duration = Duration::from_millis(200);
@@ -52,6 +56,8 @@ struct Process {
     log: PathBuf,
     /// `None`: killed.
     child: Option<Child>,
+    /// It was told to end.
+    is_ending: bool,
 }
 
 pub(super) struct Site {
@@ -62,10 +68,14 @@ pub(super) struct Site {
     pub sensors: BTreeMap<&'static str, SocketAddr>,
     pub to_proxy: BTreeMap<&'static str, SocketAddr>,
     pub proxy: SocketAddr,
+    pub page: SocketAddr,
     pub receiver: SocketAddr,
     pub mailbox: SocketAddr,
     /// The arguments that put the rules of a tenant in force.
     rules_again: BTreeMap<&'static str, Vec<String>>,
+    on_store: Vec<String>,
+    /// The disk of the journal of [`DISK_OF`]. `Err`: why there is none.
+    pub disk: Result<Disk, String>,
 }
 
 pub(super) struct Engines {
@@ -86,17 +96,20 @@ impl Site {
             sensors: BTreeMap::new(),
             to_proxy: BTreeMap::new(),
             proxy: reserve()?,
+            page: reserve()?,
             receiver: reserve()?,
             mailbox: reserve()?,
             rules_again: BTreeMap::new(),
+            on_store: Vec::new(),
+            disk: Disk::mount(&folder.join(DATA).join(DISK_OF)),
         };
         fs::create_dir_all(site.logs()).map_err(io_error(folder.display()))?;
         let rules = site.folder.join("rules.json");
         let document = scenario::rules_document().to_string();
         fs::write(&rules, document).map_err(io_error(rules.display()))?;
         site.issue_and_register(engines, &rules)?;
-        let (ingest, alerting, path_telemetry, page) =
-            (reserve()?, reserve()?, reserve()?, reserve()?);
+        let (ingest, alerting, path_telemetry) = (reserve()?, reserve()?, reserve()?);
+        let page = site.page;
         let engine_flags = [
             format!("--bus={}", engines.bus),
             format!("--bus-replication={}", engines.brokers),
@@ -161,7 +174,7 @@ impl Site {
     }
 
     fn data(&self) -> PathBuf {
-        self.folder.join("data")
+        self.folder.join(DATA)
     }
 
     fn issue_and_register(&mut self, engines: &Engines, rules: &Path) -> Result<(), SiteError> {
@@ -172,6 +185,7 @@ impl Site {
         let store = format!("--store={}", engines.store);
         let password = format!("--store-password={PASSWORD}");
         let on_store = [store.as_str(), password.as_str(), data.as_str()];
+        self.on_store = on_store.iter().map(|it| (*it).to_owned()).collect();
         for gateway in &GATEWAYS {
             let tenant = format!("--tenant={}", gateway.tenant);
             self.run(&["identity", "issue", "gateway", gateway.name, &tenant, &data])?;
@@ -201,6 +215,19 @@ impl Site {
             let put = [&put[..], &on_store].concat();
             let put = put.into_iter().map(str::to_owned).collect();
             self.rules_again.insert(tenant, put);
+            let nurse = scenario::nurse(tenant);
+            let password = format!("--password={}", nurse::PASSWORD);
+            let put = [
+                "accounts",
+                "put",
+                &nurse,
+                "--role=clinician",
+                &password,
+                "--by=chaos",
+                "--tenant",
+                tenant,
+            ];
+            self.run(&[&put[..], &on_store].concat())?;
             let team = self.folder.join(format!("team-{tenant}.json"));
             let document = scenario::team_document(tenant).to_string();
             fs::write(&team, document).map_err(io_error(team.display()))?;
@@ -245,6 +272,7 @@ impl Site {
                 admin,
                 log,
                 child: None,
+                is_ending: false,
             },
         );
         Ok(())
@@ -271,7 +299,23 @@ impl Site {
             .stdout(out.map_err(io_error(process.log.display()))?)
             .stderr(error.map_err(io_error(process.log.display()))?);
         process.child = Some(command.spawn().map_err(io_error(name))?);
+        process.is_ending = false;
         Ok(())
+    }
+
+    /// Tells the process to end, as an upgrade does.
+    pub fn terminate(&mut self, name: &str) {
+        if let Some(process) = self.processes.get_mut(name) {
+            process.is_ending = true;
+        }
+        self.signal(name, Signal::TERM);
+    }
+
+    /// Starts a process that was told to end. One that has not ended by now is killed, as an
+    /// orchestrator does.
+    pub fn start_again(&mut self, name: &str) -> Result<(), SiteError> {
+        self.kill(name);
+        self.start(name)
     }
 
     pub fn kill(&mut self, name: &str) {
@@ -310,7 +354,15 @@ impl Site {
                 .and_then(|child| child.try_wait().ok().flatten());
             if let Some(status) = status {
                 process.child = None;
-                ended.push((*name, format!("{name} ended by itself: {status}")));
+                if process.is_ending && status.success() {
+                    continue;
+                }
+                let how = if process.is_ending {
+                    "was told to end"
+                } else {
+                    "ended by itself"
+                };
+                ended.push((*name, format!("{name} {how}: {status}")));
             }
         }
         ended
@@ -349,6 +401,36 @@ impl Site {
         std::thread::spawn(move || command.status());
     }
 
+    pub fn revoke(&self, gateway: &str, tenant: &str) -> Result<(), SiteError> {
+        let own = [
+            "gateways",
+            "revoke",
+            gateway,
+            "--by=chaos",
+            "--reason=stolen",
+        ];
+        let on_store: Vec<&str> = self.on_store.iter().map(String::as_str).collect();
+        self.run(&[&own[..], &["--tenant", tenant], &on_store].concat())
+    }
+
+    /// The command that gives a patient's device to the next wearer from `from` on, in RFC 3339.
+    pub fn give_to(&self, patient: &str, next: &str, from: &str) -> Command {
+        let owner = scenario::patients().find(|(_, id)| *id == patient);
+        let (gateway, tenant) = owner.map_or(("", ""), |(it, _)| (it.name, it.tenant));
+        let device = scenario::device_of(patient);
+        let mut command = Command::new(&self.braid);
+        without_settings(&mut command);
+        command
+            .args(["register", "--device", &device, "--gateway", gateway])
+            .args(["--patient", next, "--create", "--tenant", tenant])
+            .args(["--from", from])
+            .args(&self.on_store)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        command
+    }
+
     /// Runs `braid ARGS` to its end.
     fn run(&self, args: &[&str]) -> Result<(), SiteError> {
         let mut command = Command::new(&self.braid);
@@ -372,6 +454,7 @@ impl Drop for Site {
         for name in self.names() {
             self.kill(name);
         }
+        // The disk is unmounted after its gateway has ended.
     }
 }
 
