@@ -48,6 +48,15 @@ pub(super) struct Life {
 
 impl Life {
     pub(super) fn start(store: &Arc<dyn Store>, host: &Host, error_us: i64) -> Life {
+        Life::start_with(store, host, error_us, AFTER_US)
+    }
+
+    pub(super) fn start_with(
+        store: &Arc<dyn Store>,
+        host: &Host,
+        error_us: i64,
+        silent_after_us: i64,
+    ) -> Life {
         let error_us = Arc::new(AtomicI64::new(error_us));
         let begun_us = host.true_us();
         let (true_us, error) = (Arc::clone(&host.true_us), Arc::clone(&error_us));
@@ -62,8 +71,8 @@ impl Life {
             store: Arc::clone(store),
             outbox: Arc::default(),
             rules: Arc::new(RuleSet::default_set()),
-            heard: Arc::default(),
-            silent_after_us: AFTER_US,
+            heard: Arc::new(Heard::new(silent_after_us)),
+            silent_after_us,
             context: Context::with_clock("alerting", clock.clone()),
         };
         Life {
@@ -81,10 +90,15 @@ impl Life {
 
     /// A reading of the sensor comes by the bus.
     pub(super) fn hear(&self, device: &str, host: &Host) {
+        self.hear_late(device, host.true_us());
+    }
+
+    /// A reading that arrived at ingest some time ago comes by the bus.
+    pub(super) fn hear_late(&self, device: &str, arrived_us: i64) {
         let sample = Sample {
             device: device.into(),
             metric: Metric::HeartRate.into(),
-            ingest_time_us: host.true_us(),
+            ingest_time_us: arrived_us,
             ..Sample::default()
         };
         let record = contracts::vitals::VitalsRecord {
@@ -205,24 +219,20 @@ fn site_of(gateway: &str) -> usize {
     gateway.trim_start_matches('g').parse().unwrap()
 }
 
+/// The patient has the name of the sensor.
+fn sensor_of<'a>(device: &'a str, gateway: &'a str) -> Sensor<'a> {
+    Sensor {
+        gateway,
+        ..Sensor::named(device)
+    }
+}
+
 async fn speak(store: &dyn Store, sensors: &[&'static str], at_us: i64) {
     let site = |sensor: &str| SITES.iter().position(|it| it.contains(&sensor)).unwrap();
-    let sample = |sensor: &&'static str| Sample {
-        device: (*sensor).into(),
-        patient: (*sensor).into(),
-        gateway: gateway_of(site(sensor)),
-        sequence: at_us as u64,
-        metric: Metric::HeartRate.into(),
-        device_time_us: at_us,
-        ingest_time_us: at_us,
-        reading: Some(Reading::Value(70.0)),
-        ..Sample::default()
-    };
-    let batch = Arc::new(VitalsBatch {
-        samples: sensors.iter().map(sample).collect(),
-        ..VitalsBatch::default()
-    });
-    store.write_vitals(batch, Vec::new()).await.unwrap();
+    let gateways: Vec<String> = sensors.iter().map(|it| gateway_of(site(it))).collect();
+    let sensors = sensors.iter().zip(&gateways);
+    let sensors = sensors.map(|(device, gateway)| sensor_of(device, gateway));
+    scene::hear(store, sensors, at_us).await;
 }
 
 async fn all_alerts(store: &dyn Store) -> Vec<Alert> {
@@ -242,15 +252,9 @@ fn wrong_by_us(random: &mut StdRng) -> i64 {
 /// Every sensor of every site. The patient has the name of the sensor.
 async fn register(store: &dyn Store) {
     for (number, site) in SITES.iter().enumerate() {
-        for sensor in *site {
-            let entry = DeviceEntry {
-                id: (*sensor).into(),
-                tenant: "t".into(),
-                gateway: gateway_of(number),
-                patient: (*sensor).into(),
-                registered_us: i64::MIN,
-            };
-            store.put_device(&entry).await.unwrap();
+        let gateway = gateway_of(number);
+        for device in *site {
+            sensor_of(device, &gateway).wear(store, i64::MIN).await;
         }
     }
 }

@@ -4,53 +4,38 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use clocks::{CheckedClock, Moment};
 use contracts::{
     alerts::{Alert, AlertState},
-    vitals::{Metric, Sample, sample::Reading},
+    vitals::{Metric, Sample},
 };
-use store::{Change, DeviceEntry, SqliteStore, VitalsBatch};
+use store::{Change, SqliteStore};
 
 use super::*;
 
 #[path = "from_store_lasting_tests.rs"]
 mod lasting;
+#[path = "../tests/support/scene.rs"]
+mod scene;
 
 use lasting::{Host, Life};
+use scene::Sensor;
 
 const HOUR_US: i64 = 3_600_000_000;
 
 async fn hear(store: &dyn Store, device: &str, at_us: i64) {
-    hear_all(store, &[device.to_owned()], at_us).await;
+    scene::hear(store, [Sensor::named(device)].into_iter(), at_us).await;
 }
 
-/// Patient and gateway have the same name as the sensor.
-async fn wear(store: &dyn Store, device: &str) {
-    let entry = DeviceEntry {
-        id: device.into(),
-        tenant: "t".into(),
-        gateway: device.into(),
-        patient: device.into(),
-        registered_us: i64::MIN,
-    };
-    store.put_device(&entry).await.unwrap();
+async fn hear_all(store: &dyn Store, devices: &[String], at_us: i64) {
+    scene::hear(store, devices.iter().map(|it| Sensor::named(it)), at_us).await;
 }
 
 /// A reading of a sensor that the patient wears at the gateway of the same name.
 async fn hear_as(store: &dyn Store, device: &str, patient: &str, at_us: i64) {
-    let sample = Sample {
-        device: device.into(),
-        patient: patient.into(),
-        gateway: patient.into(),
-        sequence: at_us as u64,
-        metric: Metric::HeartRate.into(),
-        device_time_us: at_us,
-        ingest_time_us: at_us,
-        reading: Some(Reading::Value(70.0)),
-        ..Sample::default()
-    };
-    let batch = Arc::new(VitalsBatch {
-        samples: vec![sample],
-        ..VitalsBatch::default()
-    });
-    store.write_vitals(batch, Vec::new()).await.unwrap();
+    let sensor = Sensor::worn_by(patient, device);
+    scene::hear(store, [sensor].into_iter(), at_us).await;
+}
+
+async fn wear(store: &dyn Store, device: &str) {
+    Sensor::named(device).wear(store, i64::MIN).await;
 }
 
 /// Alerts of the open silences.
@@ -60,34 +45,12 @@ async fn open_silences(store: &dyn Store) -> Vec<Alert> {
     open
 }
 
-async fn hear_all(store: &dyn Store, devices: &[String], at_us: i64) {
-    let sample = |device: &String| Sample {
-        device: device.clone(),
-        patient: device.clone(),
-        gateway: device.clone(),
-        sequence: at_us as u64,
-        metric: Metric::HeartRate.into(),
-        device_time_us: at_us,
-        ingest_time_us: at_us,
-        reading: Some(Reading::Value(70.0)),
-        ..Sample::default()
-    };
-    let batch = VitalsBatch {
-        samples: devices.iter().map(sample).collect(),
-        ..VitalsBatch::default()
-    };
-    store
-        .write_vitals(Arc::new(batch), Vec::new())
-        .await
-        .unwrap();
-}
-
 fn watch(store: SqliteStore, context: Context) -> SilenceWatch {
     SilenceWatch {
         store: Arc::new(store),
         outbox: Arc::default(),
         rules: Arc::new(RuleSet::default_set()),
-        heard: Arc::default(),
+        heard: Arc::new(Heard::new(60_000_000)),
         silent_after_us: 60_000_000,
         context,
     }
@@ -241,14 +204,8 @@ async fn a_sensor_that_never_sent_is_missed_from_its_assignment_on() {
     let store = shared.as_ref();
     // Ann wears two belts at one gateway. One of them is never switched on.
     for device in ["belt", "spare"] {
-        let entry = DeviceEntry {
-            id: device.into(),
-            tenant: "t".into(),
-            gateway: "ann".into(),
-            patient: "ann".into(),
-            registered_us: host.true_us(),
-        };
-        store.put_device(&entry).await.unwrap();
+        let sensor = Sensor::worn_by("ann", device);
+        sensor.wear(store, host.true_us()).await;
     }
     let assigned_us = host.true_us();
     let mut life = Life::start(&shared, &host, 0);
@@ -292,14 +249,8 @@ async fn a_sensor_that_another_hides_in_the_store_is_missed_and_heard_again() {
     let shared: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
     let store = shared.as_ref();
     for device in ["belt", "ring"] {
-        let entry = DeviceEntry {
-            id: device.into(),
-            tenant: "t".into(),
-            gateway: "ann".into(),
-            patient: "ann".into(),
-            registered_us: host.true_us(),
-        };
-        store.put_device(&entry).await.unwrap();
+        let sensor = Sensor::worn_by("ann", device);
+        sensor.wear(store, host.true_us()).await;
     }
     let mut life = Life::start(&shared, &host, 0);
     let mut silent_at_s = Vec::new();
@@ -320,6 +271,41 @@ async fn a_sensor_that_another_hides_in_the_store_is_missed_and_heard_again() {
     // Last heard at 35 s.
     let expected: Vec<i32> = (100..140).step_by(5).collect();
     assert_eq!(silent_at_s, expected);
+}
+
+/// A bus that lags brings readings that arrived before the silence began.
+#[tokio::test]
+async fn a_backlog_of_the_bus_ends_no_silence_however_short_its_limit() {
+    for after_s in [5, 10, 29, 60, 120] {
+        let host = Host::new(0);
+        let directory = tempfile::tempdir().unwrap();
+        let shared: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
+        let store = shared.as_ref();
+        wear(store, "belt").await;
+        wear(store, "well").await;
+        hear(store, "belt", host.true_us()).await;
+        let last_us = host.true_us();
+        let mut life = Life::start_with(&shared, &host, 0, after_s * 1_000_000);
+        let mut ids = BTreeSet::new();
+        for second in 0..3 * after_s {
+            hear(store, "well", host.true_us()).await;
+            // The same reading comes again by the bus, as after a start of a consumer.
+            if second > after_s {
+                life.hear_late("belt", last_us);
+            }
+            life.round().await;
+            let open = open_silences(store).await;
+            ids.extend(open.into_iter().map(|it| it.id));
+            life.pass(&host, 1);
+        }
+        // The device and its gateway, each once.
+        assert_eq!(ids.len(), 2, "{after_s} s: {ids:?}");
+        // A reading that arrives now, a moment on its way, ends both.
+        life.hear_late("belt", host.true_us() - 1_000_000);
+        hear(store, "well", host.true_us()).await;
+        life.round().await;
+        assert_eq!(open_silences(store).await, [], "{after_s} s");
+    }
 }
 
 /// Devices of one gateway each, silent for an hour, beside one that is heard.
@@ -408,14 +394,12 @@ async fn a_silence_follows_the_sensor_to_the_next_patient_and_ends_with_the_assi
     )));
     // The belt went to another patient at another gateway half an hour ago.
     let handed_us = now_us - HOUR_US / 2;
-    let entry = DeviceEntry {
-        id: "belt".into(),
-        tenant: "t".into(),
-        gateway: "gw-2".into(),
-        patient: "ben".into(),
-        registered_us: handed_us,
+    let handed = Sensor {
+        device: "belt",
+        patient: "ben",
+        gateway: "gw-2",
     };
-    store.put_device(&entry).await.unwrap();
+    handed.wear(store, handed_us).await;
     watch.round(&mut memory).await.unwrap();
     let expected = [("device-silent", "ben"), ("gateway-silent", "")];
     let mut found = open().await;

@@ -11,16 +11,22 @@ use clocks::CheckedClock;
 use contracts::vitals::VitalsRecord;
 use parking_lot::Mutex;
 
-use crate::{signs::Sign, silence_watch::Arrival};
+use crate::{
+    signs::{Sign, clocks_differ_us},
+    silence_watch::Arrival,
+};
 
 /// Device metrics remembered, about 100 bytes each. Beyond it all are dropped, and the stored
 /// arrival times alone count.
 const HEARD_MAX: usize = 200_000;
-/// An older arrival at ingest belongs to a backlog of the bus and is no sign of life.
-const PRESENT_US: i64 = 30_000_000;
 
-#[derive(Default)]
-pub(crate) struct Heard(Mutex<HashMap<(String, i32), Reading>>);
+pub(crate) struct Heard {
+    readings: Mutex<HashMap<(String, i32), Reading>>,
+    /// An older arrival at ingest belongs to a backlog of the bus and is no sign of life. A silence
+    /// begins only `silent_after` after the newest reading, so no reading from before it counts
+    /// even if clocks differ by as much as this.
+    present_us: i64,
+}
 
 #[derive(Clone, Copy)]
 struct Reading {
@@ -43,6 +49,13 @@ impl Reading {
 }
 
 impl Heard {
+    pub(crate) fn new(silent_after_us: i64) -> Heard {
+        Heard {
+            readings: Mutex::default(),
+            present_us: clocks_differ_us(silent_after_us),
+        }
+    }
+
     /// The publication time also serves the clock check as a witness. Another process published it,
     /// on Kafka another machine.
     pub(crate) fn note(
@@ -54,10 +67,10 @@ impl Heard {
         if let Some(newest_us) = newest_us {
             clock.witness(newest_us);
         }
-        let mut heard = self.0.lock();
+        let mut heard = self.readings.lock();
         let at_us = clock.monotonic_us();
         for sample in records.iter().flat_map(|(_, _, record)| &record.samples) {
-            if !clock.is_present(sample.ingest_time_us, PRESENT_US) {
+            if !clock.is_present(sample.ingest_time_us, self.present_us) {
                 continue;
             }
             if heard.len() >= HEARD_MAX {
@@ -73,7 +86,7 @@ impl Heard {
 
     /// Moves signs of life forward to when this member last received the device.
     pub(crate) fn move_forward(&self, arrivals: &mut [Arrival], now_us: i64, monotonic_us: i64) {
-        let heard = self.0.lock();
+        let heard = self.readings.lock();
         for row in arrivals {
             let key = (row.device.clone(), i32::from(row.metric));
             if let Some(reading) = heard.get(&key) {
@@ -94,7 +107,7 @@ impl Heard {
         if devices.is_empty() {
             return newest;
         }
-        for ((device, metric), reading) in self.0.lock().iter() {
+        for ((device, metric), reading) in self.readings.lock().iter() {
             if devices.contains(device) {
                 let sign = reading.sign(now_us, monotonic_us);
                 let there = newest.entry(device.clone()).or_insert((*metric, sign));

@@ -49,6 +49,12 @@ impl Sign {
 /// Largest expected difference between the clocks of two machines of the core.
 const CLOCKS_DIFFER_US: i64 = 30_000_000;
 
+/// The difference of clocks that is ignored: at most half of `silent_after_us`, so that none makes
+/// a silent device present.
+pub(crate) fn clocks_differ_us(silent_after_us: i64) -> i64 {
+    CLOCKS_DIFFER_US.min(silent_after_us / 2)
+}
+
 /// Rows of the newest round, as many as the store returned.
 pub(crate) struct Signs<K> {
     rows: HashMap<K, Row>,
@@ -67,12 +73,11 @@ struct Row {
 }
 
 impl<K: std::hash::Hash + Eq> Signs<K> {
-    /// Clock differences up to half of `silent_after_us` are ignored.
     pub(crate) fn new(silent_after_us: i64) -> Signs<K> {
         Signs {
             rows: HashMap::new(),
             looked_us: None,
-            slack_us: CLOCKS_DIFFER_US.min(silent_after_us / 2),
+            slack_us: clocks_differ_us(silent_after_us),
         }
     }
 

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/scene.rs"]
+mod scene;
 #[path = "support/stage.rs"]
 mod stage;
 
@@ -15,13 +17,11 @@ use std::{
 };
 
 use clocks::{CheckedClock, Moment};
-use contracts::{
-    alerts::AlertState,
-    vitals::{Metric, Sample, sample::Reading},
-};
+use contracts::alerts::AlertState;
+use scene::Sensor;
 use service_kit::Context;
 use stage::{S, World};
-use store::{DeviceEntry, Store, VitalsBatch};
+use store::Store;
 
 const HOUR: i64 = 3600 * S;
 /// The shortest value that alerting accepts.
@@ -37,27 +37,17 @@ fn machine(error_us: &Arc<AtomicI64>) -> CheckedClock {
     }))
 }
 
+/// Every patient has the name of the device.
+fn worn(device: &str) -> Sensor<'_> {
+    Sensor {
+        gateway: "gateway-1",
+        ..Sensor::named(device)
+    }
+}
+
 async fn hear(store: &dyn Store, devices: &[String]) {
-    let now_us = contracts::now_us();
-    let sample = |device: &String| Sample {
-        device: device.clone(),
-        patient: device.clone(),
-        gateway: "gateway-1".into(),
-        sequence: now_us as u64,
-        metric: Metric::HeartRate.into(),
-        device_time_us: now_us,
-        ingest_time_us: now_us,
-        reading: Some(Reading::Value(70.0)),
-        ..Sample::default()
-    };
-    let batch = VitalsBatch {
-        samples: devices.iter().map(sample).collect(),
-        ..VitalsBatch::default()
-    };
-    store
-        .write_vitals(Arc::new(batch), Vec::new())
-        .await
-        .unwrap();
+    let sensors = devices.iter().map(|it| worn(it));
+    scene::hear(store, sensors, contracts::now_us()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,14 +58,7 @@ async fn only_the_silent_device_is_called_silent_after_a_step() {
         let context = Context::with_clock("alerting", machine(&error_us));
         let names: Vec<String> = (0..DEVICES).map(|n| format!("d{n}")).collect();
         for name in &names {
-            let entry = DeviceEntry {
-                id: name.clone(),
-                tenant: "t".into(),
-                gateway: "gateway-1".into(),
-                patient: name.clone(),
-                registered_us: i64::MIN,
-            };
-            world.store.put_device(&entry).await.unwrap();
+            worn(name).wear(world.store.as_ref(), i64::MIN).await;
         }
         hear(world.store.as_ref(), &names).await;
         let running = world.start_in(context, |config| config.silent_after_s = SILENT_AFTER_S);
