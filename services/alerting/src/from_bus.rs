@@ -16,7 +16,7 @@ mod register;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use bus::{Bus, Delivery, Topic, dead_letter};
+use bus::{Bus, Delivery, Topic};
 use consumer::{Answer, Away, Consumer, Decoded, Done, Setup, Sink};
 use consumer_health::{Level, duty};
 use contracts::{alerts::Alert, vitals::VitalsRecord};
@@ -413,12 +413,6 @@ impl JudgingState {
         }
         let transitions = self.engines.on_time(now_us, self.heard_us);
         self.store_each_transition(transitions, now_us).await;
-    }
-
-    /// False: the service ends before the record is stored.
-    async fn bury(&self, delivery: &Delivery, reason: &str) -> bool {
-        let ending = self.context.shutdown().requested();
-        dead_letter::bury(&*self.bus, delivery, GROUP, reason, ending).await
     }
 }
 

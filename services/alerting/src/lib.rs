@@ -14,6 +14,7 @@
 
 mod canary;
 mod config;
+mod dead_letters;
 pub mod documents;
 mod express;
 mod from_bus;

@@ -37,7 +37,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bus::{Bus, Delivery, Topic, dead_letter};
+use bus::{Bus, Delivery};
 use clocks::CheckedClock;
 use consumer::{Answer, Away, Consumer, Decoded, Setup, Sink};
 use consumer_health::{Level, duty};
@@ -58,6 +58,7 @@ use tracing::Instrument;
 
 use crate::{
     canary::{self, is_canary},
+    dead_letters::bury_alert,
     express::{Express, is_high},
     proof::Pace,
     routing::{Case, Channels, LastStep, Router, is_hastened, last_step},
@@ -406,17 +407,9 @@ impl Decider {
             "the decision cannot be stored; this alert notifies nobody"
         );
         self.undecided.add(&alert.id, &reason);
-        let letter = Delivery {
-            topic: Topic::Alerts,
-            partition: 0,
-            offset: 0,
-            key: alert.patient.clone(),
-            value: alert.encode_to_vec().into(),
-            headers: Vec::new(),
-            published_us: self.clock.now_us(),
-        };
+        let (group, now_us) = (duty::TELLING.group, self.clock.now_us());
         let ending = self.shutdown.requested();
-        dead_letter::bury(&*self.bus, &letter, duty::TELLING.group, &reason, ending).await
+        bury_alert(&*self.bus, alert, group, &reason, now_us, ending).await
     }
 
     /// Decides and stores: about `due` if it is set, otherwise about the alert's news. The trouble

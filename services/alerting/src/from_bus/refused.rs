@@ -1,12 +1,11 @@
 //! Writes a refused batch piece by piece, so that one bad piece does not block the others.
 
-use bus::{Delivery, Topic};
+use bus::Topic;
 use contracts::alerts::Alert;
-use prost::Message;
 use store::AlertsBatch;
 
-use super::{JudgingState, count_transitions};
-use crate::to_store::Outcome;
+use super::{GROUP, JudgingState, count_transitions};
+use crate::{dead_letters::bury_alert, to_store::Outcome};
 
 impl JudgingState {
     /// Called after the store refused a batch: writes each state alone, so that one bad state
@@ -69,16 +68,8 @@ impl JudgingState {
                 Outcome::Refused(reason) => reason,
                 Outcome::Conflict { .. } => "the store has different rows of this alert".to_owned(),
             };
-            let letter = Delivery {
-                topic: Topic::Alerts,
-                partition: 0,
-                offset: 0,
-                key: alert.patient.clone(),
-                value: alert.encode_to_vec().into(),
-                headers: Vec::new(),
-                published_us: now_us,
-            };
-            if !self.bury(&letter, &reason).await {
+            let ending = self.context.shutdown().requested();
+            if !bury_alert(&*self.bus, &alert, GROUP, &reason, now_us, ending).await {
                 return false;
             }
         }
