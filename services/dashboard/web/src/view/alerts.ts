@@ -2,22 +2,18 @@
 // silences in force, with author, reason and end. Rows are held under a pointer (hold.ts); what
 // waits meanwhile is told on a line that has its place at all times.
 import { h, KeyedList, setAttribute, setText, whenNear, type Row } from "../dom";
-import { age, awaits, briefOf, clock, priorityOf, seconds, stateOf } from "../clinical";
+import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
 import { nowS } from "../clock";
 import { AlertState, type Alert, type Document } from "../gen/braid/alerts/v1/alerts_pb";
-import { Priority } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Omitted } from "../alerts";
 import type { Model } from "../model";
+import { alertsBar } from "./alerts_bar";
 import { guardClicks, HeldOrder, Hold } from "./hold";
 import { endForm, scopeOf, silenceForm, type Silence } from "./silence";
 
 // Resolved alerts shown below the open ones.
 const PAST_SHOWN = 8;
 const NOTE_LENGTH_MAX = 500;
-// How long the line says that something was not done.
-const SAID_MS = 5_000;
-// An acknowledgement can be taken back for this time; the core allows a little more.
-const UNDO_MS = 10_000;
 
 export interface AlertActions {
   readonly mayAct: boolean;
@@ -44,47 +40,22 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
   const none = h("p", { class: "empty" }, "No open alerts.");
   const more = h("p", { class: "more", id: "alerts-more" });
   const count = h("span", { class: "dim" });
-  const news = h("button", {
-    type: "button",
-    class: "news",
-    onclick: () => {
-      order.release();
-      update();
-      open.scrollTop = 0;
-    },
-  });
-  const undo = h("button", { type: "button", class: "undo", onclick: () => void takeBack() });
-  const bar = h("div", { class: "alerts-bar" }, news, undo);
+  const bar = alertsBar(model, () => {
+    order.release();
+    update();
+    open.scrollTop = 0;
+  }, actions.withdraw);
   // Screen readers hear new alerts without the page taking the focus away.
   const announce = h("p", { class: "visually-hidden", role: "status", "aria-live": "assertive" });
-  const element = h("section", { class: "panel alerts-panel", "aria-label": "Alerts" }, h("header", {}, h("h2", {}, "Alerts"), count), announce, bar, open, more, none, silencedBlock, pastBlock);
-  // Own acknowledgements that can still be taken back, the oldest first.
-  let given: { readonly id: string; readonly words: string; readonly untilMs: number }[] = [];
+  const element = h("section", { class: "panel alerts-panel", "aria-label": "Alerts" }, h("header", {}, h("h2", {}, "Alerts"), count), announce, bar.element, open, more, none, silencedBlock, pastBlock);
   const acting: AlertActions = {
     ...actions,
     async acknowledge(id, note) {
       const alert = model.alerts.get(id);
       await actions.acknowledge(id, note);
-      if (!alert) return;
-      const words = [briefOf(alert), model.nameOf(alert.patient)].filter(Boolean).join(", ");
-      given.push({ id, words, untilMs: performance.now() + UNDO_MS });
+      if (alert) bar.acknowledged(alert);
       update();
     },
-  };
-  let said = { text: "", untilMs: -Infinity };
-  const say = (text: string) => {
-    said = { text, untilMs: performance.now() + SAID_MS };
-    update();
-  };
-  const takeBack = async () => {
-    const last = given.pop();
-    if (!last) return;
-    update();
-    try {
-      await actions.withdraw(last.id);
-    } catch (error) {
-      say(`Still acknowledged: ${error instanceof Error ? error.message : last.words}`);
-    }
   };
   const openRows = new KeyedList<Alert>(open, (alert) => alert.id, (alert) => alertRow(model, alert, acting));
   const pastRows = new KeyedList<Alert>(past, (alert) => alert.id, (alert) => alertRow(model, alert, acting));
@@ -93,15 +64,17 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
   const hold = new Hold(element, () => update());
   // Rows that keep their height while they are held.
   const locked = new Set<HTMLElement>();
-  guardClicks(open, () => say("The list moved: the click was not taken"));
+  guardClicks(open, () => {
+    bar.say("The list moved: the click was not taken");
+    update();
+  });
   const announced = new Set<string>();
   // The alert that a link has opened: it is shown although it ended long ago.
   let opened = "";
 
   const update = () => {
     const alerts = model.alerts.open();
-    const isHeld = hold.held();
-    const now = order.of(alerts, isHeld, (gone) => model.alerts.get(gone.id) ?? gone);
+    const now = order.of(alerts, hold.held(), (gone) => model.alerts.get(gone.id) ?? gone);
     for (const { id } of now.changed) {
       const row = open.querySelector<HTMLElement>(`[data-alert="${CSS.escape(id)}"]`);
       if (!row || locked.has(row)) continue;
@@ -113,19 +86,7 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
       locked.clear();
     }
     openRows.update(now.rows);
-    const nowMs = performance.now();
-    const isSaid = nowMs < said.untilMs;
-    given = given.filter(({ untilMs }) => nowMs < untilMs);
-    const last = given.at(-1);
-    undo.hidden = last === undefined;
-    if (last) setText(undo, `Undo ${Math.ceil((last.untilMs - nowMs) / 1000)} s: ${last.words}`);
-    news.hidden = now.waiting.length === 0 && !now.moved && !isSaid;
-    const first = now.waiting[0];
-    const isUrgent = first !== undefined && awaits(first.state) && first.priority === Priority.HIGH;
-    setAttribute(news, "data-priority", isUrgent ? "high" : null);
-    const fresh = `${now.waiting.length} new ${now.waiting.length === 1 ? "alert" : "alerts"}`;
-    const told = first && [`${priorityOf(first.priority).mark} ${briefOf(first)}`, model.nameOf(first.patient)].filter(Boolean).join(", ");
-    setText(news, isUrgent ? `${told}${now.waiting.length > 1 ? ` · ${fresh}` : ""}, show` : isSaid ? said.text : first ? `${fresh}, show` : "New order, show");
+    bar.update(now);
     const omitted = model.alerts.omitted();
     more.hidden = omitted.length === 0;
     setText(more, omittedText(omitted));
