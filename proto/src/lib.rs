@@ -3,6 +3,7 @@
 pub mod canary;
 pub mod codec;
 pub mod compact;
+pub mod text;
 
 macro_rules! package {
     ($noun:ident, $file:literal) => {

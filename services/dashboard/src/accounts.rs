@@ -22,7 +22,7 @@ const NOBODY: &str = "$argon2id$v=19$m=19456,t=2,p=1$c29tZXNhbHRzb21lc2FsdA$L5C2
 #[derive(Debug, thiserror::Error)]
 pub enum EnsureError {
     #[error(
-        "a name has 1 to {NAME_BYTES_MAX} bytes and no `sso:` in front, a password {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes"
+        "a name has 1 to {NAME_BYTES_MAX} bytes in one line and no `sso:` in front, a password {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes"
     )]
     Length,
     #[error("the password cannot be hashed: {0}")]
@@ -79,6 +79,7 @@ async fn account(
     if name.is_empty()
         || name.starts_with(crate::oidc::NAME_PREFIX)
         || name.len() > NAME_BYTES_MAX
+        || !contracts::text::is_plain(name)
         || !(PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&password.len())
     {
         return Err(EnsureError::Length);

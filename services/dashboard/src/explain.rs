@@ -55,7 +55,7 @@ impl Described<'_> {
     pub fn flow(&self) -> Result<Flow, ExplainError> {
         let wrong = |field, reason: String| ExplainError::Flow { field, reason };
         let is_text = |text: &str, chars_max| {
-            text.chars().count() <= chars_max && !text.chars().any(char::is_control)
+            text.chars().count() <= chars_max && contracts::text::is_plain(text)
         };
         let or = |text: &str, usual: &'static str| match text {
             "" => usual.to_owned(),

@@ -96,6 +96,7 @@ fn check(gateway: &str, decision: &Decision<'_>) -> Result<PeerId, GatewayError>
             format!("is empty or longer than {REASON_BYTES_MAX} bytes"),
         ));
     }
+    contracts::text::check(reason).map_err(|found| invalid("reason", found.to_string()))?;
     // An id that cannot be read back as an identity must not become one.
     let id = PeerId::gateway(decision.tenant, gateway);
     id.to_string()

@@ -17,7 +17,6 @@ use service_kit::tls::authority::LocalAuthority;
 use store::Store;
 
 pub mod accounts;
-mod attempts;
 mod canary;
 mod config;
 mod expiring;
@@ -28,6 +27,7 @@ mod from_store;
 pub mod gateways;
 mod hashing;
 mod live;
+pub mod moment;
 mod oidc;
 mod outage;
 mod sessions;

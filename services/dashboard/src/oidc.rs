@@ -418,7 +418,7 @@ fn vouched(config: &OidcConfig, claims: &Value) -> Result<Vouched, OidcError> {
         Some(shown) if shown != subject => format!("{NAME_PREFIX}{shown} ({subject})"),
         _ => format!("{NAME_PREFIX}{subject}"),
     };
-    if name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+    if name.len() > NAME_BYTES_MAX || !contracts::text::is_plain(&name) {
         return Err(OidcError::NoName);
     }
     Ok(Vouched { name, tenant, role })

@@ -245,7 +245,7 @@ impl Shared {
         }
         let (mut guesses, now) = (self.guesses.lock(), Instant::now());
         match negotiated {
-            Negotiated::Refused(Refusal::Unauthorized) => guesses.wrong(address, now),
+            Negotiated::Refused(Refusal::Unauthorized) => guesses.wrong(address, None, now),
             Negotiated::Wanted(_) | Negotiated::Associate { .. } => guesses.right(address, now),
             Negotiated::Refused(_) | Negotiated::Gone => {}
         }

@@ -2,6 +2,7 @@
 //! the register says.
 
 use clocks::{GatewayClock, TOLERATED_US, Taken};
+use contracts::text;
 use contracts::vitals::{EdgeAlert, Gap, Sample};
 use vitals::{
     ClockBounds, IDENTIFIER_BYTES_MAX, TRACEPARENT_BYTES_MAX,
@@ -191,11 +192,15 @@ pub(crate) fn admit_alert(
     agree("gateway", &alert.gateway, &gateway.id)?;
     alert.gateway.clone_from(&gateway.id);
     // These are notes beside the alert. An alert is never refused for them.
-    if alert.rules_subject.len() > SUBJECT_BYTES_MAX {
+    if alert.rules_subject.len() > SUBJECT_BYTES_MAX || !text::is_plain(&alert.rules_subject) {
         alert.rules_subject.clear();
     }
     if alert.traceparent.len() > TRACEPARENT_BYTES_MAX {
         alert.traceparent.clear();
+    }
+    // People read it in lists and messages.
+    if !text::is_plain(&alert.summary) {
+        alert.summary = text::line(&alert.summary).into_owned();
     }
     let mut end = alert.summary.len().min(SUMMARY_BYTES_MAX);
     while !alert.summary.is_char_boundary(end) {
@@ -499,6 +504,14 @@ mod tests {
         assert_eq!(alert.gateway, "gw");
         assert_eq!(alert.summary.len(), SUMMARY_BYTES_MAX);
         assert_eq!(alert.traceparent, "");
+        let mut forged = EdgeAlert {
+            summary: "low\n2026-01-01  a-2  active\u{1b}[2J".into(),
+            rules_subject: "patient:\tann".into(),
+            ..alert.clone()
+        };
+        admit(&mut forged, Concerned::Cares(true)).unwrap();
+        let shown = "low\\n2026-01-01  a-2  active\\u{1b}[2J";
+        assert_eq!((&*forged.summary, &*forged.rules_subject), (shown, ""));
         alert.device = "belt".into();
         alert.patient = "bob".into();
         let worn = worn();

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use contracts::paths::{End, PathReport, RuleUse};
+use contracts::text;
 use service_kit::tls::GatewayId;
 
 use crate::owners::Owners;
@@ -157,8 +158,10 @@ fn check(report: &PathReport) -> Result<(), Refused> {
             return invalid(field, format!("{rtt_ms} is outside 0 to 600000"), "42.5");
         }
     }
-    if report.local_address.len() > NAME_BYTES_MAX || report.remote_address.len() > NAME_BYTES_MAX {
-        return invalid("local_address", "is too long".into(), "\"192.0.2.1:4433\"");
+    let is_wrong = |it: &str| it.len() > NAME_BYTES_MAX || !text::is_plain(it);
+    if is_wrong(&report.local_address) || is_wrong(&report.remote_address) {
+        let reason = "is too long or has control characters".to_owned();
+        return invalid("local_address", reason, "\"192.0.2.1:4433\"");
     }
     check_steering(report)
 }
@@ -181,8 +184,7 @@ fn check_steering(report: &PathReport) -> Result<(), Refused> {
     }
     let of_access = report.access.iter().flat_map(|access| &access.rules);
     let rules = || of_access.clone().chain(&report.rule_uses);
-    let is_no_name =
-        |text: &str| text.chars().count() > RULE_CHARS_MAX || text.chars().any(char::is_control);
+    let is_no_name = |it: &str| it.chars().count() > RULE_CHARS_MAX || !text::is_plain(it);
     let is_wrong = |it: &RuleUse| is_no_name(&it.rule) || is_no_name(&it.mode);
     if rules().count() > 2 * RULES_MAX || rules().any(is_wrong) {
         let reason = format!("more than {RULES_MAX}, or no names of {RULE_CHARS_MAX} characters");

@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 use super::app::App;
 use super::calls::{audited, identifier, person, store_status};
 use crate::gateways::{self, Decision, GatewayError};
+use crate::moment;
 use crate::sessions::Person;
 
 /// Entries of the log in one answer.
@@ -35,8 +36,11 @@ fn administrator<T>(request: &Request<T>) -> Result<Person, Status> {
 fn status(error: GatewayError) -> Status {
     match error {
         GatewayError::Invalid { .. } => Status::invalid_argument(error.to_string()),
-        // The store says so: the name belongs to another tenant.
-        GatewayError::Write(store::WriteError::Invalid(reason)) => Status::invalid_argument(reason),
+        // Reserved, or of another tenant: which of them is for the log alone.
+        GatewayError::Write(store::WriteError::Invalid(reason)) => {
+            tracing::warn!(reason, "a gateway is not enrolled");
+            Status::invalid_argument("gateway: this id is not available; choose another")
+        }
         GatewayError::Full => Status::resource_exhausted(error.to_string()),
         GatewayError::Contended => Status::aborted(error.to_string()),
         error => {
@@ -59,7 +63,7 @@ impl AdministrationService for Administration {
             to_us,
             limit,
         } = request.into_inner();
-        let detail = format!("{from_us} to {to_us} us");
+        let detail = moment::window(from_us, to_us);
         audited(&self.app, &person, "read audit", &patient, detail).await?;
         let query = AuditQuery {
             patient: (!patient.is_empty()).then_some(patient),

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use service_kit::{Shutdown, guesses::Guesses};
+use service_kit::{
+    Shutdown,
+    guesses::{Attempts, Guesses},
+};
 use store::{AuditEntry, Store, WriteError};
 
 use super::sign_in_code::SignInCode;
 use super::viewers::Viewers;
 use crate::Config;
-use crate::attempts::Attempts;
 use crate::from_gateway::CertificateIssuer;
 use crate::live::Live;
 use crate::oidc::Oidc;

@@ -37,7 +37,13 @@ pub(crate) fn identifier(field: &'static str, value: &str) -> Result<(), Status>
             "{field}: longer than {ID_BYTES_MAX} bytes"
         )));
     }
-    Ok(())
+    plain(field, value)
+}
+
+/// Refuses what could forge a line of a list or of the log.
+pub(crate) fn plain(field: &'static str, value: &str) -> Result<(), Status> {
+    contracts::text::check(value)
+        .map_err(|found| Status::invalid_argument(format!("{field}: {found}")))
 }
 
 /// The caller; the layer in front refuses everybody else.

@@ -72,10 +72,11 @@ pub(crate) async fn slowed(State(app): State<Arc<App>>, request: Request, next: 
         let retry_after = [(header::RETRY_AFTER, (wait.as_secs() + 1).to_string())];
         return (StatusCode::TOO_MANY_REQUESTS, retry_after).into_response();
     }
+    let shown = sign_in::bearer(request.headers()).map(str::to_owned);
     let answer = next.run(request).await;
     let (mut guesses, now) = (app.guesses.lock(), Instant::now());
     if answer.status() == entry.wrong() {
-        guesses.wrong(address, now);
+        guesses.wrong(address, shown.as_deref().map(str::as_bytes), now);
     } else if answer.status() == StatusCode::OK {
         guesses.right(address, now);
     }

@@ -23,10 +23,11 @@ use store::{
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use super::calls::{self, identifier, person, store_status};
+use super::calls::{self, identifier, person, plain, store_status};
 use super::{app::App, watch};
 use crate::explain::{self, Described, ExplainError};
 use crate::from_store::{self, SeriesError};
+use crate::moment;
 use crate::sessions::{Key, Person};
 
 /// Alerts in one answer at most.
@@ -105,7 +106,7 @@ impl QueryService for Query {
     ) -> Result<Response<GetSeriesResponse>, Status> {
         let person = person(&request)?;
         let request = request.into_inner();
-        let detail = format!("{} to {} us", request.from_us, request.to_us);
+        let detail = moment::window(request.from_us, request.to_us);
         self.audited(&person, "read series", &request.patient, detail)
             .await?;
         let series = from_store::series(self.app.store.as_ref(), &scope(&person), &request).await;
@@ -163,6 +164,7 @@ impl QueryService for Query {
         may_act(&person)?;
         let AcknowledgeAlertRequest { id, note } = request.into_inner();
         identifier("id", &id)?;
+        plain("note", &note)?;
         if note.chars().count() > NOTE_LENGTH_MAX {
             return Err(Status::invalid_argument(format!(
                 "note: longer than {NOTE_LENGTH_MAX} characters"
@@ -218,6 +220,7 @@ impl QueryService for Query {
         let request = request.into_inner();
         identifier("kind", &request.kind)?;
         identifier("subject", &request.subject)?;
+        plain("reason", &request.reason)?;
         // Teams and rules are for administrators; a silence passes.
         if request.kind != "silence" && !person.is_administrator() {
             return Err(Status::permission_denied("this needs an administrator"));

@@ -10,7 +10,7 @@ const REASON_LENGTH_MAX: usize = 500;
 
 const LONG: &str = "x-braid-reason: longer than 500 characters";
 const FORM: &str = "x-braid-reason: no percent-encoded UTF-8, for example fall%20at%20home";
-const LINE: &str = "x-braid-reason: more than one line";
+const LINE: &str = "x-braid-reason: more than one line, or control characters";
 
 /// Empty when no reason is given. A reason that cannot be logged refuses the request, because its
 /// sender relies on the log.
@@ -24,7 +24,7 @@ pub(crate) fn of(headers: &HeaderMap) -> Result<String, &'static str> {
     if reason.chars().count() > REASON_LENGTH_MAX {
         return Err(LONG);
     }
-    if reason.chars().any(char::is_control) {
+    if !contracts::text::is_plain(reason) {
         return Err(LINE);
     }
     Ok(reason.to_owned())

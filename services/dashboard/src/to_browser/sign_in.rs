@@ -111,7 +111,7 @@ async fn by_password(
     let (attempts, whose) = (Arc::clone(&app.attempts), name.to_owned());
     let is_allowed = move || {
         let attempts = attempts.lock();
-        let allowed = attempts.allowed(&whose, address, contracts::now_us());
+        let allowed = attempts.allowed(&whose, address, Instant::now());
         allowed.is_ok()
     };
     let given = credentials.password.expose();
@@ -123,7 +123,8 @@ async fn by_password(
     }
     match verified {
         Ok(Some(account)) => {
-            app.attempts.lock().succeeded(name, address);
+            let now = Instant::now();
+            app.attempts.lock().succeeded(name, address, now);
             open(app, &account, action, address).await
         }
         Ok(None) => Err(refuse(app, name, address).await),
@@ -189,21 +190,17 @@ async fn session(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
 
 /// The answer after too many failures.
 fn slowed(app: &App, name: &str, address: IpAddr) -> Option<Response> {
-    let wait_us = app
-        .attempts
-        .lock()
-        .allowed(name, address, contracts::now_us())
-        .err()?;
+    let allowed = app.attempts.lock().allowed(name, address, Instant::now());
+    let wait = allowed.err()?;
     count("slowed");
-    let seconds = wait_us.div_euclid(1_000_000) + 1;
+    let seconds = wait.as_secs() + 1;
     let retry_after = [(header::RETRY_AFTER, seconds.to_string())];
     Some((StatusCode::TOO_MANY_REQUESTS, retry_after).into_response())
 }
 
 async fn refuse(app: &App, name: &str, address: IpAddr) -> Response {
-    app.attempts
-        .lock()
-        .failed(name, address, contracts::now_us());
+    let now = Instant::now();
+    app.attempts.lock().failed(name, address, now);
     count("refused");
     tracing::warn!(%address, "sign-in refused");
     // The typed name may be a password in the wrong field, so only existing names are recorded.

@@ -106,7 +106,7 @@ impl Token {
         let is_right = is_carers || given.is_some_and(|given| token.is(given));
         match address {
             Some(address) if is_right => guesses.right(address, now),
-            Some(address) => guesses.wrong(address, now),
+            Some(address) => guesses.wrong(address, given, now),
             None => {}
         }
         match (is_right, is_carers && needs == Needs::Sensor) {

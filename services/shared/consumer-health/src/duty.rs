@@ -68,7 +68,7 @@ pub const TELLING: Duty = Duty {
     group: "alerting-people",
     kept: Kept::OnBus,
     stands: "people are not being notified of alerts",
-    does: "people are being notified of alerts",
+    does: "alerts are handed on to the channels that are configured",
     log_warning: "telling-log",
     lag_metric: "braid_alerting_people_lag_records",
     still_metric: "braid_alerting_people_standing_still_seconds",

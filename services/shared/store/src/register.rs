@@ -450,9 +450,10 @@ pub(crate) fn plan(existing: &[Assignment], new: &Assignment) -> Result<Option<P
 /// Refuses authors and reasons that the log must not contain.
 pub(crate) fn check_texts(change: &Change) -> Result<(), WriteError> {
     for (field, text) in [("author", &change.author), ("reason", &change.reason)] {
-        if text.trim().is_empty() || text.len() > REGISTER_TEXT_BYTES_MAX || text.contains('\0') {
+        let is_plain = contracts::text::is_plain(text);
+        if text.trim().is_empty() || text.len() > REGISTER_TEXT_BYTES_MAX || !is_plain {
             return Err(WriteError::Invalid(format!(
-                "a change of the register needs a {field} of 1 to {REGISTER_TEXT_BYTES_MAX} bytes"
+                "a change of the register needs a {field} of 1 to {REGISTER_TEXT_BYTES_MAX} bytes in one line"
             )));
         }
     }

@@ -43,5 +43,5 @@ pub use rules_in_force::{RulesInForce, TeamGroups};
 pub use validate::{
     ClockBounds, IDENTIFIER_BYTES_MAX, Invalid, PERSON_BYTES_MAX, TRACEPARENT_BYTES_MAX,
     WAVEFORM_VALUES_MAX, fill_defaults, validate_identifier, validate_person, validate_reading,
-    validate_time,
+    validate_text, validate_time,
 };

@@ -209,17 +209,26 @@ pub fn validate_identifier(
 /// Accepts the name that a person typed. Control and direction characters are refused, because the
 /// name appears in lists, messages and terminals.
 pub fn validate_person(field: &'static str, name: &str) -> Result<(), Invalid> {
-    let turns = |it: char| matches!(it, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let reason = if name.trim().is_empty() {
+    validate_text(field, name, PERSON_BYTES_MAX, "\"Ada Carer\"")
+}
+
+/// Accepts one line of text that is not empty.
+pub fn validate_text(
+    field: &'static str,
+    text: &str,
+    bytes_max: usize,
+    example: &str,
+) -> Result<(), Invalid> {
+    let reason = if text.trim().is_empty() {
         "is missing".to_owned()
-    } else if name.len() > PERSON_BYTES_MAX {
-        format!("is longer than {PERSON_BYTES_MAX} bytes")
-    } else if name.chars().any(|it| it.is_control() || turns(it)) {
-        "has control characters".to_owned()
+    } else if text.len() > bytes_max {
+        format!("is longer than {bytes_max} bytes")
+    } else if let Err(found) = contracts::text::check(text) {
+        found.to_string()
     } else {
         return Ok(());
     };
-    Err(Invalid::new(field, reason, "\"Ada Carer\""))
+    Err(Invalid::new(field, reason, example))
 }
 
 /// Fills fields that a sensor may omit: the unit, and the stream if the device has one per metric.
