@@ -4,11 +4,11 @@
 //!
 //! `fake_ward ADDRESS PATIENTS ALERTS` adds difficult cases. It adds patients, and open alerts of
 //! low priority with one old fall among them. `patient-150` fell four minutes ago, and one patient
-//! wears no sensor. The gateway of `patient-4` was lost eight minutes
-//! ago. One patient never sent a reading, and two sensors without a patient did. A line `cut` on
-//! standard input stops all readings and reports, and `restore` resumes them. The end of the input
-//! ends the ward. The further patients are spread over up to 200 gateways. A steering document is
-//! in force, whose rule has a name that a page must escape.
+//! wears no sensor. The gateway of `patient-4` was lost eight minutes ago. One patient never sent
+//! a reading, and two sensors without a patient did. A line `cut` on standard input stops all
+//! readings and reports, and `restore` resumes them. `fall` raises a fall of `patient-7`. The end
+//! of the input ends the ward. The further patients are spread over up to 200 gateways. A steering
+//! document is in force, whose rule has a name that a page must escape.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/support/ward.rs"]
@@ -82,21 +82,7 @@ async fn main() {
         ward.patient(id, &name, "default", &gateway_of(id)).await;
     }
     if is_hard {
-        let (lost, ..) = patients.remove(3);
-        lost_gateway(&ward, &lost).await;
-        ward.patient("patient-new", "Nora Fresh", "default", "gw-4")
-            .await;
-        let home = PatientEntry {
-            id: "patient-home".to_owned(),
-            tenant: "default".to_owned(),
-            name: "Hanna Home".to_owned(),
-            spo2_scale: Spo2Scale::One,
-        };
-        ward.store.put_patient(&home).await.unwrap();
-        many_alerts(&ward, alerts).await;
-        for (device, count) in [("stray-belt", 12), ("stray-clip", 3)] {
-            ward.quarantined("default", "gw-1", device, count).await;
-        }
+        hard_cases(&ward, &mut patients, alerts).await;
     }
     println!("http://{}  sign in as admin with {PASSWORD}", ward.address);
 
@@ -110,6 +96,10 @@ async fn main() {
             line = lines.recv(), if is_hard => match line.as_deref() {
                 Some("cut") => is_cut = true,
                 Some("restore") => is_cut = false,
+                Some("fall") => {
+                    let fall = fall("patient-7", "fell-now", contracts::now_us());
+                    ward.alert(fall).await;
+                }
                 Some(_) => {}
                 None => break,
             }
@@ -161,6 +151,25 @@ async fn main() {
         }
     }
     ward.end().await;
+}
+
+/// Adds the cases that a page must show well.
+async fn hard_cases(ward: &Ward, patients: &mut Vec<Simulated>, alerts: usize) {
+    let (lost, ..) = patients.remove(3);
+    lost_gateway(ward, &lost).await;
+    ward.patient("patient-new", "Nora Fresh", "default", "gw-4")
+        .await;
+    let home = PatientEntry {
+        id: "patient-home".to_owned(),
+        tenant: "default".to_owned(),
+        name: "Hanna Home".to_owned(),
+        spo2_scale: Spo2Scale::One,
+    };
+    ward.store.put_patient(&home).await.unwrap();
+    many_alerts(ward, alerts).await;
+    for (device, count) in [("stray-belt", 12), ("stray-clip", 3)] {
+        ward.quarantined("default", "gw-1", device, count).await;
+    }
 }
 
 /// Adds the accounts, the first patients and their links and alerts.
@@ -323,17 +332,17 @@ async fn many_alerts(ward: &Ward, count: usize) {
         }
         ward.alert(alert).await;
     }
-    ward.alert(Alert {
+    let fell = fall("patient-150", "fell", now_us - FELL_US);
+    ward.alert(fell).await;
+}
+
+fn fall(patient: &str, id: &str, since_us: i64) -> Alert {
+    let summary = "Fall: a blow of 2.5 g or more, then no movement for 10 s";
+    Alert {
         rule: "fall".to_owned(),
-        since_us: now_us - FELL_US,
-        ..alert(
-            "patient-150",
-            "fell",
-            "Fall: a blow of 2.5 g or more, then no movement for 10 s",
-            Priority::High,
-        )
-    })
-    .await;
+        since_us,
+        ..alert(patient, id, summary, Priority::High)
+    }
 }
 
 fn report(link: &Link, sequence: u64, now: i64) -> PathReport {

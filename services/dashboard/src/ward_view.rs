@@ -9,7 +9,7 @@
 //! A snapshot depends on the time. A patient has no score if no reading arrives ([`watched`]), or
 //! if a needed reading is too old. So snapshots are taken at intervals, with or without new data.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use contracts::alerts::Alert;
@@ -26,15 +26,15 @@ use watched::{Around, Reports, Silences};
 
 mod bed;
 mod rank;
+mod room;
 mod watched;
 
-/// Patients on one dashboard. At the bound a patient who wears a sensor replaces an unregistered
-/// one, or else one who wears none, or else one without open alerts of the tenant with the most
-/// patients. Patients without a place are counted as omitted; the store keeps all data.
+/// Patients on one dashboard. At the bound a patient with a sensor replaces another, see
+/// `room.rs`. Patients without a place are counted as omitted; the store keeps all data.
 pub(crate) const PATIENTS_MAX: usize = 5_000;
 /// Alerts remembered for one patient. At the bound the least important is forgotten here: resolved
-/// before open, then by priority, acknowledged before ended before active, then the oldest. The number
-/// of alerts then reads "at least".
+/// before open, then by priority, acknowledged before ended before active, then the oldest. The
+/// number of alerts then reads "at least".
 pub(crate) const OPEN_ALERTS_MAX: usize = 64;
 /// Gateways whose path reports and silence alerts are remembered. Beyond it later ones are ignored,
 /// and causes are less exact.
@@ -143,7 +143,7 @@ impl WardView {
         }
         for entry in others {
             self.registered.entry(entry.tenant.clone()).or_default().1 += 1;
-            // Who wears nothing takes nobody's place.
+            // A patient without a sensor replaces no other.
             if self.patients.len() < PATIENTS_MAX || self.patients.contains_key(&entry.id) {
                 self.enter(entry, None);
             }
@@ -290,55 +290,6 @@ impl WardView {
 
     fn bed(&mut self, patient: &str) -> &mut Bed {
         self.patients.entry(patient.to_owned()).or_default()
-    }
-
-    /// False: the table is full, and no patient leaves it for this one. `urgent`: an alert of high
-    /// priority is open.
-    fn make_room(&mut self, patient: &str, tenant: Option<&str>, urgent: bool) -> bool {
-        if self.patients.len() < PATIENTS_MAX || self.patients.contains_key(patient) {
-            return true;
-        }
-        let Some(id) = self.leaving(tenant, urgent) else {
-            return false;
-        };
-        self.patients.remove(&id);
-        true
-    }
-
-    /// Chosen among patients without open alerts, unregistered ones first, then those who wear no
-    /// sensor. Any other patient leaves only for a smaller tenant's patient or for an urgent alert,
-    /// because a patient who leaves and returns has no score.
-    fn leaving(&self, tenant: Option<&str>, urgent: bool) -> Option<String> {
-        let mut counts: BTreeMap<Option<&str>, usize> = BTreeMap::new();
-        let calm = |bed: &&Bed| bed.open().next().is_none();
-        let is_needless =
-            |bed: &Bed| bed.tenant.is_some() && bed.assigned_us.is_none() && calm(&bed);
-        for bed in self.patients.values().filter(calm) {
-            *counts.entry(bed.tenant.as_deref()).or_default() += 1;
-        }
-        let crowded = if counts.contains_key(&None) {
-            None
-        } else if let Some((id, _)) = self
-            .patients
-            .iter()
-            .filter(|(_, bed)| is_needless(bed))
-            .min_by_key(|(id, bed)| (bed.heard_us, *id))
-        {
-            return Some(id.clone());
-        } else {
-            let (largest, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-            let is_smaller = tenant.is_some() && tenant != largest;
-            if !is_smaller && !urgent {
-                return None;
-            }
-            largest
-        };
-        self.patients
-            .iter()
-            .filter(|(_, bed)| bed.tenant.as_deref() == crowded)
-            .filter(|(_, bed)| calm(bed))
-            .min_by_key(|(id, bed)| (bed.heard_us, *id))
-            .map(|(id, _)| id.clone())
     }
 
     pub(crate) fn snapshot(&self, now_us: i64) -> Snapshot {

@@ -142,7 +142,7 @@ fn who_wears_no_sensor_is_not_listed_and_is_counted() {
     let snapshot = ward.snapshot(later);
     assert_eq!(order(&ward, later), ["worn"]);
     assert_eq!((snapshot.unassigned("t"), snapshot.omitted("t")), (3, 0));
-    // An open alert of high priority waits for a person, whoever wears what.
+    // An open alert of high priority waits for a person, with or without a sensor.
     ward.on_alert(&alert(
         "fallen",
         "x",
@@ -417,7 +417,7 @@ fn one_tenants_many_patients_push_out_no_others() {
         ward.on_sample(&sample(&entry.id, Metric::HeartRate, 60.0, NOW));
     }
     ward.on_register(&all, &sensors(&all));
-    // Who wears nothing leaves for who does, and takes nobody's place.
+    // A patient without a sensor leaves for one with a sensor, and replaces no other.
     let worn = &all[..=PATIENTS_MAX];
     ward.on_register(&all, &sensors(worn));
     assert_eq!(ward.snapshot(NOW).omitted("large"), 1);

@@ -106,8 +106,8 @@ impl Bed {
         self.open.values().filter(|open| !open.resolved)
     }
 
-    /// Whether the ward shows the patient: one who wears a sensor, whose readings arrive, or with
-    /// an open alert of high priority that waits for a person.
+    /// Whether the ward shows the patient. True with an assigned sensor, with readings that
+    /// arrive, and with an open alert of high priority that waits for a person.
     pub(crate) fn is_listed(&self, now_us: i64) -> bool {
         self.assigned_us.is_some()
             || (self.heard_us > 0 && now_us - self.heard_us <= SILENT_AFTER_US)

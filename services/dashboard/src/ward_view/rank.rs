@@ -1,8 +1,7 @@
 //! The order in which a ward's patients are shown. Sans-IO.
 //!
-//! 1. Patients with an open alert of high priority: first those whose alert is active, then those
-//!    whose alert has ended, then those whose alert was acknowledged. Within each, unwatched
-//!    patients come first.
+//! 1. Patients with an open alert of high priority: active, then ended, then acknowledged. Within
+//!    each, unwatched patients come first.
 //! 2. Unwatched patients: nothing arrives, so no rule will raise an alert. First those with an
 //!    unacknowledged alert, then by the time since which they are unwatched. A patient with a new
 //!    assignment and no reading yet is one of them, since the assignment.

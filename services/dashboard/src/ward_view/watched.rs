@@ -17,6 +17,9 @@ use vitals::silence::{self, DEVICE, GATEWAY, PIPELINE, SIGNAL};
 
 /// A worn sensor sends each second. A hand-over between networks takes a few seconds.
 pub(crate) const SILENT_AFTER_US: i64 = 30_000_000;
+/// Reports of paths that go on for this long after the last reading show that gateways are
+/// connected.
+const OUTLAST_US: i64 = 15_000_000;
 /// A metric that was not measured for this long before the newest reading is no longer expected.
 const EXPECTED_US: i64 = 86_400_000_000;
 
@@ -111,7 +114,9 @@ fn guessed(
     let is_recent = |time_us: i64| now_us - time_us <= SILENT_AFTER_US;
     let gateway = around.gateway;
     if around.gateways > 1 && !is_recent(around.anybody_heard_us) {
-        let (cause, text) = if is_recent(around.anybody_well_us) {
+        // Reports that ended with the readings prove nothing.
+        let outlast_us = around.anybody_well_us - around.anybody_heard_us;
+        let (cause, text) = if is_recent(around.anybody_well_us) && outlast_us > OUTLAST_US {
             let text = "gateways are connected, and no reading of any arrives";
             (UnknownCause::Pipeline, text)
         } else {
@@ -193,6 +198,8 @@ mod tests {
     #[test]
     fn before_any_alert_the_cause_follows_from_what_else_is_heard() {
         let old = NOW - 60 * SECOND;
+        // A cut of everything: the reports end with the readings, or a moment later.
+        let just_now = NOW - 29 * SECOND;
         let around = |gateway_heard_us, well_us, lost, anybody_heard_us| Around {
             gateway: "g",
             gateway_heard_us,
@@ -210,6 +217,10 @@ mod tests {
             // Without evidence no part is blamed.
             (around(old, old, false, old), UnknownCause::Unspecified),
             (around(old, old, true, old), UnknownCause::Unspecified),
+            (
+                around(old, just_now, false, just_now - 2 * SECOND),
+                UnknownCause::Unspecified,
+            ),
         ] {
             let unknown = why(old, NOW, &around, &Silences::new());
             assert_eq!(unknown.cause(), expected, "{around:?}");

@@ -1,5 +1,5 @@
-// What the pill of the connection may say while the stream is open: never "live" beside a warning
-// that contradicts it.
+// The text of the pill of the connection while the stream is open. It is never "Live" beside a
+// warning that contradicts it.
 import type { Patient } from "./gen/braid/query/v1/query_pb";
 import { OUT_OF_DATE, type Notice } from "./notices";
 

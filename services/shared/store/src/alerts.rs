@@ -79,8 +79,8 @@ impl AlertsQuery {
     }
 }
 
-/// The order within open and within resolved alerts. Of one priority, active alerts come before
-/// latched ones, and those before acknowledged ones.
+/// The order within open and within resolved alerts. Active alerts come before latched ones of the
+/// same priority, and those before acknowledged ones.
 pub(crate) fn order(resolved: bool) -> String {
     let (active, latched) = (AlertState::Active as i32, AlertState::Latched as i32);
     if resolved {

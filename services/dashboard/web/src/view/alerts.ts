@@ -90,7 +90,7 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
     const omitted = model.alerts.omitted();
     more.hidden = omitted.length === 0;
     setText(more, omittedText(omitted));
-    // What is held stands once.
+    // A held row stands once.
     const resolved = pastWith(model, opened).filter((alert) => !now.rows.includes(alert));
     pastRows.update(resolved);
     pastBlock.hidden = resolved.length === 0;

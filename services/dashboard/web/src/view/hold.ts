@@ -1,6 +1,6 @@
 // Rows do not move under a pointer or a finger.
 //
-// While a pointer is over a panel, or a finger touches it, its rows keep their places: they change
+// While a pointer is over a panel, or a finger touches it, its rows keep their places. They change
 // in place, rows that ended stay, and new ones wait. The panel says what waits. As a second line of
 // defence a click is refused if the row under it changed a moment before.
 
@@ -8,7 +8,7 @@
 const RESTS_MS = 60_000;
 // A second tap comes within this time after the finger was lifted.
 const TOUCHED_MS = 2_000;
-// A click at one point within this time of the last was meant for the same row, and a row that came
+// A click at one point within this time of the last was meant for the same row. A row that came
 // under the pointer within it was not seen by the person.
 const MEANT_MS = 1_500;
 // A resting hand moves a pointer by so many pixels.
@@ -100,8 +100,8 @@ export function guardClicks(list: HTMLElement, refused: () => void): void {
   let shiftedAtMs = -Infinity;
   let scrolledAtMs = -Infinity;
   const isThere = ({ clientX, clientY }: MouseEvent) => Math.abs(clientX - at.x) <= STILL_PX && Math.abs(clientY - at.y) <= STILL_PX;
-  // The browser tells of another row under a pointer that rests, after the rows have moved. A
-  // person who moves the pointer or scrolls has seen where the rows are.
+  // The browser sends `pointerover` for another row under a resting pointer after the rows have
+  // moved. A person who moves the pointer or scrolls has seen where the rows are.
   const moved = (event: MouseEvent) => {
     const row = rowOf(event.target);
     const rests = event.clientX === at.x && event.clientY === at.y;

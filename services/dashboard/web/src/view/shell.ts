@@ -78,7 +78,7 @@ export function shellView(
     h("button", { type: "button", class: "quiet", onclick: signOut }, "Sign out"),
   );
   const banners = bannerView(model).element;
-  // What sticks to the top covers the page: whatever is jumped to must stop below it.
+  // A jump must end below the elements that stick to the top.
   const covers = () => {
     const covered = [top, banners].filter((it) => getComputedStyle(it).position === "sticky");
     const heights = covered.map((it) => it.offsetHeight);
