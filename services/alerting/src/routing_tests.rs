@@ -163,38 +163,6 @@ fn an_alert_goes_from_the_person_to_on_call_and_reminds_until_acknowledged() {
 }
 
 #[test]
-fn an_acknowledgement_that_is_taken_back_is_told_and_the_escalation_goes_on() {
-    let team = Team::from_json(EXAMPLE).unwrap();
-    let (mut router, mut row) = (router(), Row::default());
-    let active = alert("a", Priority::High, AlertState::Active, 1);
-    row.apply(&router.on_news(case(&active, Some(&team), &row, 0)));
-    let seen = Alert {
-        acknowledged_by: "Eve".into(),
-        ..alert("a", Priority::High, AlertState::Acknowledged, 2)
-    };
-    row.apply(&router.on_news(case(&seen, Some(&team), &row, 30)));
-    assert_eq!(row.due_s(), None);
-    let again = alert("a", Priority::High, AlertState::Active, 3);
-    let batch = router.on_news(case(&again, Some(&team), &row, 38));
-    assert_eq!(
-        ids(&batch),
-        [
-            "a/3/webhook",
-            "a/3/email/ada@example.org",
-            "a/3/email/ben@example.org"
-        ]
-    );
-    row.apply(&batch);
-    assert_eq!(row.due_s(), Some(120), "the step comes when it was due");
-    // A later revision is no second withdrawal.
-    let later = alert("a", Priority::High, AlertState::Latched, 4);
-    let batch = router.on_news(case(&later, Some(&team), &row, 60));
-    assert_eq!(ids(&batch), ["a/4/webhook"]);
-    row.apply(&batch);
-    assert_eq!(row.due_s(), Some(120));
-}
-
-#[test]
 fn who_is_not_there_is_not_waited_for() {
     let team = Team::from_json(EXAMPLE).unwrap();
     // A gateway, or a patient whom the team does not list, has no person. On-call is the third

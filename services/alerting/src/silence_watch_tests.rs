@@ -288,6 +288,16 @@ fn everybody_at_once_is_the_pipeline_and_each_gateway_has_its_alert() {
     assert_eq!(sorted(scene.round(126)), all(true));
     let unknown = "the cause is unknown: network, proxy or core";
     assert!(scene.summary(PIPELINE).ends_with(unknown));
+    // Reports that ended with the readings prove nothing; those that went on do.
+    for (last_s, cause) in [(7, unknown), (125, "gateways still report their paths")] {
+        let mut cut = Scene {
+            latest: scene.latest.clone(),
+            reports: vec![path("g1", "wifi", PathState::Available, last_s)],
+            ..Scene::default()
+        };
+        cut.round(126);
+        assert!(cut.summary(PIPELINE).ends_with(cause), "{last_s}");
+    }
     assert_eq!(
         scene.round(900),
         [],

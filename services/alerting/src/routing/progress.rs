@@ -39,7 +39,8 @@ pub(super) struct Progress {
     /// High priority, everybody was told, and nobody has acknowledged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_unanswered: bool,
-    /// A person acknowledged the alert. If the acknowledgement is taken back, the escalation goes on.
+    /// A person acknowledged the alert. If the acknowledgement is taken back, the escalation goes
+    /// on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_acknowledged: bool,
 }

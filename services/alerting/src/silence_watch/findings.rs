@@ -19,6 +19,9 @@ const PATHS_NAMED_MAX: usize = 4;
 const BATTERY_LOW: f64 = 10.0;
 /// A gateway without a report for a day does not report its paths, so its devices decide.
 const REPORTS_US: i64 = 86_400_000_000;
+/// Reports of paths that go on for this long after the last reading show that gateways are
+/// connected.
+const REPORTS_OUTLAST_US: i64 = 30_000_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
@@ -222,11 +225,14 @@ fn silent_pipeline(
     if !is_nothing_heard || !(is_certain || at_once.iter().any(reports)) {
         return None;
     }
-    // A cause is stated only with its evidence: reports of paths come through the proxy and the bus.
-    let cause = match (
-        gateways.heard.keys().any(|gateway| reports(&gateway)),
-        is_certain,
-    ) {
+    // A cause is stated only with its evidence: reports of paths came through the proxy and the bus
+    // after the readings had ended.
+    let outlasts = |gateway: &&str| {
+        let reported_us = gateways.reported(gateway).at_us;
+        reported_us.saturating_sub(newest_us) > REPORTS_OUTLAST_US
+    };
+    let is_connected = gateways.heard.keys().any(|gateway| outlasts(&gateway));
+    let cause = match (is_connected, is_certain) {
         (true, true) => "the core (ingest, bus or store): gateways still report their paths",
         (true, false) => "the core (ingest, bus or store) or the devices",
         (false, _) => "unknown: network, proxy or core",

@@ -238,6 +238,21 @@ test("a second click at one point acknowledges nobody else, and the first is tak
   await page.mouse.move(700, 500);
 });
 
+test("a new fall is told on a line of its own while rows are held, and is first once they are not", async () => {
+  const list = page.locator(".alerts").first();
+  await list.evaluate((list) => (list.scrollTop = 0));
+  const first = list.locator(".alert").first();
+  const before = [await first.getAttribute("data-alert"), await first.boundingBox()];
+  await page.mouse.move(before[1].x + 20, before[1].y + 20);
+  ward.stdin.write("fall\n");
+  await page.locator('.alerts-bar .news[data-priority="high"]', { hasText: "!!! Fall, Patient 7, show" }).waitFor();
+  assert.deepEqual([await first.getAttribute("data-alert"), await first.boundingBox()], before, "nothing has moved");
+  await picture("4-held");
+  await page.mouse.move(700, 500);
+  await page.locator('.alerts > .alert:first-child[data-alert="fell-now"]').waitFor();
+  assert.equal(await page.locator(".alerts-bar .news").isVisible(), false);
+});
+
 test("nothing sticks out on a phone and on a wall screen", async () => {
   for (const [name, width, height] of [["4-phone", 390, 844], ["5-wall", 2560, 1440]]) {
     await page.setViewportSize({ width, height });
