@@ -9,6 +9,7 @@ mod acknowledge;
 mod begin;
 mod early;
 mod request;
+mod spared;
 mod states;
 mod unknown;
 mod unsettled;
@@ -46,6 +47,7 @@ use crate::{
     held::{HELD_ALERTS_MAX, Held, HeldId},
     journal::{AppendError, Condition, Disk, Journal, STALLED_AFTER, StageError, Staged},
     open_alerts::OpenAlerts,
+    reserve::Reserve,
     rule_states::StateLog,
     rules_in_force::RulesInForce,
 };
@@ -63,6 +65,8 @@ pub struct Intake<D: Disk> {
     unsettled: Arc<Unsettled>,
     /// `None`: states are not kept.
     states: Option<Arc<tokio::sync::Mutex<StateLog<D>>>>,
+    /// `None`: no space is kept.
+    reserve: Option<Reserve<D>>,
     core: Arc<CoreClock>,
     /// `None`: no request has come since the start.
     steady: Mutex<Option<SteadyClock>>,
@@ -97,6 +101,7 @@ impl<D: Disk> Intake<D> {
             rules: Arc::new(Mutex::new(rules)),
             unsettled: Arc::default(),
             states: None,
+            reserve: None,
             core: Arc::default(),
             steady: Mutex::default(),
             alarms: Alarms::default(),
@@ -213,6 +218,7 @@ impl<D: Disk> Intake<D> {
         self.newest.note(&valid, arrival.at);
         let touched = self.raise(&valid, arrival.at).await?;
         let appended = async {
+            self.room_for_readings()?;
             match arrival.patience {
                 Patience::Wait => self.vitals.append(valid, arrival.from).await,
                 Patience::Refuse => self.vitals.try_append(valid, arrival.from).await,
@@ -380,7 +386,7 @@ impl<D: Disk> Intake<D> {
         for count in [1, usize::MAX] {
             let (ids, alerts): (Vec<HeldId>, Vec<EdgeAlert>) =
                 self.first_held(count).into_iter().unzip();
-            let appended = self.alerts.append_alerts(alerts).await;
+            let appended = self.journal_alerts(alerts).await;
             let outcomes = appended.map_err(|error| RecordError::Alerts(error.to_string()))?;
             let mut kept = Vec::new();
             let mut reason = None;

@@ -26,6 +26,7 @@ mod intake;
 mod journal;
 mod open_alerts;
 mod parts;
+mod reserve;
 mod rule_states;
 mod rules_in_force;
 mod run_error;

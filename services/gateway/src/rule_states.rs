@@ -19,6 +19,8 @@ const RECORD_BYTES_MAX: usize = 4 << 20;
 /// log where that is more.
 const GROWN_BYTES: u64 = 4 << 20;
 const GROWN_TIMES: u64 = 4;
+/// The same while room is spared: once the size of a rewritten log.
+const SPARED_GROWN_BYTES: u64 = 128 << 10;
 /// Bytes read at once.
 const READ_BYTES: usize = 1 << 20;
 const FILE: &str = "states";
@@ -44,6 +46,7 @@ pub struct StateLog<D: Disk> {
     file: Option<D::File>,
     rewritten_bytes: u64,
     appended_bytes: u64,
+    is_spared: bool,
 }
 
 impl<D: Disk> StateLog<D> {
@@ -63,14 +66,23 @@ impl<D: Disk> StateLog<D> {
             file: None,
             rewritten_bytes: 0,
             appended_bytes: 0,
+            is_spared: false,
         };
         Ok((log, states))
     }
 
     /// Whether the next write has to have the states of all subjects.
     pub fn wants_all(&self) -> bool {
-        let grown = GROWN_BYTES.max(GROWN_TIMES * self.rewritten_bytes);
+        let grown = match self.is_spared {
+            true => SPARED_GROWN_BYTES.max(self.rewritten_bytes),
+            false => GROWN_BYTES.max(GROWN_TIMES * self.rewritten_bytes),
+        };
         self.file.is_none() || self.appended_bytes >= grown
+    }
+
+    /// Rewrites the log more often while the disk is full.
+    pub fn spare_room(&mut self, is_spared: bool) {
+        self.is_spared = is_spared;
     }
 
     /// Durable when it returns. After an error the next write has to have all. Blocks on the disk.

@@ -69,6 +69,7 @@ pub(crate) async fn with_sensors(
         file,
         in_force,
         states,
+        reserve,
         open_alerts: (open_alerts, alerts_file),
     } = at_start::open(&config, &surroundings.gateway, context.health()).await?;
     let listener = from_sensors::bind(&config).await?;
@@ -106,7 +107,8 @@ pub(crate) async fn with_sensors(
     let intake = intake.with_core(Arc::clone(&core));
     let intake = intake.while_following(following);
     let intake = intake.with_alarms(surroundings.alarms.clone());
-    let intake = Arc::new(intake.with_states(states));
+    let intake = intake.with_states(states).with_reserve(reserve.clone());
+    let intake = Arc::new(intake);
     let carers = Arc::new(Carers::new(
         (Arc::clone(&intake), alerts_file.clone(), newest),
         (Arc::clone(&surroundings.uplink), journals_shown),
@@ -122,6 +124,7 @@ pub(crate) async fn with_sensors(
     };
     let (tasks, health, shutdown) = (context.tasks(), context.health(), context.shutdown());
     let from_memory = tasks.spawn(from_memory.run(shutdown.clone()));
+    tasks.spawn(reserve.keep(health.check("disk"), shutdown.clone()));
     let again = (Arc::clone(&intake), health.warning("alerts-in-memory"));
     let until = shutdown.clone();
     tasks.spawn(async move { again.0.try_again(again.1, until).await });

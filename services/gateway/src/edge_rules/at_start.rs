@@ -12,6 +12,7 @@ use crate::{
     from_ingest::RulesFile,
     journal::{Directory, Disk},
     open_alerts::{AlertsFile, OpenAlert, OpenAlerts},
+    reserve::Reserve,
     rule_states::{StateLog, States},
     rules_in_force::RulesInForce,
 };
@@ -21,6 +22,8 @@ pub(crate) struct AtStart {
     pub file: RulesFile<Directory>,
     pub in_force: RulesInForce,
     pub states: StateLog<Directory>,
+    /// Beside the states, on the disk of the journals.
+    pub reserve: Reserve<Directory>,
     /// The list for the people beside the gateway, and its file.
     pub open_alerts: (OpenAlerts, AlertsFile<Directory>),
 }
@@ -54,7 +57,8 @@ pub(crate) async fn open(
             tracing::error!(%error, "judging by the gateway's own rules until the core answers");
             RulesInForce::default()
         });
-        let (states, kept) = open_states(directory("rule-states")?)?;
+        let of_states = directory("rule-states")?;
+        let (states, kept) = open_states(of_states.clone())?;
         let mut rules = EdgeRules::new(own.resolve());
         rules.judge_by(in_force.clone());
         rules.restore(kept, Moment::now());
@@ -65,6 +69,7 @@ pub(crate) async fn open(
             file,
             in_force,
             states,
+            reserve: Reserve::open(of_states),
             open_alerts: (open, alerts_file),
         })
     })

@@ -29,7 +29,7 @@ impl<D: Disk> Intake<D> {
         &self,
         alerts: &[EdgeAlert],
     ) -> Result<Vec<Outcome>, AppendError> {
-        let mut appended = pin!(self.alerts.append_alerts(alerts.to_vec()));
+        let mut appended = pin!(self.journal_alerts(alerts.to_vec()));
         let soon = timeout(EARLY_AFTER, &mut appended).await;
         let is_stored = |outcomes: &Vec<Outcome>| outcomes.iter().all(Result::is_ok);
         if !matches!(&soon, Ok(Ok(outcomes)) if is_stored(outcomes)) {

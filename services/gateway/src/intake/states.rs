@@ -13,6 +13,7 @@ use super::{Intake, unsettled::Unsettled};
 use crate::{
     edge_rules::EdgeRules,
     journal::Disk,
+    reserve::Reserve,
     rule_states::{StateLog, States},
 };
 
@@ -28,8 +29,9 @@ struct Taken<D: Disk> {
 impl<D: Disk> Taken<D> {
     /// Blocks on the disk. After an error the log asks for all states.
     fn write(mut self) -> io::Result<()> {
-        self.is_written = true;
-        self.log.write(&self.states)
+        let written = self.log.write(&self.states);
+        self.is_written = written.is_ok();
+        written
     }
 }
 
@@ -68,6 +70,7 @@ impl<D: Disk> Intake<D> {
             return;
         };
         let mut settled = self.unsettled.settlements();
+        let mut is_first = true;
         loop {
             {
                 let rules = self.rules.lock();
@@ -94,6 +97,9 @@ impl<D: Disk> Intake<D> {
             }
             let written = tokio::task::spawn_blocking(move || taken.write()).await;
             if let Err(error) = written.map_err(io::Error::other).flatten() {
+                if std::mem::take(&mut is_first) && self.has_freed_room(&error).await {
+                    continue;
+                }
                 metrics::counter!("braid_gateway_rule_states_failed_total").increment(1);
                 tracing::warn!(%error, "the states of the rules are not kept");
                 return;
@@ -104,7 +110,8 @@ impl<D: Disk> Intake<D> {
 
     /// The states to write, none of an alert on its way. `None`: while alerts are held in memory no
     /// state is kept.
-    async fn take_states(&self, log: OwnedMutexGuard<StateLog<D>>) -> Option<Taken<D>> {
+    async fn take_states(&self, mut log: OwnedMutexGuard<StateLog<D>>) -> Option<Taken<D>> {
+        log.spare_room(self.reserve.as_ref().is_some_and(Reserve::is_in_use));
         let is_all = log.wants_all();
         let taken = {
             let mut rules = self.rules.lock();

@@ -27,6 +27,8 @@ pub trait Disk: Clone + Send + Sync + 'static {
     fn sync_file(&self, name: &str) -> io::Result<()>;
     /// Makes creations, renames and removals durable.
     fn sync_directory(&self) -> io::Result<()>;
+    /// Bytes that may still be written.
+    fn free_bytes(&self) -> io::Result<u64>;
 }
 
 pub trait DiskFile: Send + 'static {
@@ -109,6 +111,11 @@ impl Disk for Directory {
 
     fn sync_directory(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let found = rustix::fs::statvfs(&self.path)?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 }
 

@@ -37,6 +37,9 @@ impl Disk for TestDisk {
     fn sync_directory(&self) -> io::Result<()> {
         self.0.sync_directory()
     }
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(self.0.free_bytes())
+    }
 }
 
 impl DiskFile for TestFile {
@@ -45,6 +48,50 @@ impl DiskFile for TestFile {
     }
     fn sync(&mut self) -> io::Result<()> {
         self.0.sync()
+    }
+}
+
+/// A directory of a disk that others share.
+#[derive(Clone)]
+pub struct Folder {
+    pub disk: TestDisk,
+    pub name: &'static str,
+}
+
+impl Folder {
+    fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.name)
+    }
+}
+
+impl Disk for Folder {
+    type File = TestFile;
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let names = self.disk.list()?.into_iter();
+        let inside = |it: String| Some(it.strip_prefix(&self.path(""))?.to_owned());
+        Ok(names.filter_map(inside).collect())
+    }
+    fn read_at(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        self.disk.read_at(&self.path(name), offset, length)
+    }
+    fn create(&self, name: &str) -> io::Result<TestFile> {
+        self.disk.create(&self.path(name))
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(&self.path(from), &self.path(to))
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(&self.path(name))
+    }
+    fn sync_file(&self, name: &str) -> io::Result<()> {
+        self.disk.sync_file(&self.path(name))
+    }
+    fn sync_directory(&self) -> io::Result<()> {
+        self.disk.sync_directory()
+    }
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.disk.free_bytes()
     }
 }
 
@@ -84,6 +131,9 @@ impl<T: Faulty> Disk for T {
     }
     fn sync_directory(&self) -> io::Result<()> {
         self.disk().sync_directory()
+    }
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.disk().free_bytes()
     }
 }
 

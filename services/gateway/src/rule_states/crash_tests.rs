@@ -291,3 +291,20 @@ fn the_log_stays_small() {
     assert!(largest < 5 << 20, "{largest} bytes");
     assert_eq!(StateLog::open(disk).unwrap().1, states);
 }
+
+#[test]
+fn the_log_stays_smaller_while_room_is_spared() {
+    let disk = TestDisk(FakeDisk::new(3));
+    let (mut log, _) = StateLog::open(disk.clone()).unwrap();
+    log.spare_room(true);
+    let states = States {
+        engines: [("ada".to_owned(), vec![7; 10_000])].into(),
+        ..States::default()
+    };
+    let mut largest = 0;
+    for _ in 0..200 {
+        log.write(&states).unwrap();
+        largest = largest.max(disk.0.file_bytes("states").unwrap());
+    }
+    assert!(largest < 160 << 10, "{largest} bytes");
+}

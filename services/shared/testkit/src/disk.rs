@@ -58,6 +58,8 @@ struct State {
     life: u64,
     /// Calls that fail without a crash, as on a full disk.
     failing: u64,
+    /// Bytes of all files that fit.
+    room: usize,
 }
 
 /// Clones share the disk.
@@ -105,6 +107,7 @@ impl FakeDisk {
                 dead: false,
                 life: 0,
                 failing: 0,
+                room: usize::MAX,
             })),
         }
     }
@@ -126,6 +129,17 @@ impl FakeDisk {
     /// Lets the next `calls` calls fail as on a full disk.
     pub fn fail_next(&self, calls: u64) {
         self.lock().failing = calls;
+    }
+
+    /// Leaves room for this many bytes more, over restarts too. Others have taken the rest.
+    pub fn leave_room(&self, bytes: usize) {
+        let mut state = self.lock();
+        state.room = state.used().saturating_add(bytes);
+    }
+
+    pub fn free_bytes(&self) -> u64 {
+        let state = self.lock();
+        state.room.saturating_sub(state.used()) as u64
     }
 
     /// Ends a life of the disk and begins the next with the remains of the crash.
@@ -246,6 +260,12 @@ impl FakeFile {
             Extent::Part => state.rng.random_range(0..=bytes.len()),
             Extent::All => bytes.len(),
         };
+        let room = state.room.saturating_sub(state.used());
+        let (length, result) = if length > room {
+            (room, Err(full()))
+        } else {
+            (length, result)
+        };
         if let Some(content) = state.contents.get_mut(&self.inode) {
             content.bytes.extend_from_slice(&bytes[..length]);
         }
@@ -263,6 +283,13 @@ impl FakeFile {
 }
 
 impl State {
+    /// Bytes of the files that have a name.
+    fn used(&self) -> usize {
+        let named = self.names.values();
+        let sizes = named.filter_map(|inode| Some(self.contents.get(inode)?.bytes.len()));
+        sizes.sum()
+    }
+
     fn living(&self) -> io::Result<()> {
         if self.dead { Err(dead()) } else { Ok(()) }
     }
