@@ -53,7 +53,10 @@ pub use register::{
     assignments_of_a_device_do_not_overlap, the_register_is_read_in_pages,
     what_is_kept_apart_stays_until_it_is_settled,
 };
-pub use silent::{a_silence_is_open_until_its_alert_ends, a_subject_has_one_open_silence};
+pub use silent::{
+    a_silence_is_open_until_its_alert_ends, a_subject_has_one_open_silence,
+    members_that_find_a_silence_at_once_raise_it_once,
+};
 pub use vitals::{
     duplicates_are_left_out_and_counted, expiry_removes_only_what_is_older,
     gaps_that_overlap_are_found, latest_follows_device_time, newest_values_are_read_in_pages,
@@ -80,6 +83,7 @@ macro_rules! conformance_suite {
             the_canary_is_in_no_list_and_is_nobody,
             outbox_keeps_entries_until_cleared, rule_states_follow_their_partition,
             a_silence_is_open_until_its_alert_ends, a_subject_has_one_open_silence,
+            members_that_find_a_silence_at_once_raise_it_once,
             notices_wait_in_order_until_they_have_an_outcome, two_members_take_each_notice_once,
             notices_that_fail_hold_up_no_others, the_notices_of_one_gateway_delay_no_others,
             notices_that_nobody_has_tried_are_counted,

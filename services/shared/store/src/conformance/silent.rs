@@ -81,6 +81,32 @@ pub async fn a_silence_is_open_until_its_alert_ends(harness: &dyn Harness) {
     assert_eq!(all(store.as_ref()).await, [belt]);
 }
 
+/// Members that judge one silence at the same time see none of the others, and give it other ids.
+pub async fn members_that_find_a_silence_at_once_raise_it_once(harness: &dyn Harness) {
+    const MEMBERS: usize = 3;
+    const ROUNDS: usize = 10;
+    let store = harness.start().await.store;
+    for round in 0..ROUNDS {
+        let subject = format!("belt-{round}");
+        let writes = (0..MEMBERS).map(|member| {
+            let own = silent(&subject, &format!("{round}-{member}"), START_US);
+            store.write_silent(begun(vec![own]))
+        });
+        let written = futures::future::join_all(writes).await;
+        let raised = written.iter().filter(|it| it.is_ok()).count();
+        assert_eq!(raised, 1, "{round}: {written:?}");
+        for refused in written.iter().filter_map(|it| it.as_ref().err()) {
+            assert!(matches!(refused, WriteError::Conflict(_)), "{refused:?}");
+        }
+    }
+    assert_eq!(all(store.as_ref()).await.len(), ROUNDS);
+    assert_eq!(
+        ok(store.outbox(100).await).len(),
+        ROUNDS,
+        "nobody is told twice"
+    );
+}
+
 pub async fn a_subject_has_one_open_silence(harness: &dyn Harness) {
     let store = harness.start().await.store;
     let first = silent("belt", "1", START_US);

@@ -17,6 +17,20 @@ use crate::{
 
 const RESOLVED: i32 = AlertState::Resolved as i32;
 
+/// Key of the advisory lock: the letters "silen".
+const LOCK: i64 = 0x73_696c_656e;
+
+/// One writer at a time. A statement that waits for the row of another writer takes that row, but
+/// still looks for its alert in the snapshot from before, and finds none. It would replace an open
+/// silence, whose alert then never ends. Nothing else is locked before, so writers cannot deadlock.
+async fn lock(transaction: &Transaction<'_>) -> Result<(), Fault> {
+    let statement = transaction
+        .prepare_cached("SELECT pg_advisory_xact_lock($1)")
+        .await?;
+    transaction.execute(&statement, &[&LOCK]).await?;
+    Ok(())
+}
+
 async fn end(transaction: &Transaction<'_>, batch: &SilentBatch) -> Result<(), Fault> {
     let ended: Vec<&str> = batch.ended.iter().map(|alert| alert.id.as_str()).collect();
     if ended.is_empty() {
@@ -79,6 +93,7 @@ impl SilentStore for TimescaleStore {
     async fn write_silent(&self, batch: SilentBatch) -> Result<Written, WriteError> {
         let all = batch.transitions();
         let new = transaction!(self, tx => async {
+            lock(tx).await?;
             let new = transitions(tx, &all).await?;
             present(tx, &new).await?;
             end(tx, &batch).await?;
