@@ -9,10 +9,11 @@ use chaos::{
 };
 use clap::Parser;
 
-/// Runs all services as separate processes while processes, engines, links, disks and sensors fail
-/// by a plan that follows from the seed. People acknowledge some alerts. Devices get other wearers
+/// Runs all services as separate processes while processes, engines, links, disks, clocks and
+/// sensors fail by a plan that follows from the seed. People acknowledge some alerts. Devices get other wearers
 /// while their readings wait. Every process is restarted in turn. At the end a gateway is revoked.
-/// A run of 20 minutes or more has an outage of 12 minutes. A full disk needs root.
+/// A run of 20 minutes or more has an outage of 12 minutes. A full disk needs
+/// root, and a step of a gateway's clock needs `cc`.
 ///
 /// Judged are readings, alerts of thresholds, falls and NEWS2, acknowledgements, reminders, silences,
 /// calls and letters. Exit status 1: one of them is missing, doubled or wrong. Exit status 2: the

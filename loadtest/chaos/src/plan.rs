@@ -63,6 +63,12 @@ const ROLLING_END_MS: u32 = 2_500;
 /// The gateway whose journal has a small disk of its own, which fills.
 pub const DISK_OF: &str = "gw-3";
 
+/// The gateway whose clock is stepped. Its devices keep their wearers: a step leaves in doubt who
+/// wore a device that changed hands within it.
+pub const CLOCK_OF: &str = "gw-3";
+/// The system does not correct an error of this size, so the times of the sensors must stay.
+pub const STEP_S: i64 = 90;
+
 /// Runs of this length and longer have an outage of both links of a gateway of twelve minutes.
 const OUTAGE_RUN_S_MIN: u32 = 1_200;
 const OUTAGE_MS: u32 = 720_000;
@@ -108,6 +114,10 @@ pub enum Target {
     Disk {
         gateway: &'static str,
     },
+    /// The wall clock of the gateway's machine.
+    Clock {
+        gateway: &'static str,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -127,6 +137,10 @@ pub enum Kind {
     Moved,
     /// Without a free byte, until the end.
     Full,
+    /// Ahead by [`STEP_S`], until the end.
+    Ahead,
+    /// Behind by [`STEP_S`], until the end.
+    Behind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -399,6 +413,7 @@ fn targets() -> Vec<(Target, u32)> {
     let rules = ["default", "north"].map(|tenant| (Target::Rules { tenant }, 60));
     targets.extend(rules);
     targets.push((Target::Disk { gateway: DISK_OF }, 60));
+    targets.push((Target::Clock { gateway: CLOCK_OF }, 60));
     // Its faults are those of the plan alone.
     let wearers = MOVED.map(|(patient, _)| (Target::Wearer { patient }, u32::MAX));
     targets.extend(wearers);
@@ -435,6 +450,8 @@ fn lane(random: &mut impl Rng, target: &Target, every_ms: u32, run_ms: u32) -> V
             }
             Target::Rules { .. } => Kind::Changed,
             Target::Disk { .. } => Kind::Full,
+            Target::Clock { .. } if random.random_bool(0.5) => Kind::Ahead,
+            Target::Clock { .. } => Kind::Behind,
             Target::Network { .. }
             | Target::Link { .. }
             | Target::Receiver
@@ -469,6 +486,7 @@ impl fmt::Display for Target {
             Target::Radio { patient } => write!(f, "sensors of {patient}"),
             Target::Wearer { patient } => write!(f, "device of {patient}"),
             Target::Disk { gateway } => write!(f, "disk of {gateway}"),
+            Target::Clock { gateway } => write!(f, "clock of {gateway}"),
         }
     }
 }
@@ -483,6 +501,8 @@ impl fmt::Display for Kind {
             Kind::Restart => "restarted in turn",
             Kind::Moved => "given to another patient",
             Kind::Full => "full",
+            Kind::Ahead => "ahead",
+            Kind::Behind => "behind",
         })
     }
 }

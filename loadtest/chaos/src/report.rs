@@ -76,6 +76,7 @@ fn kind(fault: &crate::plan::Fault) -> String {
         Target::Radio { .. } => "sensors of a patient".to_owned(),
         Target::Wearer { .. } => "device of a patient".to_owned(),
         Target::Disk { .. } => "disk of a gateway".to_owned(),
+        Target::Clock { .. } => "clock of a gateway".to_owned(),
         target => target.to_string(),
     };
     format!("{target} {}", fault.kind)

@@ -4,6 +4,8 @@
     reason = "the main thread drives the plan by the wall clock; it is no runtime thread"
 )]
 
+mod afterwards;
+mod clock;
 mod disk;
 mod found;
 mod http;
@@ -42,6 +44,7 @@ pub use found::FoundError;
 pub use site::SiteError;
 
 use self::{
+    disk::Disk,
     links::Accesses,
     mailbox::Mailbox,
     nurse::{Nurses, Outcome},
@@ -53,13 +56,13 @@ use self::{
 use crate::{
     acknowledgements::{self, judge_reminders},
     dues::{self, Course},
-    facts::{Found, Raised, Reading},
+    facts::{Found, Reading},
     oracle::Due,
-    plan::{Fault, Kind, Plan, Script, Target, WATCHES},
+    plan::{DISK_OF, Fault, Kind, Plan, STEP_S, Script, Target},
     readings::PER_SECOND,
     recovery,
     report::Report,
-    scenario::{LINKS, METRICS, SILENT_AFTER_S, device_of},
+    scenario::{LINKS, METRICS, device_of},
     silences::{self, Watched},
     verdict::Verdict,
 };
@@ -78,21 +81,6 @@ const STAGGER_US: i64 = 110_000;
 /// Ends of processes that are listed; further ones are dropped.
 const ENDED_MAX: usize = 50;
 const SECOND_US: i64 = 1_000_000;
-/// Time in which the silence of all sensors is raised after the end of the run.
-const SILENCE_WITHIN: Duration = Duration::from_secs(60);
-/// A restarted watch looks three times at least, with a clock that it trusts.
-const SILENT_AGAIN: Duration = Duration::from_secs(SILENT_AFTER_S as u64 + 16);
-
-/// The gateway that is revoked at the end, and a patient there.
-const REVOKED: &str = "gw-1";
-const REVOKED_PATIENT: &str = "ada";
-/// Number of the reading that it sends afterwards; no series of a run is that long.
-const REVOKED_NUMBER: u64 = 1_000_000;
-/// A revocation holds everywhere within this time.
-const REVOKED_WITHIN: Duration = Duration::from_secs(5);
-/// They know of a revocation, also after a restart.
-const REFUSERS: [&str; 2] = ["ingest", "proxy"];
-const ANSWER_WITHIN: Duration = Duration::from_secs(8);
 
 #[derive(Debug)]
 pub struct Options {
@@ -285,44 +273,22 @@ impl Stage {
         let run = Duration::from_secs(plan.seconds.into());
         let deadline = Instant::now() + run + Duration::from_secs(SETTLE_S.into());
         let is_end = Arc::new(AtomicBool::new(false));
-        // Apart from the plan's own numbers, so that a change here changes no fault.
-        let mut random = ChaCha8Rng::seed_from_u64(!plan.seed);
-        let nurses = Nurses {
-            page: self.site.page,
-            receiver: Arc::clone(&self.receiver),
-            wishes: acknowledgements::wishes(&mut random, &courses),
-            is_end: Arc::clone(&is_end),
-        };
-        let mut radios = BTreeMap::new();
-        let mut held = BTreeMap::new();
-        let mut devices = Vec::new();
         let runtime = self.runtime.handle().clone();
         let _inside = runtime.enter();
-        let nurses = nurses.start(deadline.into());
+        let nurses = self.nurses(plan, &courses, &is_end).start(deadline.into());
+        let mut lines = Lines::default();
         for (script, readings) in series {
-            let is_away = Arc::new(AtomicBool::new(false));
-            let is_held = Arc::new(AtomicBool::new(false));
-            radios.insert(script.patient, Arc::clone(&is_away));
-            if let Some((second, next)) = script.moved {
-                held.insert(
-                    script.patient,
-                    Held {
-                        next,
-                        from_us: moved_us(plan, script, second, start_us),
-                        is_held: Arc::clone(&is_held),
-                    },
-                );
-            }
-            let device = Device {
-                device: device_of(script.patient),
-                gateway: self.site.sensors[script.gateway],
-                readings,
-                is_away,
-                is_held,
-                counts: Arc::clone(&counts),
-            };
-            devices.push(device.start(deadline.into()));
+            let from_us = script
+                .moved
+                .map(|(second, _)| moved_us(plan, script, second, start_us));
+            let device = lines.device(&self.site, script, readings, from_us, &counts);
+            lines.devices.push(device.start(deadline.into()));
         }
+        let Lines {
+            radios,
+            held,
+            devices,
+        } = lines;
         let watched = Watched {
             able_us: able_us(plan, contracts::now_us()),
             until_us: start_us + i64::from(plan.seconds) * SECOND_US,
@@ -366,10 +332,7 @@ impl Stage {
         }
         ended.extend(counts.refusals.lock().drain(..));
         self.keep_evidence(&verdict, &due, &accepted);
-        let not_played = match &self.site.disk {
-            Ok(_) => Vec::new(),
-            Err(reason) => vec![format!("full disks, which need root: {reason}")],
-        };
+        let not_played = self.not_played();
         // Services first, so that none complains about engines that end.
         drop(self.site);
         self.broker.end("the broker")?;
@@ -380,6 +343,27 @@ impl Stage {
             revoked,
             not_played,
         })
+    }
+
+    /// The people who acknowledge. Their numbers are apart from those of the plan, so that a change
+    /// here changes no fault.
+    fn nurses(&self, plan: &Plan, courses: &[Course], is_end: &Arc<AtomicBool>) -> Nurses {
+        let mut random = ChaCha8Rng::seed_from_u64(!plan.seed);
+        Nurses {
+            page: self.site.page,
+            receiver: Arc::clone(&self.receiver),
+            wishes: acknowledgements::wishes(&mut random, courses),
+            is_end: Arc::clone(is_end),
+        }
+    }
+
+    /// What this machine could not play.
+    fn not_played(&self) -> Vec<String> {
+        let disk = self.site.disk.as_ref().err();
+        let disk = disk.map(|reason| format!("full disks, which need root: {reason}"));
+        let clock = self.site.clock.as_ref().err();
+        let clock = clock.map(|reason| format!("steps of a clock, which need cc: {reason}"));
+        disk.into_iter().chain(clock).collect()
     }
 
     /// Executes the faults, then waits until the last reading is accepted. Returns the events that
@@ -456,8 +440,17 @@ impl Stage {
             (Target::Wearer { patient }, _) if is_begin => moves.begin(patient, &self.site),
             (Target::Wearer { .. }, _) => {}
             (Target::Disk { .. }, _) => {
-                if let Ok(disk) = &self.site.disk {
+                if let Ok(disk) = &mut self.site.disk {
                     disk.fill(is_begin);
+                }
+            }
+            (Target::Clock { .. }, kind) => {
+                let shift_s = match kind {
+                    Kind::Behind => -STEP_S,
+                    _ => STEP_S,
+                };
+                if let Ok(clock) = &self.site.clock {
+                    clock.step(if is_begin { shift_s } else { 0 })?;
                 }
             }
             (Target::Mailbox, _) => self.mailbox.is_away.store(is_begin, Ordering::Relaxed),
@@ -476,89 +469,18 @@ impl Stage {
         }
     }
 
-    /// Restarts ended processes like an orchestrator. No process may end by itself, so the run has
-    /// failed, but its rest may show more.
+    /// Restarts ended processes like an orchestrator. No process may end by itself, but a gateway
+    /// that starts on a full disk, so the run has failed; its rest may show more.
     fn start_what_ended(&mut self, ended: &mut Vec<String>) -> Result<(), RunError> {
         for (name, text) in self.site.ended() {
-            if ended.len() < ENDED_MAX {
+            let disk = self.site.disk.as_ref();
+            let is_excused = name == DISK_OF && disk.is_ok_and(Disk::hinders_start);
+            if !is_excused && ended.len() < ENDED_MAX {
                 ended.push(text);
             }
             self.site.start(name)?;
         }
         Ok(())
-    }
-
-    /// Revokes a gateway, which then gets one more reading of its sensor. A restart of those who
-    /// refuse it must not take it in, see `restart_in_silence`.
-    fn revoke(&mut self, ended: &mut Vec<String>) -> Result<(), RunError> {
-        eprintln!("chaos: {REVOKED} is revoked");
-        let (gateway, patient) = (REVOKED, REVOKED_PATIENT);
-        self.site.revoke(gateway, "default")?;
-        std::thread::sleep(REVOKED_WITHIN);
-        let reading = Reading {
-            patient,
-            metric: METRICS[0].1,
-            number: REVOKED_NUMBER,
-            time_us: contracts::now_us(),
-            value: METRICS[0].2,
-        };
-        let body = sensors::body(&device_of(patient), &reading);
-        let to = self.site.sensors[gateway];
-        let sent = http::request(to, "POST", "/v1/samples", &body, ANSWER_WITHIN);
-        // The gateway itself may not know yet.
-        if let Err(error) = self.runtime.block_on(sent) {
-            ended.push(format!(
-                "{gateway} took no reading after its revocation: {error}"
-            ));
-        }
-        for name in REFUSERS {
-            self.site.kill(name);
-        }
-        for name in REFUSERS {
-            self.site.start(name)?;
-        }
-        for name in REFUSERS {
-            self.runtime.block_on(self.site.wait_ready(name))?;
-        }
-        Ok(())
-    }
-
-    /// Everything is silent now, since the sensors have ended. A restart of all watches ends no
-    /// silence.
-    fn restart_in_silence(
-        &mut self,
-        judge: impl Fn(&Found) -> Verdict,
-        ended: &mut Vec<String>,
-    ) -> Result<Verdict, RunError> {
-        eprintln!("chaos: all sensors are silent; the members of alerting restart");
-        let deadline = Instant::now() + SILENCE_WITHIN;
-        while !self.found()?.alerts.iter().any(is_silence_of_all) {
-            if Instant::now() > deadline {
-                ended.push("the silence of all sensors was not raised".to_owned());
-                break;
-            }
-            std::thread::sleep(LOOK);
-        }
-        for name in WATCHES {
-            self.site.kill(name);
-        }
-        for name in WATCHES {
-            self.site.start(name)?;
-        }
-        for name in WATCHES {
-            self.runtime.block_on(self.site.wait_ready(name))?;
-        }
-        std::thread::sleep(SILENT_AGAIN);
-        let found = self.found()?;
-        if found.rows.iter().any(|row| row.number == REVOKED_NUMBER) {
-            ended.push(format!(
-                "a reading of {REVOKED} was stored after its revocation"
-            ));
-        }
-        if !found.alerts.iter().any(is_silence_of_all) {
-            ended.push("after a restart of alerting the silence of all sensors is over".to_owned());
-        }
-        Ok(judge(&found))
     }
 
     fn settle(
@@ -638,6 +560,46 @@ fn say_settling(verdict: &Verdict) {
     );
 }
 
+/// The devices, and what the plan does to them.
+#[derive(Default)]
+struct Lines {
+    radios: BTreeMap<&'static str, Arc<AtomicBool>>,
+    held: BTreeMap<&'static str, Held>,
+    devices: Vec<tokio::task::JoinHandle<(Vec<Reading>, usize)>>,
+}
+
+impl Lines {
+    /// `from_us`: when the device gets its next wearer.
+    fn device(
+        &mut self,
+        site: &Site,
+        script: &Script,
+        readings: Vec<Reading>,
+        from_us: Option<i64>,
+        counts: &Arc<Counts>,
+    ) -> Device {
+        let is_away = Arc::new(AtomicBool::new(false));
+        let is_held = Arc::new(AtomicBool::new(false));
+        self.radios.insert(script.patient, Arc::clone(&is_away));
+        if let (Some((_, next)), Some(from_us)) = (script.moved, from_us) {
+            let held = Held {
+                next,
+                from_us,
+                is_held: Arc::clone(&is_held),
+            };
+            self.held.insert(script.patient, held);
+        }
+        Device {
+            device: device_of(script.patient),
+            gateway: site.sensors[script.gateway],
+            readings,
+            is_away,
+            is_held,
+            counts: Arc::clone(counts),
+        }
+    }
+}
+
 /// Time of the first reading of a device.
 fn first_us(plan: &Plan, script: &Script, start_us: i64) -> i64 {
     let place = plan
@@ -700,8 +662,4 @@ fn able_us(plan: &Plan, began_us: i64) -> Vec<(i64, i64)> {
     let able = plan.able_to_watch_ms().into_iter();
     able.map(|(from_ms, to_ms)| (to_us(from_ms), to_us(to_ms)))
         .collect()
-}
-
-fn is_silence_of_all(alert: &Raised) -> bool {
-    alert.rule == "pipeline-silent" && alert.state != "resolved"
 }
