@@ -71,7 +71,7 @@ impl Life {
             store: Arc::clone(store),
             outbox: Arc::default(),
             rules: Arc::new(RuleSet::default_set()),
-            heard: Arc::new(Heard::new(silent_after_us)),
+            heard: Arc::new(Heard::new(Some(silent_after_us))),
             silent_after_us,
             context: Context::with_clock("alerting", clock.clone()),
         };

@@ -50,7 +50,7 @@ fn watch(store: SqliteStore, context: Context) -> SilenceWatch {
         store: Arc::new(store),
         outbox: Arc::default(),
         rules: Arc::new(RuleSet::default_set()),
-        heard: Arc::new(Heard::new(60_000_000)),
+        heard: Arc::new(Heard::new(Some(60_000_000))),
         silent_after_us: 60_000_000,
         context,
     }

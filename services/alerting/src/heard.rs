@@ -49,10 +49,11 @@ impl Reading {
 }
 
 impl Heard {
-    pub(crate) fn new(silent_after_us: i64) -> Heard {
+    /// `None`: no silence is judged.
+    pub(crate) fn new(silent_after_us: Option<i64>) -> Heard {
         Heard {
             readings: Mutex::default(),
-            present_us: clocks_differ_us(silent_after_us),
+            present_us: clocks_differ_us(silent_after_us.unwrap_or(i64::MAX)),
         }
     }
 

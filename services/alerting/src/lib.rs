@@ -90,9 +90,7 @@ pub async fn run(
     let tasks = context.tasks();
     tasks.spawn(service_kit::own_clock::watch(context.clone()));
     tasks.spawn(writer.prove(service_kit::probe::Pace::default()));
-    let heard = Arc::new(heard::Heard::new(
-        config.silent_after_us().unwrap_or(i64::MAX),
-    ));
+    let heard = Arc::new(heard::Heard::new(config.silent_after_us()));
     if let Some(silent_after_us) = config.silent_after_us() {
         let watch = from_store::SilenceWatch {
             store: Arc::clone(&store),

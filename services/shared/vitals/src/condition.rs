@@ -62,9 +62,9 @@ pub enum Condition {
         clear_per_hour: f64,
         window_ms: u64,
     },
-    /// A sensor has shown exactly the same value for `unchanged_ms`, in at least 60 readings without
-    /// a gap. Ends with a reading that differs. Only the core judges it, because it is about the
-    /// sensor and not about the patient.
+    /// A sensor has shown exactly the same value for `unchanged_ms`, in at least 60 readings. A gap
+    /// counts for nothing. Ends with a reading that differs. Only the core judges it, because it
+    /// has the readings of all gateways.
     Frozen {
         #[serde(with = "metric_name")]
         metric: Metric,
