@@ -1,4 +1,4 @@
-//! What a run sent, and what it found: readings, rows, alerts, calls and letters.
+//! The facts of a run, sent and found: readings, rows, alerts, calls and letters.
 
 use std::collections::BTreeSet;
 

@@ -30,7 +30,7 @@ pub fn stretches(readings: &[(i64, f64)]) -> Vec<Stretch> {
         }
         let off_g = (value - 1.0).abs();
         let (is_still, moves) = (off_g <= FALL.still_g, off_g > MOVES_FROM * FALL.still_g);
-        // Who lies down again at once after a fall has not recovered.
+        // A person who lies down again at once after a fall has not recovered.
         let is_again = found.last().is_some_and(|last| {
             let is_short = last
                 .ended_us

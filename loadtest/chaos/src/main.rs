@@ -10,14 +10,15 @@ use chaos::{
 use clap::Parser;
 
 /// Runs all services as separate processes while processes, engines, links, disks, clocks and
-/// sensors fail by a plan that follows from the seed. People acknowledge some alerts. Devices get other wearers
-/// while their readings wait. Every process is restarted in turn. At the end a gateway is revoked.
-/// A run of 20 minutes or more has an outage of 12 minutes. A full disk needs
-/// root, and a step of a gateway's clock needs `cc`.
+/// sensors fail by a plan that follows from the seed.
 ///
-/// Judged are readings, alerts of thresholds, falls and NEWS2, acknowledgements, reminders, silences,
-/// calls and letters. Exit status 1: one of them is missing, doubled or wrong. Exit status 2: the
-/// run could not be made.
+/// People acknowledge some alerts. Devices get other wearers while their readings wait. Every
+/// process is restarted in turn. At the end a gateway is revoked. A run of 20 minutes or more has
+/// an outage of 12 minutes. A full disk needs root, and a step of a gateway's clock needs `cc`.
+///
+/// Judged are readings, alerts of thresholds, falls and NEWS2, acknowledgements, reminders,
+/// silences, calls and letters. Exit status 1: one of them is missing, doubled or wrong. Exit
+/// status 2: the run could not be made.
 #[derive(Debug, Parser)]
 #[command(
     after_help = "Examples:\n  chaos --seed 7\n  chaos --seed 7 --minutes 20 --json > chaos.json"

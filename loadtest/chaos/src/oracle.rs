@@ -40,7 +40,7 @@ pub struct Due {
     pub acknowledged_us: Option<i64>,
 }
 
-/// What turns the stretches of a rule into alerts.
+/// Delays of a rule, which turn its stretches into alerts.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     pub rule: &'static str,

@@ -4,11 +4,13 @@
 //! different lanes overlap. Every lane has at least one fault, so every run, however short, has
 //! every kind.
 
-use std::fmt;
+mod target;
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
+
+pub use target::{Kind, Target};
 
 use crate::{
     readings,
@@ -77,72 +79,6 @@ const OUTAGE_OF: &str = "gw-2";
 /// Longest time from the start of a process, or of the database, until it works on a busy machine.
 const WORKS_AFTER_MS: u32 = 10_000;
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Target {
-    /// One of [`SERVICES`] or a gateway, by its name.
-    Process(&'static str),
-    Broker,
-    Database,
-    /// Both links of the gateway.
-    Network {
-        gateway: &'static str,
-    },
-    /// The link with this number in [`LINKS`].
-    Link {
-        gateway: &'static str,
-        link: usize,
-    },
-    /// The receiver of the webhook.
-    Receiver,
-    /// The mail server of the people on call.
-    Mailbox,
-    /// The rules in force of a tenant, which are put again as a new version.
-    Rules {
-        tenant: &'static str,
-    },
-    /// The patient's device is out of the gateway's reach, and later sends everything in one
-    /// request.
-    Radio {
-        patient: &'static str,
-    },
-    /// The wearer of the patient's device.
-    Wearer {
-        patient: &'static str,
-    },
-    /// The disk of the gateway's journal.
-    Disk {
-        gateway: &'static str,
-    },
-    /// The wall clock of the gateway's machine.
-    Clock {
-        gateway: &'static str,
-    },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// SIGKILL, and a start at the end of the fault.
-    Kill,
-    /// SIGSTOP, and SIGCONT at the end.
-    Pause,
-    /// Cut, refusing, or out of reach, until the end.
-    Away,
-    /// Changed at the beginning.
-    Changed,
-    /// SIGTERM, and a start at the end of the fault.
-    Restart,
-    /// Another patient from the end of the fault on, while readings wait in the device.
-    Moved,
-    /// Without a free byte, until the end.
-    Full,
-    /// Ahead by [`STEP_S`], until the end.
-    Ahead,
-    /// Behind by [`STEP_S`], until the end.
-    Behind,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
     pub at_ms: u32,
@@ -199,7 +135,7 @@ impl Script {
         self.moved = Some((second, next));
     }
 
-    /// Who wears the device in this second. `None`: nobody, at the change of wearers.
+    /// The wearer of the device in this second. `None`: nobody, at the change of wearers.
     pub fn wearer(&self, second: u32) -> Option<&'static str> {
         match self.moved {
             Some((moved, _)) if second.abs_diff(moved) < UNWORN_S => None,
@@ -469,41 +405,6 @@ fn lane(random: &mut impl Rng, target: &Target, every_ms: u32, run_ms: u32) -> V
             kind,
         });
         at_ms += for_ms + random.random_range(every_ms / 2..every_ms * 3 / 2);
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Process(name) => write!(f, "{name}"),
-            Target::Broker => write!(f, "broker"),
-            Target::Database => write!(f, "database"),
-            Target::Network { gateway } => write!(f, "both links of {gateway}"),
-            Target::Link { gateway, link } => write!(f, "{} of {gateway}", LINKS[*link].0),
-            Target::Receiver => write!(f, "webhook receiver"),
-            Target::Mailbox => write!(f, "mail server"),
-            Target::Rules { tenant } => write!(f, "rules of {tenant}"),
-            Target::Radio { patient } => write!(f, "sensors of {patient}"),
-            Target::Wearer { patient } => write!(f, "device of {patient}"),
-            Target::Disk { gateway } => write!(f, "disk of {gateway}"),
-            Target::Clock { gateway } => write!(f, "clock of {gateway}"),
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Kind::Kill => "killed",
-            Kind::Pause => "paused",
-            Kind::Away => "away",
-            Kind::Changed => "put again",
-            Kind::Restart => "restarted in turn",
-            Kind::Moved => "given to another patient",
-            Kind::Full => "full",
-            Kind::Ahead => "ahead",
-            Kind::Behind => "behind",
-        })
     }
 }
 

@@ -1,5 +1,5 @@
-//! How fast the system recovers: from the end of a fault until a reading that was taken after it is
-//! at ingest, and from the moment at which an alert is due until people are told.
+//! How fast the system recovers. A fault is over when a reading that was taken after its end is at
+//! ingest. People are told of an alert some time after its delay has ended.
 
 use std::collections::BTreeMap;
 

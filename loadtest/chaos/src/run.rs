@@ -357,7 +357,7 @@ impl Stage {
         }
     }
 
-    /// What this machine could not play.
+    /// The faults that this machine could not play.
     fn not_played(&self) -> Vec<String> {
         let disk = self.site.disk.as_ref().err();
         let disk = disk.map(|reason| format!("full disks, which need root: {reason}"));

@@ -1,5 +1,5 @@
-//! The scenes after the last reading, when everything is stored and told: a revocation, and restarts
-//! while all is silent.
+//! The scenes after the last reading, when everything is stored and told. A gateway is revoked, and
+//! processes restart while all is silent.
 
 use std::time::{Duration, Instant};
 

@@ -9,7 +9,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-const SOURCE: &str = include_str!("clock.c");
+/// The library of the tests of single services.
+const SOURCE: &str = include_str!("../../../../services/braid/tests/support/wrong_clock.c");
+/// Names the file with the seconds.
+const VARIABLE: &str = "WRONG_CLOCK_FILE";
 
 pub(super) struct Clock {
     library: PathBuf,
@@ -41,15 +44,12 @@ impl Clock {
     /// The process that the command starts lives by this clock.
     pub fn apply(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.library);
-        command.env("CHAOS_CLOCK", &self.shift);
+        command.env(VARIABLE, &self.shift);
     }
 
-    /// The clock is off by so many seconds from now on. The file keeps its place in memory.
+    /// The clock is off by so many seconds from now on.
     pub fn step(&self, seconds: i64) -> std::io::Result<()> {
-        use std::{io::Write, os::unix::fs::OpenOptionsExt};
-        let mut options = fs::OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        options.open(&self.shift)?.write_all(&seconds.to_ne_bytes())
+        fs::write(&self.shift, seconds.to_string())
     }
 }
 

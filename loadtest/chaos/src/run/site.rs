@@ -309,7 +309,7 @@ impl Site {
         Ok(())
     }
 
-    /// Tells the process to end, as an upgrade does.
+    /// Sends SIGTERM to the process, as an upgrade does.
     pub fn terminate(&mut self, name: &str) {
         if let Some(process) = self.processes.get_mut(name) {
             process.is_ending = true;

@@ -59,7 +59,7 @@ impl Moves {
         }));
     }
 
-    /// What went wrong.
+    /// The changes that failed.
     pub fn end(self) -> Vec<String> {
         let ended = self.threads.into_iter().map(|thread| match thread.join() {
             Ok(failed) => failed,
@@ -69,7 +69,7 @@ impl Moves {
     }
 }
 
-/// What the command said last, if it has not succeeded by the deadline.
+/// The last words of the command, if it has not succeeded by the deadline.
 fn give(mut command: Command, deadline: Instant) -> Option<String> {
     loop {
         let said = match command.output() {

@@ -20,8 +20,8 @@ const RESOLVED: i32 = AlertState::Resolved as i32;
 /// Key of the advisory lock: the letters "silen".
 const LOCK: i64 = 0x73_696c_656e;
 
-/// One writer at a time. A statement that waits for the row of another writer takes that row, but
-/// still looks for its alert in the snapshot from before, and finds none. It would replace an open
+/// One writer at a time. A statement that waits for the row of another writer gets the new row. It
+/// still looks for that row's alert in its older snapshot, and finds none. It would replace an open
 /// silence, whose alert then never ends. Nothing else is locked before, so writers cannot deadlock.
 async fn lock(transaction: &Transaction<'_>) -> Result<(), Fault> {
     let statement = transaction
