@@ -1,7 +1,7 @@
 //! Judges what the system said about silence, from arrivals alone.
 //!
 //! The watch of alerting is not called here. A sensor was silent between two consecutive arrivals
-//! of its readings at ingest. So:
+//! of its readings at ingest, whoever wore it then. So:
 //!
 //! - A silence that lasted while a watch could work was raised: for the sensor, for its gateway or
 //!   for everybody.
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     facts::{Call, Raised, Row},
-    scenario::{SILENT_AFTER_S, wearers},
+    scenario::{SILENT_AFTER_S, device_of, patients},
     verdict::{Fault, Silences},
 };
 
@@ -47,7 +47,7 @@ pub fn judge(watched: &Watched, rows: &[Row], alerts: &[Raised], calls: &[Call])
     let mut arrivals: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
     for row in rows {
         arrivals
-            .entry(&row.patient)
+            .entry(&row.device)
             .or_default()
             .push(row.arrived_us);
     }
@@ -78,7 +78,7 @@ pub fn judge(watched: &Watched, rows: &[Row], alerts: &[Raised], calls: &[Call])
         }
     }
     faults.extend(judge.doubled(&silences));
-    for (gateway, patient) in wearers() {
+    for (gateway, patient) in patients() {
         faults.extend(judge.missing(gateway.name, patient));
     }
     Silences {
@@ -100,7 +100,7 @@ impl Judge<'_> {
         match silence.rule.as_str() {
             DEVICE => self
                 .arrivals
-                .get(silence.patient.as_str())
+                .get(device_of(&silence.patient).as_str())
                 .map_or(&[], Vec::as_slice),
             _ => &self.everybody,
         }
@@ -179,11 +179,15 @@ impl Judge<'_> {
 
     /// Silences of this patient's sensor that nobody raised although a watch could.
     fn missing(&self, gateway: &str, patient: &str) -> Vec<(Fault, String)> {
-        let times = self.arrivals.get(patient).map_or(&[][..], Vec::as_slice);
+        let device = device_of(patient);
+        let times = self
+            .arrivals
+            .get(device.as_str())
+            .map_or(&[][..], Vec::as_slice);
         let is_raised = |from_us: i64, to_us: i64| {
             self.alerts.iter().any(|alert| {
                 let is_of = match alert.rule.as_str() {
-                    DEVICE => alert.patient == patient,
+                    DEVICE => device_of(&alert.patient) == device,
                     GATEWAY => alert.gateway == gateway,
                     rule => rule == PIPELINE,
                 };
@@ -236,7 +240,6 @@ fn show(silence: &Raised) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::patients;
 
     const S: i64 = SECOND_US;
     const END_S: i64 = 300;
@@ -421,5 +424,28 @@ mod tests {
         assert_eq!(moved(&silence(99, Some(201))), []);
         assert_eq!(moved(&silence(99, Some(150))), [Fault::SilenceEndedUnheard]);
         assert_eq!(moved(&silence(99, None)), [Fault::SilenceOutlived]);
+    }
+
+    #[test]
+    fn a_late_reading_of_the_former_wearer_shows_that_the_sensor_lives() {
+        let raised = Raised {
+            patient: "ines".into(),
+            ..silence(99, Some(151))
+        };
+        let late = |device: &str| -> Vec<Fault> {
+            let mut rows = rows(0..0);
+            rows.retain(|row| row.device != "belt-ben" || row.arrived_us < 100 * S);
+            rows.push(Row {
+                device: device.into(),
+                patient: "ben".into(),
+                arrived_us: 150 * S,
+                ..rows[0].clone()
+            });
+            let alerts = std::slice::from_ref(&raised);
+            let judged = judge(&Watched::default(), &rows, alerts, &[call(&raised)]);
+            judged.faults.into_iter().map(|(fault, _)| fault).collect()
+        };
+        assert_eq!(late("belt-ben"), []);
+        assert_eq!(late("belt-gus"), [Fault::SilenceEndedUnheard]);
     }
 }
