@@ -141,6 +141,7 @@ mod tests {
             state: State::Latched,
             due_us: 14 * S,
             acknowledged_us,
+            returns_us: Vec::new(),
         }
     }
 

@@ -38,6 +38,9 @@ pub struct Due {
     /// When the alert is due: the delay of its rule has ended.
     pub due_us: i64,
     pub acknowledged_us: Option<i64>,
+    /// Beginnings of later stretches of a latched alert that are long enough for an alert. When the
+    /// edge's reports overtake each other, such a return is an alert of its own.
+    pub returns_us: Vec<i64>,
 }
 
 /// Delays of a rule, which turn its stretches into alerts.
@@ -97,7 +100,12 @@ pub fn episodes(
             None => false,
         });
         match open {
-            Some(open) => open.until_us = stretch.last_us,
+            Some(open) => {
+                open.until_us = stretch.last_us;
+                if timing.is_latched && timing.alerts(*stretch) {
+                    open.returns_us.push(stretch.since_us);
+                }
+            }
             None if timing.alerts(*stretch) => found.push(Due {
                 patient: patient.to_owned(),
                 rule: timing.rule,
@@ -106,6 +114,7 @@ pub fn episodes(
                 state: State::Active,
                 due_us: stretch.since_us + timing.for_us,
                 acknowledged_us: acknowledged_us(stretch.since_us),
+                returns_us: Vec::new(),
             }),
             None => continue,
         }

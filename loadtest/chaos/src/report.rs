@@ -116,6 +116,11 @@ impl fmt::Display for Report {
         line(f, "alerts raised", verdict.alerts_raised)?;
         line(f, "alerts acknowledged", verdict.acknowledged)?;
         line(f, "alerts over before that", verdict.alerts_over)?;
+        line(
+            f,
+            "returns that are alerts of their own",
+            verdict.returns_apart,
+        )?;
         line(f, "reminders", verdict.reminders)?;
         line(f, "gateways revoked", self.revoked)?;
         line(

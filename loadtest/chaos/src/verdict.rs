@@ -156,6 +156,8 @@ pub struct Verdict {
     /// Alerts that were over before somebody could acknowledge them.
     pub alerts_over: usize,
     pub reminders: usize,
+    /// Returns of latched alerts that are alerts of their own.
+    pub returns_apart: usize,
     /// Readings of patients who got the device of another one.
     pub readings_of_next_wearers: usize,
     /// From the end of a fault to the first reading after it.
@@ -305,6 +307,10 @@ impl Verdict {
         };
         take(&mut matched, |due, alert| due.since_us == alert.since_us);
         take(&mut matched, overlaps);
+        let return_of = |alert: &Raised| {
+            let returns = |due: &Due| is_of(due, alert) && due.returns_us.contains(&alert.since_us);
+            due.iter().position(returns)
+        };
         let mut ids = HashMap::new();
         for (at, (due, raised)) in due.iter().zip(&matched).enumerate() {
             let Some(raised) = raised else {
@@ -318,6 +324,13 @@ impl Verdict {
                 self.count(Fault::AlertWrongSince, || {
                     format!("{} is off by {off_us} us", describe_due(due))
                 });
+            }
+            // The newest of the alerts carries the state; the others wait for a person.
+            let is_apart =
+                |alert: &&Raised| return_of(alert) == Some(at) && alert.state == name(due.state);
+            let has_moved_on = raised.state == "latched" && left.iter().any(is_apart);
+            if has_moved_on {
+                continue;
             }
             if raised.state != name(due.state) {
                 self.count(Fault::AlertWrongState, || {
@@ -335,6 +348,10 @@ impl Verdict {
                 .iter()
                 .position(|due| is_of(due, alert) && overlaps(due, alert));
             match again {
+                Some(at) if return_of(alert) == Some(at) && is_by_us(alert) => {
+                    ids.insert(alert.id.as_str(), at);
+                    self.returns_apart += 1;
+                }
                 Some(at) => {
                     ids.insert(alert.id.as_str(), at);
                     self.count(Fault::AlertDoubled, || {
@@ -416,6 +433,12 @@ impl Verdict {
 
 fn is_of(due: &Due, alert: &Raised) -> bool {
     due.patient == alert.patient && due.rule == alert.rule
+}
+
+/// Acknowledged by nobody, or by the people of the run.
+fn is_by_us(alert: &Raised) -> bool {
+    let by = alert.acknowledged_by.as_str();
+    by.is_empty() || by == nurse_of(&alert.patient)
 }
 
 /// An open alert has no end yet.
@@ -515,6 +538,7 @@ mod tests {
             state: State::Resolved,
             due_us: 13,
             acknowledged_us: None,
+            returns_us: Vec::new(),
         }
     }
 
@@ -711,6 +735,32 @@ mod tests {
             };
             assert_eq!(judged(unraised), [Fault::AlertMissing]);
         }
+    }
+
+    #[test]
+    fn a_return_may_be_an_alert_of_its_own_and_nothing_else_may() {
+        let judged = |since_us, returns_us: &[i64]| {
+            let mut found = good();
+            found.alerts[0].state = "latched".into();
+            let again = Raised {
+                id: "two".into(),
+                since_us,
+                ..found.alerts[0].clone()
+            };
+            found.alerts.push(again);
+            let due = Due {
+                until_us: i64::MAX,
+                state: State::Latched,
+                returns_us: returns_us.to_vec(),
+                ..due()
+            };
+            let accepted = [reading(1), reading(2)];
+            let verdict = Verdict::of(&accepted, &[], &[due], Silences::default(), &found);
+            verdict.counts.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(judged(15, &[15]), []);
+        assert_eq!(judged(16, &[15]), [Fault::AlertDoubled]);
+        assert_eq!(judged(15, &[]), [Fault::AlertDoubled]);
     }
 
     #[test]
