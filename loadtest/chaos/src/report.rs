@@ -63,6 +63,26 @@ impl Report {
     pub fn is_good(&self) -> bool {
         self.is_good
     }
+
+    fn show_recovery(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = &self.verdict;
+        writeln!(f, "\nrecovery in milliseconds")?;
+        let percentiles = [
+            (
+                "a fault ends, to the first reading after it",
+                verdict.recovery,
+            ),
+            ("an alert is due, to people are told", verdict.told),
+        ];
+        for (what, of) in percentiles {
+            writeln!(
+                f,
+                "  {what:<46} {:>8}  p50 {}  p99 {}",
+                of.count, of.p50_ms, of.p99_ms
+            )?;
+        }
+        Ok(())
+    }
 }
 
 /// Without names of gateways and patients, so that the table of any run has few lines.
@@ -141,21 +161,7 @@ impl fmt::Display for Report {
             verdict.calls_repeated,
         )?;
         line(f, "letters", verdict.letters)?;
-        writeln!(f, "\nrecovery in milliseconds")?;
-        let percentiles = [
-            (
-                "a fault ends, to the first reading after it",
-                verdict.recovery,
-            ),
-            ("an alert is due, to people are told", verdict.told),
-        ];
-        for (what, of) in percentiles {
-            writeln!(
-                f,
-                "  {what:<46} {:>8}  p50 {}  p99 {}",
-                of.count, of.p50_ms, of.p99_ms
-            )?;
-        }
+        self.show_recovery(f)?;
         writeln!(f, "\ndifferences, each must be 0")?;
         for fault in Fault::ALL {
             line(

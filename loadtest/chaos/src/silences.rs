@@ -1,7 +1,7 @@
 //! Judges what the system said about silence, from arrivals alone.
 //!
 //! The watch of alerting is not called here. A sensor was silent between two consecutive arrivals
-//! of its readings at ingest, whoever wore it then. So:
+//! of its readings at ingest, of any wearer. So:
 //!
 //! - A silence that lasted while a watch could work was raised: for the sensor, for its gateway or
 //!   for everybody.
