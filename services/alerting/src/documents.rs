@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use contracts::alerts::Document;
 use store::{AlertsQuery, Damaged, QueryError, Scope, Store, StoredDocument};
-use vitals::{Invalid, RuleDocument, RuleSet, TeamGroups, silence, validate_identifier};
+use vitals::{
+    Invalid, RuleDocument, RuleSet, TeamGroups, silence, validate_identifier, validate_text,
+};
 
 use crate::{
     rules_in_force,
@@ -21,6 +23,8 @@ pub const BODY_BYTES_MAX: usize = 4 << 20;
 /// Bytes of an author's name and of a reason.
 const AUTHOR_BYTES_MAX: usize = 200;
 const REASON_BYTES_MAX: usize = 4000;
+/// Similar names that a refusal tells.
+const NEAREST_MAX: usize = 3;
 /// Newest alerts of a tenant that are searched for rules that no document has.
 const SEEN_ALERTS_MAX: usize = 1_000;
 
@@ -33,16 +37,7 @@ pub fn check(document: &Document) -> Result<(), Invalid> {
 /// Checks the fields that every kind needs: tenant, author, reason, and the size of the body.
 pub fn check_signed(document: &Document) -> Result<(), Invalid> {
     validate_identifier("tenant", &document.tenant, "default")?;
-    let text = |field, text: &str, max, example| {
-        if text.trim().is_empty() || text.len() > max {
-            return Err(Invalid::new(
-                field,
-                format!("is empty or longer than {max} bytes"),
-                example,
-            ));
-        }
-        Ok(())
-    };
+    let text = |field, text: &str, max, example| validate_text(field, text, max, example);
     text("author", &document.author, AUTHOR_BYTES_MAX, "Ada Nurse")?;
     text(
         "reason",
@@ -164,19 +159,79 @@ pub fn check_rule(document: &Document, known: &BTreeSet<String>) -> Result<(), I
     if document.kind != SILENCE || document.until_us <= document.at_us {
         return Ok(());
     }
-    let rule = Silence::from_json(&document.body)?.rule;
-    if rule.is_empty() || known.contains(&rule) {
+    refuse_rule(&Silence::from_json(&document.body)?.rule, known)
+}
+
+/// Refuses a rule that is not known. Empty: every rule.
+pub fn refuse_rule(rule: &str, known: &BTreeSet<String>) -> Result<(), Invalid> {
+    if rule.is_empty() || known.contains(rule) {
         return Ok(());
     }
     let names: Vec<&str> = known.iter().map(String::as_str).collect();
     Err(Invalid::new(
         "rule",
         format!(
-            "no alert can have the rule {rule:?}; known rules are {}",
+            "no alert can have the rule {rule:?}{}; known rules are {}",
+            nearest(rule, known),
             names.join(", ")
         ),
         "battery-low",
     ))
+}
+
+/// Refuses rules and silences of a patient whom the register does not know. What takes back, or is
+/// over, passes.
+pub async fn check_patient(
+    store: &dyn Store,
+    document: &Document,
+) -> Result<Result<(), Invalid>, QueryError> {
+    let patient = match document.kind.as_str() {
+        RULES if !document.body.is_empty() => document.subject.strip_prefix("patient:"),
+        _ => None,
+    };
+    let silenced = match document.kind == SILENCE && document.until_us > document.at_us {
+        true => Silence::from_json(&document.body).map_or_else(|_| String::new(), |it| it.patient),
+        false => String::new(),
+    };
+    let patient = patient.unwrap_or(&silenced);
+    if patient.is_empty() {
+        return Ok(Ok(()));
+    }
+    let scope = Scope::tenant(document.tenant.clone());
+    if store.patient(&scope, patient).await?.is_some() {
+        return Ok(Ok(()));
+    }
+    let known = store.patients(&scope).await?;
+    let known: BTreeSet<String> = known.into_iter().map(|it| it.id).collect();
+    Ok(Err(Invalid::new(
+        "patient",
+        format!(
+            "{patient:?} is not in the register{}",
+            nearest(patient, &known)
+        ),
+        "a patient of `braid register list`",
+    )))
+}
+
+/// The most similar known names, as the end of a sentence.
+fn nearest(name: &str, known: &BTreeSet<String>) -> String {
+    let distance = |known: &String| strsim::damerau_levenshtein(name, known);
+    let mut near: Vec<&String> = known
+        .iter()
+        .filter(|it| distance(it) <= (name.chars().count() / 3).max(1))
+        .collect();
+    near.sort_by_key(|it| distance(it));
+    near.truncate(NEAREST_MAX);
+    match near.as_slice() {
+        [] => String::new(),
+        near => format!(
+            "; near are {}",
+            near.iter()
+                .map(|it| it.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
+        ),
+    }
 }
 
 fn lasting(document: &Document) -> Result<(), Invalid> {
@@ -226,6 +281,8 @@ mod tests {
         };
         assert_eq!(refused(|d| d.tenant.clear()), "tenant");
         assert_eq!(refused(|d| d.author = " ".into()), "author");
+        assert_eq!(refused(|d| d.author = "eve\n\u{1b}[2J".into()), "author");
+        assert_eq!(refused(|d| d.reason = "a\tb".into()), "reason");
         assert_eq!(refused(|d| d.reason.clear()), "reason");
         assert_eq!(refused(|d| d.reason = "x".repeat(4001)), "reason");
         assert_eq!(refused(|d| d.kind = "x".into()), "kind");

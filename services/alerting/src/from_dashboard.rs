@@ -11,6 +11,7 @@ use contracts::alerts::{
     PutDocumentResponse, Untold, WithdrawRequest, WithdrawResponse,
     alerts_service_server::AlertsService,
 };
+use contracts::text;
 use service_kit::{grpc::Peer, tls::PeerId};
 use store::{
     AlertsBatch, AlertsQuery, DOCUMENTS_MAX, OpenAlerts, QueryError, Scope, Store, StoredDocument,
@@ -18,7 +19,7 @@ use store::{
 };
 use tokio::sync::Notify;
 use tonic::{Request, Response, Status};
-use vitals::{Invalid, RuleSet};
+use vitals::{Invalid, RuleSet, validate_text};
 
 use crate::{
     documents, reach_watch,
@@ -121,13 +122,15 @@ impl Alerts {
     }
 
     async fn acknowledge(&self, request: &AcknowledgeRequest) -> Result<Alert, AcknowledgeError> {
-        if request.by.trim().is_empty() || request.by.len() > NAME_BYTES_MAX {
+        if validate_text("by", &request.by, NAME_BYTES_MAX, "Ada Nurse").is_err() {
             return Err(AcknowledgeError::Argument(
-                "by: the name of a person, 1 to 200 bytes, for example \"Ada Nurse\"",
+                "by: the name of a person, 1 to 200 bytes in one line, for example \"Ada Nurse\"",
             ));
         }
-        if request.note.len() > NOTE_BYTES_MAX {
-            return Err(AcknowledgeError::Argument("note: at most 4000 bytes"));
+        if request.note.len() > NOTE_BYTES_MAX || !text::is_plain(&request.note) {
+            return Err(AcknowledgeError::Argument(
+                "note: at most 4000 bytes, without control characters",
+            ));
         }
         for _ in 0..ATTEMPTS_MAX {
             let alert = self
@@ -266,6 +269,8 @@ impl AlertsService for Alerts {
             let known = known.map_err(AcknowledgeError::from)?;
             documents::check_rule(&document, &known).map_err(refused)?;
         }
+        let known = documents::check_patient(&*self.store, &document).await;
+        known.map_err(AcknowledgeError::from)?.map_err(refused)?;
         match self.store.put_document(&document).await {
             Ok(()) => {}
             Err(WriteError::Conflict(_)) => {

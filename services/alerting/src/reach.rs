@@ -339,13 +339,15 @@ mod tests {
                 .any(|(_, says)| says.contains("step 1 of medium priority reaches nobody for ada"))
         );
         let hole = example(
-            "mon 20:00\", \"to\": \"mon 08:00",
-            "mon 20:00\", \"to\": \"sun 08:00",
+            "sun 20:00\", \"to\": \"mon 08:00",
+            "sun 20:00\", \"to\": \"mon 06:00",
         );
         let found_hole = found(&hole, "ada");
         assert_eq!(found_hole.len(), 1, "{found_hole:?}");
         assert!(
-            found_hole[0].1.contains("nobody is on call from sun 08:00"),
+            found_hole[0]
+                .1
+                .contains("nobody is on call from mon 06:00 to mon 08:00"),
             "{found_hole:?}"
         );
         let silent = example(

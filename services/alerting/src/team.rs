@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use calendar::{Rota, Zone};
 use contracts::vitals::Priority;
 use serde::{Deserialize, Serialize};
-use vitals::{Invalid, validate_identifier};
+use vitals::{Invalid, validate_identifier, validate_text};
 
 use crate::names::Names;
 
@@ -275,16 +275,14 @@ impl Team {
 impl Contact {
     fn validate(&self) -> Result<(), Invalid> {
         validate_identifier("contacts.id", &self.id, "nurse-1")?;
-        if self.name.trim().is_empty() || self.name.len() > NAME_BYTES_MAX {
-            return Err(Invalid::new(
-                "contacts.name",
-                format!(
-                    "of {:?} is empty or longer than {NAME_BYTES_MAX} bytes",
-                    self.id
-                ),
-                "\"Ada Nurse\"",
-            ));
-        }
+        let example = "\"Ada Nurse\"";
+        validate_text("contacts.name", &self.name, NAME_BYTES_MAX, example).map_err(|wrong| {
+            Invalid::new(
+                wrong.field,
+                format!("of {:?} {}", self.id, wrong.reason),
+                example,
+            )
+        })?;
         let Some(email) = &self.email else {
             return Ok(());
         };
@@ -350,7 +348,19 @@ pub const EXAMPLE: &str = r#"{
     {
       "shifts": [
         {"from": "mon 08:00", "to": "mon 20:00", "contact": "nurse-day"},
-        {"from": "mon 20:00", "to": "mon 08:00", "contact": "nurse-night"}
+        {"from": "mon 20:00", "to": "tue 08:00", "contact": "nurse-night"},
+        {"from": "tue 08:00", "to": "tue 20:00", "contact": "nurse-day"},
+        {"from": "tue 20:00", "to": "wed 08:00", "contact": "nurse-night"},
+        {"from": "wed 08:00", "to": "wed 20:00", "contact": "nurse-day"},
+        {"from": "wed 20:00", "to": "thu 08:00", "contact": "nurse-night"},
+        {"from": "thu 08:00", "to": "thu 20:00", "contact": "nurse-day"},
+        {"from": "thu 20:00", "to": "fri 08:00", "contact": "nurse-night"},
+        {"from": "fri 08:00", "to": "fri 20:00", "contact": "nurse-day"},
+        {"from": "fri 20:00", "to": "sat 08:00", "contact": "nurse-night"},
+        {"from": "sat 08:00", "to": "sat 20:00", "contact": "nurse-day"},
+        {"from": "sat 20:00", "to": "sun 08:00", "contact": "nurse-night"},
+        {"from": "sun 08:00", "to": "sun 20:00", "contact": "nurse-day"},
+        {"from": "sun 20:00", "to": "mon 08:00", "contact": "nurse-night"}
       ]
     }
   ],

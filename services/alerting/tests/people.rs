@@ -479,6 +479,10 @@ async fn a_silence_of_a_rule_that_nothing_is_of_is_refused() {
     }
     silence("s-1", "battery-low", 1, 3600 * S).await.unwrap();
     silence("s-2", "gateway-silent", 1, 3600 * S).await.unwrap();
+    assert!(
+        refused.message().contains("near are battery-low"),
+        "{refused}"
+    );
     // A silence stored before the check existed can be ended.
     silence("s-1", "batery-low", 2, -S).await.unwrap();
     running.stop().await;
@@ -529,6 +533,15 @@ async fn a_patients_own_rules_hold_without_a_restart() {
     assert!(put.at_us > 0, "the time is the server's");
     let again = client.put_document(request.clone()).await.unwrap_err();
     assert_eq!(again.code(), Code::Aborted, "not the next version");
+    let of_nobody = PutDocumentRequest {
+        document: Some(Document {
+            subject: "patient:anne".into(),
+            ..document.clone()
+        }),
+    };
+    let of_nobody = client.put_document(of_nobody).await.unwrap_err();
+    assert_eq!(of_nobody.code(), Code::InvalidArgument);
+    assert!(of_nobody.message().contains("near are ann"), "{of_nobody}");
     let unsigned = PutDocumentRequest {
         document: Some(Document {
             author: String::new(),

@@ -1,10 +1,13 @@
 //! `braid accounts`: people who sign in with a password. A changed or removed account loses its
 //! sessions within seconds.
 
+use serde_json::json;
 use service_kit::Secret;
 use store::{AuditEntry, Role, Scope, Store};
 
+use crate::audit::Asker;
 use crate::process::{self, Failure};
+use crate::signed::By;
 use crate::tenancy::Tenancy;
 
 #[derive(Debug, clap::Subcommand)]
@@ -23,14 +26,18 @@ pub enum AccountsCommand {
         /// The password; a variable is not visible to other users of this machine.
         #[arg(long, value_name = "PASSWORD", env = "BRAID_ACCOUNT_PASSWORD")]
         password: Secret,
-        /// Author of the change, for the audit log.
-        #[arg(long, value_name = "NAME")]
-        by: String,
+        #[command(flatten)]
+        by: By,
         #[command(flatten)]
         tenancy: Tenancy,
     },
     /// List the accounts of a tenant.
     List {
+        /// Print JSON.
+        #[arg(long, default_value_t = false)]
+        json: bool,
+        #[command(flatten)]
+        asker: Asker,
         #[command(flatten)]
         tenancy: Tenancy,
     },
@@ -39,9 +46,8 @@ pub enum AccountsCommand {
         /// The account; unique over all tenants.
         #[arg(value_name = "NAME")]
         name: String,
-        /// Author of the change, for the audit log.
-        #[arg(long, value_name = "NAME")]
-        by: String,
+        #[command(flatten)]
+        by: By,
         #[command(flatten)]
         tenancy: Tenancy,
     },
@@ -67,7 +73,7 @@ impl AccountsCommand {
                 audit(
                     &*store,
                     &tenancy.tenant,
-                    by,
+                    &by,
                     "put account",
                     &name,
                     role.name(),
@@ -80,10 +86,24 @@ impl AccountsCommand {
                 println!("{name} is {} of {:?}", role.name(), tenancy.tenant);
                 Ok(())
             }
-            Self::List { tenancy } => {
+            Self::List {
+                json,
+                asker,
+                tenancy,
+            } => {
                 let store = tenancy.store.open().await?;
+                asker
+                    .reads(&*store, &tenancy.tenant, "read accounts", "", String::new())
+                    .await?;
                 let accounts = store.accounts(&Scope::Tenant(tenancy.tenant)).await;
-                for account in accounts.map_err(Failure::other)? {
+                let accounts = accounts.map_err(Failure::other)?;
+                if json {
+                    let listed = accounts
+                        .iter()
+                        .map(|it| json!({"name": it.name, "role": it.role.name()}));
+                    return process::json(&listed.collect::<Vec<_>>());
+                }
+                for account in accounts {
                     println!("{}  {}", account.name, account.role.name());
                 }
                 Ok(())
@@ -91,7 +111,7 @@ impl AccountsCommand {
             Self::Remove { name, by, tenancy } => {
                 let store = tenancy.store.open().await?;
                 own(&*store, &name, &tenancy.tenant, true).await?;
-                audit(&*store, &tenancy.tenant, by, "remove account", &name, "").await?;
+                audit(&*store, &tenancy.tenant, &by, "remove account", &name, "").await?;
                 store.remove_account(&name).await.map_err(Failure::other)?;
                 println!("{name} is removed");
                 Ok(())
@@ -116,7 +136,7 @@ async fn own(store: &dyn Store, name: &str, tenant: &str, required: bool) -> Res
 async fn audit(
     store: &dyn Store,
     tenant: &str,
-    who: String,
+    by: &By,
     action: &str,
     name: &str,
     role: &str,
@@ -124,7 +144,7 @@ async fn audit(
     let entry = AuditEntry {
         time_us: contracts::now_us(),
         tenant: tenant.to_owned(),
-        who,
+        who: by.who(store, tenant).await?,
         action: action.to_owned(),
         patient: String::new(),
         detail: format!("{name} {role}").trim_end().to_owned(),
@@ -204,6 +224,6 @@ mod tests {
         let actions: Vec<&str> = log.iter().map(|row| row.action.as_str()).collect();
         assert_eq!(actions.first(), Some(&"remove account"));
         assert_eq!(actions.iter().filter(|it| **it == "put account").count(), 3);
-        assert!(log.iter().all(|row| row.who == "ada"));
+        assert!(log.iter().all(|row| row.who.starts_with("ada (said by ")));
     }
 }

@@ -1,14 +1,14 @@
 //! `braid alerts`: teams, silences, and the history of alerts. It works on the store; alerting
 //! follows within a second.
 
+mod shown;
+
 use std::path::{Path, PathBuf};
 
 use alerting::documents::{self, DEFAULT, SILENCE, TEAM};
 use alerting::silence::{SILENCE_US_MAX, Silence};
 use alerting::team;
-use contracts::alerts::{Alert, AlertCount};
-use contracts::vitals::Priority;
-use store::{AlertsQuery, OpenAlerts, Proof, Scope, StoredDocument};
+use store::{AlertsQuery, Proof, Scope, StoredDocument};
 use vitals::RuleSet;
 
 use crate::audit::Asker;
@@ -38,6 +38,9 @@ pub enum AlertsCommand {
         /// Hours that the silence lasts, at most a week.
         #[arg(long, value_name = "HOURS")]
         hours: f64,
+        /// Also a rule that is not known here, because only the file of alerting's --rules has it.
+        #[arg(long, default_value_t = false)]
+        even_unknown: bool,
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
@@ -92,6 +95,9 @@ pub enum AlertsCommand {
         /// Largest number of alerts, the newest.
         #[arg(long, value_name = "COUNT", default_value_t = 200)]
         limit: usize,
+        /// Print JSON.
+        #[arg(long, default_value_t = false)]
+        json: bool,
         #[command(flatten)]
         asker: Asker,
         #[command(flatten)]
@@ -145,10 +151,7 @@ pub enum TeamCommand {
 impl AlertsCommand {
     pub fn run(self) -> Result<(), Failure> {
         match self {
-            Self::Team(TeamCommand::Example) => {
-                println!("{}", team::EXAMPLE);
-                Ok(())
-            }
+            Self::Team(TeamCommand::Example) => process::json_text(team::EXAMPLE),
             Self::Team(TeamCommand::Check { file }) => {
                 let team = read_team(&file)?.1;
                 println!(
@@ -161,7 +164,7 @@ impl AlertsCommand {
                         .map(|rota| rota.shifts.len())
                         .sum::<usize>()
                 );
-                warn_of_clocks(&team);
+                warn_of_doubts(&team);
                 Ok(())
             }
             command => process::block_on(command.on_store())?,
@@ -174,9 +177,15 @@ impl AlertsCommand {
                 patient,
                 rule,
                 hours,
+                even_unknown,
                 signed,
                 tenancy,
-            } => silence(Silence { patient, rule }, hours, &signed, &tenancy).await,
+            } => {
+                if !even_unknown {
+                    refuse_unknown_rule(&tenancy, &rule).await?;
+                }
+                silence(Silence { patient, rule }, hours, &signed, &tenancy).await
+            }
             Self::Silences { asker, tenancy } => list_silences(&asker, tenancy).await,
             Self::Unsilence {
                 id,
@@ -195,7 +204,7 @@ impl AlertsCommand {
                 tenancy,
             }) => {
                 let (text, team) = read_team(&file)?;
-                warn_of_clocks(&team);
+                warn_of_doubts(&team);
                 let put = put(&tenancy, TEAM, DEFAULT, &signed, 0, &text).await?;
                 println!(
                     "version {} of the team of {:?} is in force",
@@ -207,6 +216,7 @@ impl AlertsCommand {
                 patient,
                 all,
                 limit,
+                json,
                 asker,
                 tenancy,
             } => {
@@ -216,9 +226,9 @@ impl AlertsCommand {
                     limit: limit.clamp(1, LISTED_MAX),
                     ..AlertsQuery::default()
                 };
-                list(query, &asker, tenancy).await
+                shown::list(query, json, &asker, tenancy).await
             }
-            Self::History { id, asker, tenancy } => history(&id, &asker, tenancy).await,
+            Self::History { id, asker, tenancy } => shown::history(&id, &asker, tenancy).await,
             // Needs no store: `run` has answered.
             Self::Team(TeamCommand::Example | TeamCommand::Check { .. }) => Ok(()),
         }
@@ -242,7 +252,6 @@ async fn silence(
     let body = serde_json::to_string(&silence).map_err(Failure::other)?;
     let subject = format!("silence-{now_us}");
     let until_us = now_us + length_us as i64;
-    warn_of_unknown_rule(tenancy, &silence.rule).await?;
     let put = put(tenancy, SILENCE, &subject, signed, until_us, &body).await?;
     println!("{} holds for {hours} h", put.subject);
     Ok(())
@@ -255,8 +264,8 @@ async fn confirm(code: &str, asker: &Asker, tenancy: Tenancy) -> Result<(), Fail
         .reads(&*store, &tenancy.tenant, action, "", String::new())
         .await?;
     let token = Proof::token_of(code.trim());
-    let by = "the command line";
-    let confirmed = store.confirm_proof(&token, by, contracts::now_us()).await;
+    let by = asker.who(&*store, &tenancy.tenant).await?;
+    let confirmed = store.confirm_proof(&token, &by, contracts::now_us()).await;
     let Some(proof) = confirmed.map_err(Failure::other)? else {
         return Err(Failure::other(
             "no heartbeat has this code, or a newer message has replaced it: use the newest message",
@@ -343,7 +352,7 @@ async fn show_team(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
         .documents(&Scope::Tenant(tenancy.tenant), TEAM, contracts::now_us())
         .await;
     match teams.map_err(Failure::other)?.first() {
-        Some(team) => println!("{}", team.body),
+        Some(team) => process::json_text(&team.body)?,
         None => {
             return Err(Failure::other(
                 "this tenant has no team: see `braid alerts team example`",
@@ -353,151 +362,21 @@ async fn show_team(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn list(query: AlertsQuery, asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
-    let store = tenancy.store.open().await?;
-    let of = query.patient.as_deref().unwrap_or_default();
-    asker
-        .reads(&*store, &tenancy.tenant, "read alerts", of, String::new())
-        .await?;
-    let scope = Scope::Tenant(tenancy.tenant);
-    let alerts = store.alerts(&scope, &query).await;
-    let alerts = alerts.map_err(Failure::other)?;
-    for alert in &alerts {
-        println!("{}", line(alert));
-    }
-    let totals = store.open_alerts(&scope, query.patient.as_deref()).await;
-    let totals = totals.map_err(Failure::other)?;
-    if let Some(more) = more(&OpenAlerts::beside(&totals, &alerts)) {
-        println!("{more}");
-    }
-    Ok(())
-}
-
-/// Only a warning: rules of alerting's `--rules` are not known here.
-async fn warn_of_unknown_rule(tenancy: &Tenancy, rule: &str) -> Result<(), Failure> {
-    if rule.is_empty() {
-        return Ok(());
-    }
+/// Rules of alerting's `--rules` are known here once they have raised an alert.
+async fn refuse_unknown_rule(tenancy: &Tenancy, rule: &str) -> Result<(), Failure> {
     let store = tenancy.store.open().await?;
     let built_in = RuleSet::default_set();
     let known = documents::known_rules(&*store, &tenancy.tenant, &built_in).await;
-    let known = known.map_err(Failure::other)?;
-    if !known.contains(rule) {
-        let names: Vec<&str> = known.iter().map(String::as_str).collect();
-        eprintln!(
-            "braid: warning: no alert is of {rule:?} here, unless alerting's --rules have it; there are {}",
-            names.join(", ")
-        );
-    }
-    Ok(())
+    documents::refuse_rule(rule, &known.map_err(Failure::other)?).map_err(|refused| {
+        Failure::other(format!(
+            "{refused}; --even-unknown silences a rule that only alerting's --rules has"
+        ))
+    })
 }
 
-/// The number of open alerts that a list omits; `None` if there are none.
-fn more(counts: &[AlertCount]) -> Option<String> {
-    let omitted = counts.iter().filter(|count| count.omitted > 0);
-    let parts: Vec<String> = omitted
-        .map(|count| {
-            format!(
-                "{} more of {} priority",
-                count.omitted,
-                name(count.priority())
-            )
-        })
-        .collect();
-    (!parts.is_empty()).then(|| format!("{} (a larger --limit lists them)", parts.join(", ")))
-}
-
-fn name(priority: Priority) -> String {
-    let name = priority.as_str_name().to_lowercase();
-    name.trim_start_matches("priority_").to_owned()
-}
-
-fn line(alert: &Alert) -> String {
-    // An alert about a gateway, or about the core, has no patient.
-    let whose = [&alert.patient, &alert.gateway]
-        .into_iter()
-        .find(|it| !it.is_empty());
-    format!(
-        "{}  {}  {}  {}  {}  {}",
-        process::when(alert.since_us),
-        alert.id,
-        state(alert),
-        name(alert.priority()),
-        whose.map_or("-", String::as_str),
-        alert.summary
-    )
-}
-
-fn state(alert: &Alert) -> String {
-    let name = alert.state().as_str_name();
-    name.trim_start_matches("ALERT_STATE_").to_lowercase()
-}
-
-async fn history(id: &str, asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
-    let store = tenancy.store.open().await?;
-    let scope = Scope::Tenant(tenancy.tenant.clone());
-    let transitions = store
-        .alert_history(&scope, id)
-        .await
-        .map_err(Failure::other)?;
-    if transitions.is_empty() {
-        return Err(Failure::other(format!(
-            "there is no alert {id:?} in this tenant"
-        )));
-    }
-    let patient = transitions.first().map_or("", |alert| &alert.patient);
-    let detail = format!(", history of {id}");
-    asker
-        .reads(&*store, &tenancy.tenant, "read alerts", patient, detail)
-        .await?;
-    for alert in transitions {
-        println!(
-            "{}  {}  {} {}{}",
-            process::when(alert.recorded_us),
-            alert.revision,
-            state(&alert),
-            alert.summary,
-            if alert.acknowledged_by.is_empty() {
-                String::new()
-            } else {
-                format!(" (by {})", alert.acknowledged_by)
-            }
-        );
-    }
-    for record in store.notices(&scope, id).await.map_err(Failure::other)? {
-        let Some(notice) = record.notice else {
-            continue;
-        };
-        let outcome = record.outcome.map_or("waits".to_owned(), |outcome| {
-            let result = outcome
-                .result()
-                .as_str_name()
-                .trim_start_matches("NOTICE_RESULT_")
-                .to_lowercase();
-            format!(
-                "{result} after {} attempts {}",
-                outcome.attempts, outcome.detail
-            )
-        });
-        println!(
-            "{}  {}  {} {}: {}",
-            process::when(notice.created_us),
-            notice
-                .reason()
-                .as_str_name()
-                .trim_start_matches("NOTICE_REASON_")
-                .to_lowercase(),
-            notice.channel,
-            notice.recipient,
-            outcome.trim_end()
-        );
-    }
-    Ok(())
-}
-
-/// Doubts do not refuse a team: it still reaches people, perhaps at wrong hours.
-fn warn_of_clocks(team: &team::Team) {
-    for doubt in team.clock_doubts() {
+/// Doubts do not refuse a team: it still reaches people, perhaps not at every hour.
+fn warn_of_doubts(team: &team::Team) {
+    for doubt in team.clock_doubts().into_iter().chain(team.cover_doubts()) {
         eprintln!("warning: {doubt}");
     }
 }
@@ -514,6 +393,7 @@ fn read_team(file: &Path) -> Result<(String, team::Team), Failure> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use clap::Parser;
+    use contracts::alerts::Alert;
     use store::{
         Accounts, AlertsBatch, AlertsStore, AuditQuery, DocumentsStore, PatientEntry, Register,
         Spo2Scale, SqliteStore,
@@ -564,14 +444,6 @@ mod tests {
             store.write_alerts(batch, Vec::new()).await.unwrap();
         })
         .unwrap();
-        for nobody in [
-            &["alerts", "list"][..],
-            &["alerts", "history", "fall-1"],
-            &["alerts", "silences"],
-            &["alerts", "team", "show"],
-        ] {
-            assert!(Line::try_parse_from(nobody).is_err());
-        }
         let run = |args: &[&str]| {
             let by = ["--by", "eve", "--reason", "the ward asks", "--data", data];
             let line = [&["alerts"], args, &by].concat();
@@ -582,6 +454,14 @@ mod tests {
         run(&["history", "fall-1"]).unwrap();
         run(&["history", "fall-2"]).unwrap_err();
         run(&["silence", "--patient", "ada", "--hours", "2"]).unwrap();
+        for (named, near) in [
+            (["--rule", "battry-low"], "near are battery-low"),
+            (["--patient", "adda"], "near are ada"),
+        ] {
+            let refused = run(&[&["silence", "--hours", "2"], &named[..]].concat());
+            let refused = refused.unwrap_err().to_string();
+            assert!(refused.contains(near), "{refused}");
+        }
         run(&["silences"]).unwrap();
         run(&["team", "show"]).unwrap_err();
         let log = process::block_on(async {
@@ -626,6 +506,6 @@ mod tests {
                 ],
             ]
         );
-        assert!(log.iter().all(|row| row.who == "eve"));
+        assert!(log.iter().all(|row| row.who.starts_with("eve (said by ")));
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use store::{AuditEntry, AuditQuery, Scope, Store};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use serde_json::json;
+use store::{AuditEntry, AuditQuery, Change, Scope, Store};
 
 use crate::process::{self, Failure};
+use crate::signed::By;
 use crate::tenancy::Tenancy;
 
 /// Largest number of entries that are printed.
@@ -26,6 +26,9 @@ pub struct AuditCommand {
     /// Largest number of entries, the newest.
     #[arg(long, value_name = "COUNT", default_value_t = 1_000)]
     limit: usize,
+    /// Print JSON.
+    #[arg(long, default_value_t = false)]
+    json: bool,
     #[command(flatten)]
     tenancy: Tenancy,
 }
@@ -34,9 +37,8 @@ pub struct AuditCommand {
 /// the page.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Asker {
-    /// Person who reads, for the audit log.
-    #[arg(long, value_name = "NAME")]
-    by: String,
+    #[command(flatten)]
+    by: By,
     /// Reason, for the audit log.
     #[arg(long, value_name = "WHY", default_value = "")]
     reason: String,
@@ -44,11 +46,16 @@ pub struct Asker {
 
 impl Asker {
     /// A person without a reason.
-    pub fn named(by: &str) -> Asker {
+    pub fn of(by: By) -> Asker {
         Asker {
-            by: by.to_owned(),
+            by,
             reason: String::new(),
         }
+    }
+
+    /// The person, for the log.
+    pub async fn who(&self, store: &dyn Store, tenant: &str) -> Result<String, Failure> {
+        self.by.who(store, tenant).await
     }
 
     /// Logs a reading of rules; `subject` is empty for several subjects.
@@ -71,7 +78,29 @@ impl Asker {
             .await
     }
 
-    /// `patient` is empty for several patients.
+    /// Logs a change of one patient's entry in the register.
+    pub async fn changes(
+        &self,
+        store: &dyn Store,
+        tenant: &str,
+        action: &str,
+        patient: &str,
+    ) -> Result<Change, Failure> {
+        self.reads(store, tenant, action, patient, String::new())
+            .await?;
+        let reason = match self.reason.trim() {
+            "" => action,
+            reason => reason,
+        };
+        Ok(Change {
+            author: self.by.who(store, tenant).await?,
+            reason: reason.to_owned(),
+            at_us: contracts::now_us(),
+        })
+    }
+
+    /// Logs a look at data, or what is done at once after it. `patient` is empty for several
+    /// patients.
     pub async fn reads(
         &self,
         store: &dyn Store,
@@ -83,7 +112,7 @@ impl Asker {
         let read = AuditEntry {
             time_us: contracts::now_us(),
             tenant: tenant.to_owned(),
-            who: self.by.clone(),
+            who: self.by.who(store, tenant).await?,
             action: action.to_owned(),
             patient: patient.to_owned(),
             detail: format!("by command line{detail}"),
@@ -117,21 +146,26 @@ impl AuditCommand {
         let entries = store
             .audit(&Scope::Tenant(self.tenancy.tenant), &query)
             .await;
-        for entry in entries.map_err(Failure::other)? {
-            let at = i128::from(entry.time_us) * 1_000;
-            let at = OffsetDateTime::from_unix_timestamp_nanos(at)
-                .ok()
-                .and_then(|at| at.format(&Rfc3339).ok())
-                .unwrap_or_else(|| entry.time_us.to_string());
-            let line = [
-                &at,
-                &entry.who,
-                &entry.action,
-                &entry.patient,
-                &entry.detail,
-            ];
-            println!("{}", line.map(|part| part.as_str()).join("\t"));
+        let entries = entries.map_err(Failure::other)?;
+        if self.json {
+            let listed: Vec<_> = entries.iter().map(as_json).collect();
+            return process::json(&listed);
+        }
+        for entry in entries {
+            let at = process::when(entry.time_us);
+            let parts = [at, entry.who, entry.action, entry.patient, entry.detail];
+            println!("{}", parts.join("  "));
         }
         Ok(())
     }
+}
+
+fn as_json(entry: &AuditEntry) -> serde_json::Value {
+    json!({
+        "at": process::when(entry.time_us),
+        "by": entry.who,
+        "action": entry.action,
+        "patient": entry.patient,
+        "detail": entry.detail,
+    })
 }

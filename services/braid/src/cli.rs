@@ -181,6 +181,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
+    refuse_control_characters(&args)?;
     let file = match config_path(&args) {
         Some(path) => Some(ConfigFile::read(&path, &NOUNS)?),
         None => None,
@@ -235,10 +236,24 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut layered(None)?, "braid", &mut script);
-            process::print(&String::from_utf8_lossy(&script))?;
+            process::verbatim(&String::from_utf8_lossy(&script))?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Every id, name and reason that is typed is one line without control characters.
+fn refuse_control_characters(args: &[OsString]) -> Result<(), ConfigError> {
+    for (number, arg) in args.iter().enumerate().skip(1) {
+        if let Err(found) = contracts::text::check(&arg.to_string_lossy()) {
+            return Err(ConfigError::new(
+                "arguments",
+                format!("word {number} {found}"),
+                "--reason \"the charger is here\"",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The command with file and environment underneath its flags, for the services and for `config
@@ -477,6 +492,20 @@ mod tests {
             told("braid config ingest", Some(&file), variable),
             [&in_variable, example]
         );
+    }
+
+    #[test]
+    fn a_control_character_is_refused_in_every_typed_word() {
+        for word in ["a\nb", "--by=\u{1b}[2J", "a\tb", "\u{202e}adA", "\u{9b}"] {
+            let args = ["braid", "audit", word].map(OsString::from);
+            let refused = refuse_control_characters(&args).unwrap_err().to_string();
+            assert!(
+                refused.contains("word 2 has the control character"),
+                "{refused}"
+            );
+        }
+        let args = ["braid", "audit", "--by", "Zo\u{eb} N."].map(OsString::from);
+        refuse_control_characters(&args).unwrap();
     }
 
     #[test]

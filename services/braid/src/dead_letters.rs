@@ -8,8 +8,6 @@ mod letter;
 mod reading;
 mod readmit;
 
-use std::fmt::Write as _;
-
 use bus::{Bus, Topic};
 use ingest::readmission::Readmission;
 use store::{AuditEntry, Scope};
@@ -154,17 +152,16 @@ async fn list(bus: &dyn Bus, all: bool, json: bool, filter: &Filter) -> Result<(
         .collect();
     if json {
         let shown: Vec<serde_json::Value> = shown.iter().map(|letter| letter.json()).collect();
-        let text = serde_json::to_string_pretty(&shown).map_err(Failure::other)?;
-        return say(&text);
+        return process::json(&shown);
     }
-    let mut text = String::new();
     for letter in &shown {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}", letter.line());
+        say(&letter.line())?;
     }
     let replayed = letters.values().filter(|letter| letter.replayed).count();
-    let _ = write!(text, "{} shown, {replayed} replayed before", shown.len());
-    say(&text)
+    say(&format!(
+        "{} shown, {replayed} replayed before",
+        shown.len()
+    ))
 }
 
 async fn show(engines: &Engines, id: LetterId, signed: &Signed) -> Result<(), Failure> {
@@ -179,10 +176,11 @@ async fn show(engines: &Engines, id: LetterId, signed: &Signed) -> Result<(), Fa
         let entry = engines.store.patient(&Scope::Service, patient).await;
         entry.map_err(Failure::other)?.map(|entry| entry.tenant)
     };
+    let tenant = tenant.unwrap_or_else(|| store::DEFAULT_TENANT.to_owned());
     let entry = AuditEntry {
         time_us: contracts::now_us(),
-        tenant: tenant.unwrap_or_else(|| store::DEFAULT_TENANT.to_owned()),
-        who: signed.by.clone(),
+        who: signed.by.who(&*engines.store, &tenant).await?,
+        tenant,
         action: "show dead letter".to_owned(),
         patient: patient.to_owned(),
         detail: letter.whence(),
@@ -192,7 +190,7 @@ async fn show(engines: &Engines, id: LetterId, signed: &Signed) -> Result<(), Fa
         .store
         .append_audit(vec![entry.because(&signed.reason)]);
     audited.await.map_err(Failure::other)?;
-    say(&letter.to_string())
+    process::print(&format!("{letter}\n"))
 }
 
 async fn replay(

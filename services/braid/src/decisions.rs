@@ -40,6 +40,7 @@ pub async fn put_changed(
 ) -> Result<Document, Failure> {
     let store = tenancy.store.open().await?;
     let scope = Scope::Tenant(tenancy.tenant.clone());
+    let author = signed.by.who(&*store, &tenancy.tenant).await?;
     for _ in 0..ATTEMPTS_MAX {
         let newest = newest(&*store, &scope, kind, subject).await?;
         let version = newest.as_ref().map_or(0, |newest| newest.version) + 1;
@@ -49,7 +50,7 @@ pub async fn put_changed(
             tenant: tenancy.tenant.clone(),
             subject: subject.to_owned(),
             version,
-            author: signed.by.clone(),
+            author: author.clone(),
             reason: signed.reason.clone(),
             at_us: contracts::now_us(),
             until_us,
@@ -70,6 +71,8 @@ pub async fn put_version(store: &dyn Store, document: &Document) -> Result<bool,
         check_steering(document)?;
     } else {
         documents::check(document).map_err(Failure::other)?;
+        let known = documents::check_patient(store, document).await;
+        known.map_err(Failure::other)?.map_err(Failure::other)?;
     }
     // As for decisions on the page, and before the action.
     let ends = kind == SILENCE && document.until_us <= document.at_us;

@@ -4,6 +4,7 @@
 mod engines;
 mod finding;
 mod identity;
+mod people;
 mod progress;
 mod services;
 
@@ -70,10 +71,11 @@ impl DoctorCommand {
                 findings.extend(asked.await.map_err(Failure::other)?);
             }
             if self.json {
-                let text = serde_json::to_string_pretty(&findings).map_err(Failure::other)?;
-                println!("{text}");
+                process::json(&findings)?;
             } else {
-                findings.iter().for_each(|finding| println!("{finding}"));
+                for finding in &findings {
+                    process::print(&format!("{finding}\n"))?;
+                }
             }
             let failed = findings.iter().any(|it| it.state == State::Failed);
             Ok(if failed {

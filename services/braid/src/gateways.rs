@@ -3,10 +3,13 @@
 
 use std::path::PathBuf;
 
+use contracts::identity::Gateway;
 use dashboard::gateways::{self, Decision, VALID_HOURS_DEFAULT};
+use serde_json::json;
 use service_kit::tls::authority::LocalAuthority;
 use store::Scope;
 
+use crate::audit::Asker;
 use crate::identity::FOLDER;
 use crate::process::{self, Failure};
 use crate::signed::Signed;
@@ -39,6 +42,11 @@ pub enum GatewaysCommand {
     /// List the gateways of a tenant: validity of their certificates, and revocations with their
     /// reasons.
     List {
+        /// Print JSON.
+        #[arg(long, default_value_t = false)]
+        json: bool,
+        #[command(flatten)]
+        asker: Asker,
         #[command(flatten)]
         tenancy: Tenancy,
     },
@@ -57,10 +65,10 @@ pub enum GatewaysCommand {
     },
 }
 
-fn decision<'a>(tenancy: &'a Tenancy, signed: &'a Signed) -> Decision<'a> {
+fn decision<'a>(tenancy: &'a Tenancy, by: &'a str, signed: &'a Signed) -> Decision<'a> {
     Decision {
         tenant: &tenancy.tenant,
-        by: &signed.by,
+        by,
         reason: &signed.reason,
     }
 }
@@ -83,7 +91,8 @@ impl GatewaysCommand {
                 let authority = LocalAuthority::open(&authority).map_err(Failure::other)?;
                 let fingerprint = authority.fingerprint().map_err(Failure::other)?;
                 let store = tenancy.store.open().await?;
-                let decision = decision(&tenancy, &signed);
+                let by = signed.by.who(&*store, &tenancy.tenant).await?;
+                let decision = decision(&tenancy, &by, &signed);
                 let token = gateways::enrol(&*store, fingerprint, &gateway, hours, &decision)
                     .await
                     .map_err(Failure::other)?;
@@ -91,26 +100,22 @@ impl GatewaysCommand {
                 eprintln!("for {gateway:?}, once, within {hours} h");
                 Ok(())
             }
-            Self::List { tenancy } => {
+            Self::List {
+                json,
+                asker,
+                tenancy,
+            } => {
                 let store = tenancy.store.open().await?;
+                asker
+                    .reads(&*store, &tenancy.tenant, "read gateways", "", String::new())
+                    .await?;
                 let listed = gateways::list(&*store, &Scope::Tenant(tenancy.tenant)).await;
-                for gateway in listed.map_err(Failure::other)? {
-                    let left_us = gateway.certificate_until_us - contracts::now_us();
-                    let mut line = match gateway.certificate_until_us {
-                        0 => format!("{}  no certificate by token", gateway.id),
-                        _ => format!("{}  for another {} h", gateway.id, left_us / HOUR_US),
-                    };
-                    if gateway.enrolling {
-                        line += "  a token is out";
-                    }
-                    if let Some(revoked) = gateway.revoked {
-                        let again = match revoked.let_in_again {
-                            true => ", let in again since",
-                            false => "",
-                        };
-                        line += &format!("  revoked by {}: {}{again}", revoked.by, revoked.reason);
-                    }
-                    println!("{line}");
+                let listed = listed.map_err(Failure::other)?;
+                if json {
+                    return process::json(&listed.iter().map(as_json).collect::<Vec<_>>());
+                }
+                for gateway in listed {
+                    println!("{}", line(gateway));
                 }
                 Ok(())
             }
@@ -120,7 +125,8 @@ impl GatewaysCommand {
                 tenancy,
             } => {
                 let store = tenancy.store.open().await?;
-                gateways::revoke(&*store, &gateway, &decision(&tenancy, &signed))
+                let by = signed.by.who(&*store, &tenancy.tenant).await?;
+                gateways::revoke(&*store, &gateway, &decision(&tenancy, &by, &signed))
                     .await
                     .map_err(Failure::other)?;
                 println!("{gateway} is revoked");
@@ -128,6 +134,44 @@ impl GatewaysCommand {
             }
         }
     }
+}
+
+fn line(gateway: Gateway) -> String {
+    let left_us = gateway.certificate_until_us - contracts::now_us();
+    let mut line = match gateway.certificate_until_us {
+        0 => format!("{}  no certificate by token", gateway.id),
+        _ => format!("{}  for another {} h", gateway.id, left_us / HOUR_US),
+    };
+    if gateway.enrolling {
+        line += "  a token is out";
+    }
+    if let Some(revoked) = gateway.revoked {
+        let again = match revoked.let_in_again {
+            true => ", let in again since",
+            false => "",
+        };
+        line += &format!("  revoked by {}: {}{again}", revoked.by, revoked.reason);
+    }
+    line
+}
+
+/// Null: no certificate was issued by token, or the gateway is not revoked.
+fn as_json(gateway: &Gateway) -> serde_json::Value {
+    let until_us = gateway.certificate_until_us;
+    let revoked = gateway.revoked.as_ref().map(|it| {
+        json!({
+            "at": process::when(it.at_us),
+            "by": it.by,
+            "reason": it.reason,
+            "let_in_again": it.let_in_again,
+        })
+    });
+    json!({
+        "gateway": gateway.id,
+        "certificate_until": (until_us != 0).then(|| process::when(until_us)),
+        "enrolling": gateway.enrolling,
+        "revoked": revoked,
+    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::process::Failure;
+use crate::process::{self, Failure};
 
 /// Longest wait for an answer; a service answers from memory, on a separate thread.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -23,7 +23,7 @@ impl HealthCommand {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let (ready, says) = readiness(self.address)
             .map_err(|error| Failure::other(format!("{}: {error}", self.address)))?;
-        println!("{}", says.trim());
+        process::print(&format!("{}\n", says.trim()))?;
         Ok(if ready {
             ExitCode::SUCCESS
         } else {

@@ -13,6 +13,13 @@ macro_rules! println {
     };
 }
 
+/// Replaces the standard macro, so that all text for a terminal passes one writer.
+macro_rules! eprintln {
+    ($($text:tt)*) => {
+        $crate::process::complain(&format!($($text)*))
+    };
+}
+
 mod accounts;
 mod alerts;
 mod audit;

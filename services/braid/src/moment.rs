@@ -21,17 +21,7 @@ impl FromStr for Moment {
     }
 }
 
-/// To the second; an open end is shown as a word.
-pub fn shown(us: i64) -> String {
-    match us {
-        i64::MIN => "the beginning".to_owned(),
-        i64::MAX => "further notice".to_owned(),
-        us => OffsetDateTime::from_unix_timestamp(us.div_euclid(1_000_000))
-            .ok()
-            .and_then(|time| time.format(&Rfc3339).ok())
-            .unwrap_or_else(|| format!("{us} us")),
-    }
-}
+pub use dashboard::moment::shown;
 
 #[cfg(test)]
 mod tests {

@@ -12,13 +12,11 @@ use serde::Serialize;
 use service_kit::path_table::{AllPaths, PathRow};
 
 use crate::health;
-use crate::process::{self, Failure, print};
+use crate::process::{self, CLEAR, Failure, print};
 
 /// Bytes of an answer that are read; the largest table has about half as many.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
 const INTERVAL_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
-/// Clears the screen and puts the cursor in its first column.
-const CLEAR: &str = "\x1b[H\x1b[2J";
 
 #[derive(Debug, clap::Args)]
 #[command(

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use contracts::text;
 use service_kit::config::EXIT_CONFIG;
 use service_kit::telemetry::TelemetryConfig;
 use service_kit::{ConfigError, Context, DRAIN_LIMIT, Shutdown, admin, telemetry};
@@ -72,20 +73,50 @@ impl From<ConfigError> for Failure {
     }
 }
 
-/// Prints a line to standard output.
+/// Clears the screen and goes to its corner.
+pub const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Prints a line to standard output. A newline in it is shown escaped, so that no name of another
+/// person or machine begins a line of its own.
 pub fn say(line: &str) -> Result<(), Failure> {
-    print(&format!("{line}\n"))
+    verbatim(&format!("{}\n", text::line(line)))
+}
+
+/// Prints several lines. Foreign parts of them must be one line each: see [`text::line`].
+pub fn print(lines: &str) -> Result<(), Failure> {
+    // A screen that is drawn anew begins with Braid's own sequence.
+    match lines.strip_prefix(CLEAR) {
+        Some(rest) => verbatim(&format!("{CLEAR}{}", text::lines(rest))),
+        None => verbatim(&text::lines(lines)),
+    }
+}
+
+/// Prints a value as JSON.
+pub fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    json_text(&serde_json::to_string_pretty(value).map_err(Failure::other)?)
+}
+
+/// Prints JSON that is text already.
+pub fn json_text(json: &str) -> Result<(), Failure> {
+    verbatim(&format!("{}\n", text::json(json)))
+}
+
+/// Prints to standard error.
+pub fn complain(lines: &str) {
+    // An error that cannot be shown cannot be reported.
+    let _ = writeln!(std::io::stderr().lock(), "{}", text::lines(lines));
 }
 
 /// UTC, to the second.
 pub fn when(us: i64) -> String {
     let at = OffsetDateTime::from_unix_timestamp(us.div_euclid(1_000_000));
     let text = at.ok().and_then(|at| at.format(&Rfc3339).ok());
-    text.unwrap_or_else(|| us.to_string())
+    text.unwrap_or_else(|| dashboard::moment::shown(us))
 }
 
-/// Prints a text to standard output. A reader that stops early, such as `head`, is no failure.
-pub fn print(text: &str) -> Result<(), Failure> {
+/// Prints a text that is Braid's own, such as a script, as it is. A reader that stops early, such
+/// as `head`, is no failure.
+pub fn verbatim(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),

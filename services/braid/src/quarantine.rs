@@ -4,11 +4,13 @@ mod readmit;
 
 use std::sync::Arc;
 
+use contracts::text;
 use contracts::vitals::{Quarantined, quarantined::Entry, sample::Reading};
 use ingest::release::{Release, To};
 use serde_json::json;
 use store::{AuditEntry, CASES_LISTED_MAX, QuarantineEntry, QuarantineQuery, Scope, Store};
 
+use crate::audit::Asker;
 use crate::engines::{Engines, EnginesChoice};
 use crate::moment::{Moment, shown};
 use crate::process::{self, Failure, say};
@@ -28,6 +30,8 @@ pub enum QuarantineCommand {
         /// Print JSON.
         #[arg(long, default_value_t = false)]
         json: bool,
+        #[command(flatten)]
+        asker: Asker,
         #[command(flatten)]
         tenancy: Tenancy,
     },
@@ -101,6 +105,21 @@ pub struct Which {
     until: Option<Moment>,
 }
 
+/// The proven author of a decision.
+struct Author {
+    by: String,
+    reason: String,
+}
+
+impl Author {
+    async fn of(signed: &Signed, store: &dyn Store, tenant: &str) -> Result<Author, Failure> {
+        Ok(Author {
+            by: signed.by.who(store, tenant).await?,
+            reason: signed.reason.clone(),
+        })
+    }
+}
+
 impl Which {
     fn query(&self, after: i64, limit: usize) -> QuarantineQuery {
         QuarantineQuery {
@@ -133,7 +152,7 @@ impl Which {
         tenant: &str,
         patient: &str,
         more: &str,
-        signed: &Signed,
+        signed: &Author,
     ) -> AuditEntry {
         let entry = AuditEntry {
             time_us: contracts::now_us(),
@@ -162,8 +181,16 @@ impl QuarantineCommand {
     pub fn run(self) -> Result<(), Failure> {
         process::block_on(async move {
             match self {
-                Self::List { json, tenancy } => {
+                Self::List {
+                    json,
+                    asker,
+                    tenancy,
+                } => {
                     let store = tenancy.store.open().await?;
+                    let action = "read quarantine";
+                    asker
+                        .reads(&*store, &tenancy.tenant, action, "", String::new())
+                        .await?;
                     list(&*store, &Scope::tenant(tenancy.tenant), json).await
                 }
                 Self::Show {
@@ -183,7 +210,8 @@ impl QuarantineCommand {
                     engines,
                 } => {
                     let engines = engines.open().await?;
-                    say(&assign(&engines, &tenant, patient, &which, &signed).await?)
+                    let said = assign(&engines, &tenant, patient, &which, &signed).await?;
+                    process::print(&format!("{said}\n"))
                 }
                 Self::Readmit(readmit) => readmit.run().await,
                 Self::Discard {
@@ -218,13 +246,11 @@ async fn list(store: &dyn Store, scope: &Scope, as_json: bool) -> Result<(), Fai
                 })
             })
             .collect();
-        let text = serde_json::to_string_pretty(&listed).map_err(Failure::other)?;
-        return say(&text);
+        return process::json(&listed);
     }
-    let mut text = String::new();
     for it in &cases {
-        text += &format!(
-            "{}  at {}  {}  {} entries ({} bytes)  from {} until {}\n",
+        say(&format!(
+            "{}  at {}  {}  {} entries ({} bytes)  from {} until {}",
             it.device,
             it.gateway,
             it.kind,
@@ -232,10 +258,10 @@ async fn list(store: &dyn Store, scope: &Scope, as_json: bool) -> Result<(), Fai
             it.bytes,
             shown(it.first_us),
             shown(it.last_us)
-        );
+        ))?;
     }
     let entries: u64 = cases.iter().map(|it| it.entries).sum();
-    text += &format!("{entries} entries are kept apart");
+    let mut text = format!("{entries} entries are kept apart");
     if cases.len() >= CASES_LISTED_MAX {
         text += "; older ones are left out";
     }
@@ -249,17 +275,17 @@ async fn show(
     limit: usize,
     signed: &Signed,
 ) -> Result<(), Failure> {
+    let author = Author::of(signed, store, tenant).await?;
     // Written before the recorded action, as everywhere.
-    let audit = which.audit("show quarantined", tenant, "", "", signed);
+    let audit = which.audit("show quarantined", tenant, "", "", &author);
     let audited = store.append_audit(vec![audit]).await;
     audited.map_err(Failure::other)?;
     let scope = Scope::tenant(tenant);
     let entries = which.page(store, &scope, 0, limit).await?;
-    let text: String = entries
-        .iter()
-        .map(|it| line(&it.quarantined) + "\n")
-        .collect();
-    say(&format!("{text}{} shown", entries.len()))
+    for it in &entries {
+        say(&line(&it.quarantined))?;
+    }
+    say(&format!("{} shown", entries.len()))
 }
 
 fn line(it: &Quarantined) -> String {
@@ -314,6 +340,7 @@ async fn assign(
     signed: &Signed,
 ) -> Result<String, Failure> {
     let (store, scope) = (&*engines.store, Scope::tenant(tenant));
+    let author = Author::of(signed, store, tenant).await?;
     if let Some(patient) = &patient {
         let known = store.patient(&scope, patient).await;
         if known.map_err(Failure::other)?.is_none() {
@@ -322,7 +349,7 @@ async fn assign(
     }
     let named = patient.clone().unwrap_or_default();
     let to = patient.map_or(To::Wearer, To::Patient);
-    let audit = which.audit("assign quarantined", tenant, &named, "", signed);
+    let audit = which.audit("assign quarantined", tenant, &named, "", &author);
     let audited = store.append_audit(vec![audit]).await;
     audited.map_err(Failure::other)?;
     let release = Release::new(&engines.bus, Arc::clone(&engines.store));
@@ -337,17 +364,17 @@ async fn assign(
             continue;
         }
         let more = format!(", {} entries", released.keys.len());
-        let audit = which.audit("settle quarantined", tenant, &named, &more, signed);
+        let audit = which.audit("settle quarantined", tenant, &named, &more, &author);
         taken += store
             .settle_quarantined(&scope, released.keys, audit)
             .await
             .map_err(Failure::other)?;
     }
-    let mut text = format!("{taken} entries are taken in, {} left", left.len());
+    let mut said = format!("{taken} entries are taken in, {} left", left.len());
     for reason in left.iter().take(REASONS_MAX) {
-        text += &format!("\n  left: {reason}");
+        said += &format!("\n  left: {}", text::line(reason));
     }
-    Ok(text)
+    Ok(said)
 }
 
 async fn discard(
@@ -356,6 +383,7 @@ async fn discard(
     which: &Which,
     signed: &Signed,
 ) -> Result<String, Failure> {
+    let author = Author::of(signed, store, tenant).await?;
     let scope = Scope::tenant(tenant);
     let (mut after, mut discarded) = (0, 0);
     loop {
@@ -364,7 +392,7 @@ async fn discard(
         after = last.key;
         let keys: Vec<i64> = page.iter().map(|it| it.key).collect();
         let more = format!(", {} entries", keys.len());
-        let audit = which.audit("discard quarantined", tenant, "", &more, signed);
+        let audit = which.audit("discard quarantined", tenant, "", &more, &author);
         discarded += store
             .settle_quarantined(&scope, keys, audit)
             .await
@@ -383,6 +411,7 @@ mod tests {
     use store::{AuditQuery, DeviceEntry, SqliteStore, VitalsBatch};
 
     use super::*;
+    use crate::signed::By;
 
     fn apart(sequence: u64, time_us: i64) -> Quarantined {
         Quarantined {
@@ -403,6 +432,13 @@ mod tests {
         }
     }
 
+    fn naming(patient: &str, mut apart: Quarantined) -> Quarantined {
+        if let Some(Entry::Sample(sample)) = &mut apart.entry {
+            sample.patient = patient.to_owned();
+        }
+        apart
+    }
+
     #[tokio::test]
     async fn what_is_kept_apart_is_taken_in_by_the_register_by_hand_or_discarded() {
         let dir = tempfile::tempdir().unwrap();
@@ -418,6 +454,7 @@ mod tests {
         let batch = VitalsBatch {
             quarantined: (1..=4)
                 .map(|n| apart(n, n.cast_signed() * hour_us))
+                .chain([naming("bob", apart(5, 5 * hour_us))])
                 .collect(),
             ..VitalsBatch::default()
         };
@@ -437,7 +474,7 @@ mod tests {
             until: Some(Moment(2 * hour_us)),
         };
         let signed = Signed {
-            by: "eve".into(),
+            by: By::named("eve"),
             reason: "a test".into(),
         };
         let tenant = store::DEFAULT_TENANT;
@@ -446,15 +483,19 @@ mod tests {
             ..which.clone()
         };
         let said = assign(&engines, tenant, None, &all, &signed).await.unwrap();
-        assert!(said.starts_with("2 entries are taken in, 2 left"), "{said}");
+        assert!(said.starts_with("2 entries are taken in, 3 left"), "{said}");
         assert!(said.contains("no patient wore"), "{said}");
+        assert!(
+            said.contains("names patient bob, and ada wore it"),
+            "{said}"
+        );
         let by_hand = |patient: &str| Some(patient.to_owned());
         let unregistered = assign(&engines, tenant, by_hand("zoe"), &which, &signed).await;
         assert!(unregistered.unwrap_err().to_string().contains("unknown"));
         let said = assign(&engines, tenant, by_hand("ada"), &which, &signed).await;
         assert!(said.unwrap().starts_with("1 entries are taken in, 0 left"));
         let said = discard(store, tenant, &all, &signed).await.unwrap();
-        assert_eq!(said, "1 entries are discarded");
+        assert_eq!(said, "2 entries are discarded");
         let scope = Scope::tenant(tenant);
         assert_eq!(store.quarantine_cases(&scope).await.unwrap(), []);
 

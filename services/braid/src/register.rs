@@ -8,13 +8,14 @@ mod list;
 
 use service_kit::ConfigError;
 use service_kit::tls::PeerId;
-use store::{Change, Scope};
-use vitals::validate_identifier;
+use store::{Change, Scope, Store};
+use vitals::{validate_identifier, validate_text};
 
+use crate::audit::Asker;
 use crate::engines::StoreChoice;
 use crate::moment::{Moment, shown};
 use crate::process::{self, Failure};
-use crate::signed::Signed;
+use crate::signed::{By, Signed};
 use crate::tenancy::Tenancy;
 use enter::{Entry, put_patient};
 
@@ -61,10 +62,8 @@ struct Assign {
     /// End, in RFC 3339. Absent: until further notice.
     #[arg(long, value_name = "TIME")]
     until: Option<Moment>,
-    /// Author of the change; stored in the audit log. Absent: the name of the operating system's
-    /// user.
-    #[arg(long, value_name = "NAME")]
-    by: Option<String>,
+    #[command(flatten)]
+    by: By,
     /// Reason for the change; stored in the audit log.
     #[arg(
         long,
@@ -126,6 +125,8 @@ enum Subcommand {
         #[arg(long, default_value_t = false)]
         json: bool,
         #[command(flatten)]
+        asker: Asker,
+        #[command(flatten)]
         tenancy: Tenancy,
     },
     /// Create a patient or change its name.
@@ -138,6 +139,8 @@ enum Subcommand {
         #[arg(long, value_name = "NAME")]
         name: String,
         #[command(flatten)]
+        asker: Asker,
+        #[command(flatten)]
         tenancy: Tenancy,
     },
     /// Create a gateway, before a device is assigned to it.
@@ -146,6 +149,8 @@ enum Subcommand {
         /// Id of the gateway.
         #[arg(value_name = "ID")]
         gateway: String,
+        #[command(flatten)]
+        asker: Asker,
         #[command(flatten)]
         tenancy: Tenancy,
     },
@@ -179,21 +184,17 @@ fn check_gateway(tenant: &str, gateway: &str) -> Result<(), ConfigError> {
 }
 
 fn check_name(name: &str) -> Result<(), ConfigError> {
-    let reason = if name.trim().is_empty() {
-        "is empty".to_owned()
-    } else if name.len() > NAME_BYTES_MAX {
-        format!("is longer than {NAME_BYTES_MAX} bytes")
-    } else {
-        return Ok(());
-    };
-    Err(ConfigError::new("name", reason, "--name \"Ada Example\""))
+    let example = "--name \"Ada Example\"";
+    validate_text("name", name, NAME_BYTES_MAX, example)
+        .map_err(|it| ConfigError::new(it.field, it.reason, it.example))
 }
 
 impl Assign {
     fn run(self) -> Result<(), Failure> {
-        let entry = self.entry()?;
+        let mut entry = self.entry()?;
         process::block_on(async move {
             let store = self.store.open().await?;
+            entry.change.author = self.by.who(&*store, &self.tenant).await?;
             for line in entry.enter(&*store).await? {
                 process::say(&line)?;
             }
@@ -225,7 +226,8 @@ impl Assign {
             from_us: self.from.map(|it| it.0),
             until_us: self.until.map_or(i64::MAX, |it| it.0),
             change: Change {
-                author: self.by.clone().unwrap_or_else(user),
+                // The proven author replaces it once the store is open.
+                author: "command line".to_owned(),
                 reason: self.reason.clone(),
                 at_us: contracts::now_us(),
             },
@@ -233,19 +235,12 @@ impl Assign {
     }
 }
 
-fn user() -> String {
-    std::env::var("USER")
-        .ok()
-        .filter(|name| !name.trim().is_empty())
-        .unwrap_or_else(|| "command line".to_owned())
-}
-
-fn change(signed: &Signed) -> Change {
-    Change {
-        author: signed.by.clone(),
+async fn change(signed: &Signed, store: &dyn Store, tenant: &str) -> Result<Change, Failure> {
+    Ok(Change {
+        author: signed.by.who(store, tenant).await?,
         reason: signed.reason.clone(),
         at_us: contracts::now_us(),
-    }
+    })
 }
 
 impl Subcommand {
@@ -258,10 +253,11 @@ impl Subcommand {
                 tenancy,
             } => {
                 let store = tenancy.store.open().await?;
+                let change = change(&signed, &*store, &tenancy.tenant).await?;
                 let scope = Scope::tenant(tenancy.tenant);
                 let at_us = at.map_or_else(contracts::now_us, |it| it.0);
                 let ended = store
-                    .end_assignment(&scope, &device, at_us, &change(&signed))
+                    .end_assignment(&scope, &device, at_us, &change)
                     .await
                     .map_err(Failure::other)?
                     .ok_or_else(|| Failure::other(format!("no patient wears {device}")))?;
@@ -284,13 +280,14 @@ impl Subcommand {
                 tenancy,
             } => {
                 let store = tenancy.store.open().await?;
+                let change = change(&signed, &*store, &tenancy.tenant).await?;
                 let scope = Scope::tenant(tenancy.tenant);
                 let from_us = match from {
                     Some(from) => Some(list::begun_at(&*store, &scope, &device, from).await?),
                     None => None,
                 };
                 let removed = store
-                    .remove_assignments(&scope, &device, from_us, &change(&signed))
+                    .remove_assignments(&scope, &device, from_us, &change)
                     .await
                     .map_err(Failure::other)?;
                 if removed == 0 {
@@ -298,19 +295,32 @@ impl Subcommand {
                 }
                 process::say(&format!("{removed} assignments of {device} are removed"))
             }
-            Self::List { of, json, tenancy } => {
+            Self::List {
+                of,
+                json,
+                asker,
+                tenancy,
+            } => {
                 let store = tenancy.store.open().await?;
+                let (patient, detail) = (of.patient(), String::new());
+                asker
+                    .reads(&*store, &tenancy.tenant, "read register", patient, detail)
+                    .await?;
                 list::run(&*store, &Scope::tenant(tenancy.tenant), &of, json).await
             }
             Self::Patient {
                 patient,
                 name,
+                asker,
                 tenancy,
             } => {
                 check_id("patient", &patient, "ada")?;
                 check_name(&name)?;
                 let store = tenancy.store.open().await?;
-                let change = Change::by_program("register patient");
+                let tenant = &tenancy.tenant;
+                let change = asker
+                    .changes(&*store, tenant, "put patient", &patient)
+                    .await?;
                 put_patient(
                     &*store,
                     &tenancy.tenant,
@@ -321,9 +331,17 @@ impl Subcommand {
                 .await?;
                 process::say(&format!("{patient} is in the register"))
             }
-            Self::Gateway { gateway, tenancy } => {
+            Self::Gateway {
+                gateway,
+                asker,
+                tenancy,
+            } => {
                 check_gateway(&tenancy.tenant, &gateway)?;
                 let store = tenancy.store.open().await?;
+                let detail = format!(", gateway {gateway}");
+                asker
+                    .reads(&*store, &tenancy.tenant, "put gateway", "", detail)
+                    .await?;
                 let entry = store::GatewayEntry {
                     id: gateway.clone(),
                     tenant: tenancy.tenant,

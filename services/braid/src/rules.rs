@@ -16,7 +16,7 @@ use vitals::{RuleDocument, RuleSet};
 use crate::audit::Asker;
 use crate::decisions;
 use crate::process::{self, Failure, say};
-use crate::signed::Signed;
+use crate::signed::{By, Signed};
 use crate::tenancy::Tenancy;
 use rule_file::{read_document, read_rules, read_to_put};
 
@@ -27,18 +27,17 @@ const BUILT_IN_CASES: &str = include_str!("../rules/default-cases.toml");
 pub enum RulesCommand {
     /// Print a rule set as JSON: the built-in one, one of a file, or a stored one.
     #[command(
-        after_help = "Examples:\n  braid rules show > rules.json\n  braid rules show --stored patient:ada --by Eve > ada.json"
+        after_help = "Examples:\n  braid rules show > rules.json\n  braid rules show --for patient:ada --by Eve > ada.json"
     )]
     Show {
         /// Rule set. Absent: the built-in one.
         #[arg(long, value_name = "FILE", conflicts_with = "stored")]
         rules: Option<PathBuf>,
         /// Subject of `braid rules put`: default, group:NAME or patient:ID.
-        #[arg(long, value_name = "SUBJECT", requires = "by")]
+        #[arg(long = "for", alias = "stored", value_name = "SUBJECT")]
         stored: Option<String>,
-        /// The reader of a stored rule set; stored in the audit log.
-        #[arg(long, value_name = "NAME", requires = "stored")]
-        by: Option<String>,
+        #[command(flatten)]
+        by: By,
         #[command(flatten)]
         tenancy: Tenancy,
     },
@@ -81,7 +80,7 @@ pub enum RulesCommand {
     },
     /// Try a rule set on examples: readings in, alerts expected.
     #[command(
-        after_help = "Examples:\n  braid rules test                               the built-in rules and examples\n  braid rules test --rules rules.json cases.toml\n  braid rules test --print > cases.toml          the examples, to begin from"
+        after_help = "Examples:\n  braid rules test                               the built-in rules and examples\n  braid rules show > rules.json                  the rules, to begin from\n  braid rules test --print > cases.toml          the examples, to begin from\n  braid rules test --rules rules.json cases.toml"
     )]
     Test {
         /// Rule set. Absent: the built-in one.
@@ -108,11 +107,11 @@ impl RulesCommand {
                 tenancy,
                 ..
             } => {
-                let asker = Asker::named(&by.unwrap_or_default());
+                let asker = Asker::of(by);
                 let text = process::block_on(async {
                     decisions::stored_rules(&tenancy, &subject, &asker).await
                 })??;
-                say(&text)?;
+                process::json_text(&text)?;
                 Ok(ExitCode::SUCCESS)
             }
             Self::Put {
@@ -146,8 +145,7 @@ impl RulesCommand {
                 let document = read_document(rules.as_deref())?;
                 // With the inherited rules, and the word of the file.
                 let whole = RuleDocument::of(document.resolve(), document.extends);
-                let text = serde_json::to_string_pretty(&whole).map_err(Failure::other)?;
-                say(&text)?;
+                process::json(&whole)?;
                 Ok(ExitCode::SUCCESS)
             }
             Self::Check { files } => {
@@ -168,7 +166,7 @@ impl RulesCommand {
                 Ok(ExitCode::SUCCESS)
             }
             Self::Test { print: true, .. } => {
-                say(BUILT_IN_CASES)?;
+                process::print(&format!("{BUILT_IN_CASES}\n"))?;
                 Ok(ExitCode::SUCCESS)
             }
             Self::Test { rules, cases, .. } => test(rules.as_deref(), cases.as_deref()),

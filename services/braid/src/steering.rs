@@ -16,7 +16,7 @@ use tunnel::steering_rules::{AccessState, Document, Flow, Measurement, Measureme
 use crate::audit::Asker;
 use crate::decisions;
 use crate::process::{self, Failure, say, when};
-use crate::signed::Signed;
+use crate::signed::{By, Signed};
 use crate::tenancy::Tenancy;
 
 use freshness::FreshnessCommand;
@@ -72,7 +72,7 @@ pub enum SteeringCommand {
     /// Print which rule decides about a destination, which accesses it takes in which order, and
     /// why the others do not.
     #[command(
-        after_help = "Examples:\n  braid steering explain deb.example.org:443 --file steering.toml \\\n      --access wifi:20 --access lte:45:0.01:4.9\n  braid steering explain 10.0.0.7:554 --file steering.toml \\\n      --application user:video --access wifi\n  braid steering explain deb.example.org:443 --gateway gw-7 --by \"Eve\""
+        after_help = "Examples:\n  braid steering explain deb.example.org:443 --file steering.toml \\\n      --access wifi:20 --access lte:45:0.01:4.9\n  braid steering explain 10.0.0.7:554 --file steering.toml \\\n      --application user:video --access wifi\n  braid steering explain deb.example.org:443 --gateway gw-1 --by \"Eve\""
     )]
     Explain(ExplainCommand),
 }
@@ -82,11 +82,11 @@ pub struct ExplainCommand {
     /// Name or address, with a port or without.
     #[arg(value_name = "DESTINATION")]
     destination: String,
-    /// The document as TOML or JSON; without it the one in force (see --by).
-    #[arg(long, value_name = "FILE", required_unless_present = "by")]
+    /// The document as TOML or JSON. Absent: the one in force.
+    #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Answer for this gateway: its accesses, its measurements and the document it obeys.
-    #[arg(long, value_name = "GATEWAY", requires = "by", conflicts_with_all = ["file", "accesses"])]
+    #[arg(long, value_name = "GATEWAY", conflicts_with_all = ["file", "accesses"])]
     gateway: Option<String>,
     /// An access: its name, and if known its round trip in ms, its loss (0 to 1) and the GB of its
     /// month so far.
@@ -111,9 +111,8 @@ pub struct ExplainCommand {
     /// Print the decision as JSON.
     #[arg(long, default_value_t = false)]
     json: bool,
-    /// Person who reads the document in force, for the audit log.
-    #[arg(long, value_name = "NAME", conflicts_with = "file")]
-    by: Option<String>,
+    #[command(flatten)]
+    by: By,
     #[command(flatten)]
     tenancy: Tenancy,
 }
@@ -191,7 +190,7 @@ async fn show(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
         say("# taken back: every access is used")?;
     } else {
         let document = Document::from_json(&newest.body, STEERING).map_err(Failure::other)?;
-        say(document.to_toml().trim_end())?;
+        process::print(&format!("{}\n", document.to_toml().trim_end()))?;
     }
     let store = tenancy.store.open().await?;
     let mut follows = std::collections::BTreeMap::new();
@@ -263,10 +262,10 @@ impl ExplainCommand {
         if let Some(gateway) = &self.gateway {
             return process::block_on(self.of_gateway(gateway, &flow))?;
         }
-        let document = match (&self.file, &self.by) {
-            (Some(file), _) => read(file)?,
-            (None, by) => {
-                let asker = Asker::named(by.as_deref().unwrap_or_default());
+        let document = match &self.file {
+            Some(file) => read(file)?,
+            None => {
+                let asker = Asker::of(self.by.clone());
                 let newest = process::block_on(newest(&asker, &self.tenancy))??;
                 match newest.filter(|newest| !newest.body.is_empty()) {
                     Some(newest) => {
@@ -285,25 +284,22 @@ impl ExplainCommand {
         }
         let decision = decide(&document, &flow, &states, &measurements);
         if self.json {
-            let text = serde_json::to_string_pretty(&decision).map_err(Failure::other)?;
-            return say(&text);
+            return process::json(&decision);
         }
-        say(decision.explained(&document).trim_end())
+        let text = decision.explained(&document);
+        process::print(&format!("{}\n", text.trim_end()))
     }
 
     /// By what the gateway reported last.
     async fn of_gateway(&self, gateway: &str, flow: &Flow) -> Result<(), Failure> {
-        let asker = Asker::named(self.by.as_deref().unwrap_or_default());
+        let asker = Asker::of(self.by.clone());
         let (store, tenant) = (self.tenancy.store.open().await?, &self.tenancy.tenant);
         asker.reads_steering(&*store, tenant).await?;
         let explained = explain(&*store, tenant, gateway, flow, contracts::now_us()).await;
         let explained = explained.map_err(Failure::other)?;
         match self.json {
-            true => {
-                let text = serde_json::to_string_pretty(&explained.decision);
-                say(&text.map_err(Failure::other)?)
-            }
-            false => say(explained.text.trim_end()),
+            true => process::json(&explained.decision),
+            false => process::print(&format!("{}\n", explained.text.trim_end())),
         }
     }
 }

@@ -213,6 +213,7 @@ fn a_document_that_cannot_be_read_is_told_until_it_is_put_anew() {
         let why = ["--by", "Eve", "--reason", "test"];
         braid(&[&["rules", "put", rules, "--for", subject], &why[..]].concat())
     };
+    braid(&["register", "patient", "ada", "--name", "Ada"]);
     put("patient:ada");
     put("patient:ada");
     put("default");

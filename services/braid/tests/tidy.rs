@@ -38,7 +38,7 @@ const LINES_MAX: usize = 500;
 const LINES_FEW: usize = 450;
 
 /// Long files, with the reason why each is one file.
-const LONG: [(&str, &str); 24] = [
+const LONG: [(&str, &str); 23] = [
     (
         "services/gateway/src/from_applications/dns.rs",
         "one door: the clients' sockets, the stream to the resolver, and the relay between them",
@@ -126,10 +126,6 @@ const LONG: [(&str, &str); 24] = [
     (
         "services/alerting/src/to_people/deliver.rs",
         "one worker: taking, sending and settling share the places of a channel",
-    ),
-    (
-        "services/braid/src/alerts.rs",
-        "one subcommand per clause of `braid alerts`",
     ),
     (
         "services/shared/store/src/conformance/notices.rs",

@@ -206,6 +206,7 @@ impl<D: Disk> Intake<D> {
         for (index, mut sample) in samples {
             match self.prepare(&mut sample, arrival) {
                 Ok(()) => {
+                    self.note_apart(index, &sample, recorded);
                     valid.push(sample);
                     indices.push(index);
                 }

@@ -180,6 +180,13 @@ impl RulesInForce {
         !self.has_all || self.worn.contains_key(device)
     }
 
+    /// Whether every assignment of the device was over at that time: nobody wore it.
+    pub fn has_ended(&self, device: &str, time_us: i64) -> bool {
+        let is_over = |it: &Interval| it.until_us.saturating_add(DOUBT_US) < time_us;
+        let worn = self.worn.get(device);
+        self.has_all && worn.is_some_and(|worn| worn.iter().all(is_over))
+    }
+
     /// Version in force of each document.
     pub fn versions(&self) -> impl Iterator<Item = (&str, u32)> {
         let documents = self.documents.iter();

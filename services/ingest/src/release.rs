@@ -116,9 +116,17 @@ impl Release {
             doubt_us: TOLERATED_US,
         };
         let interval = attribute(known.intervals(&gateway), &it.gateway, when);
-        Ok(interval
-            .map(|it| it.patient.clone())
-            .map_err(|why| format!("{device} at {from_us} us: {why}")))
+        let wearer = match interval {
+            Ok(interval) => interval.patient.clone(),
+            Err(why) => return Ok(Err(format!("{device}: {why}"))),
+        };
+        Ok(match named(it) {
+            "" => Ok(wearer),
+            patient if patient == wearer => Ok(wearer),
+            patient => Err(format!(
+                "{device}: names patient {patient}, and {wearer} wore it by the register; name the patient"
+            )),
+        })
     }
 }
 
@@ -133,6 +141,16 @@ fn event(it: &Quarantined) -> Option<(&str, i64, i64)> {
         ),
         Entry::Alert(it) => (&it.device, it.time_us, it.time_us),
     })
+}
+
+/// The patient whom the entry itself names.
+fn named(it: &Quarantined) -> &str {
+    match &it.entry {
+        Some(Entry::Sample(it)) => &it.patient,
+        Some(Entry::Gap(it)) => &it.patient,
+        Some(Entry::Alert(it)) => &it.patient,
+        None => "",
+    }
 }
 
 fn add(it: Quarantined, patient: String, urgent: &mut Records, bulk: &mut Records) {

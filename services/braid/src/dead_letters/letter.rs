@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use bus::{Delivery, Record, Topic, dead_letter};
 use bytes::Bytes;
+use contracts::text;
 use ingest::readmission::{GATEWAY, Kept, UPLOADS};
 
 use crate::process::{Failure, when};
@@ -202,12 +203,13 @@ impl fmt::Display for Letter {
         writeln!(f, "id        {}", self.id)?;
         writeln!(f, "buried    {}", when(self.buried_us))?;
         writeln!(f, "from      {} {}", self.topic, self.was_at)?;
-        writeln!(f, "consumer  {}", self.consumer)?;
-        writeln!(f, "reason    {}", self.reason)?;
+        writeln!(f, "consumer  {}", text::line(&self.consumer))?;
+        writeln!(f, "reason    {}", text::line(&self.reason))?;
         writeln!(f, "replayed  {}", if self.replayed { "yes" } else { "no" })?;
-        writeln!(f, "key       {}", self.key)?;
+        writeln!(f, "key       {}", text::line(&self.key))?;
         for (name, value) in &self.headers {
-            writeln!(f, "header    {name}: {}", String::from_utf8_lossy(value))?;
+            let header = format!("{name}: {}", String::from_utf8_lossy(value));
+            writeln!(f, "header    {}", text::line(&header))?;
         }
         write!(f, "value     {} bytes", self.value.len())?;
         for (line, bytes) in self.value[..self.value.len().min(SHOWN_BYTES_MAX)]

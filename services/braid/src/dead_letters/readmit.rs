@@ -55,8 +55,8 @@ pub async fn run(
         // Written before the recorded action happens.
         let entry = AuditEntry {
             time_us: contracts::now_us(),
+            who: signed.by.who(&*engines.store, &gateway.tenant).await?,
             tenant: gateway.tenant,
-            who: signed.by.clone(),
             action: "readmit upload".to_owned(),
             patient: String::new(),
             detail: format!("dead letter {id} of gateway {}", gateway.id),

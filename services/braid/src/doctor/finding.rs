@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use contracts::text;
 use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -65,9 +66,10 @@ impl fmt::Display for Finding {
             State::Warning => "WARN",
             State::Failed => "FAIL",
         };
-        write!(f, "{mark}  {:<12} {}", self.subject, self.says)?;
+        let (subject, says) = (text::line(&self.subject), text::line(&self.says));
+        write!(f, "{mark}  {subject:<12} {says}")?;
         if let Some(to_do) = &self.to_do {
-            write!(f, "\n      {:<12} to do: {to_do}", "")?;
+            write!(f, "\n      {:<12} to do: {}", "", text::line(to_do))?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use store::{AlertsQuery, QueryError, Scope, Store, TimescaleStore};
 
 use vitals::canary::turns;
 
-use super::finding::Finding;
+use super::{finding::Finding, people};
 use crate::engines::{BusConfig, STORE_FILE, StoreConfig, StoreUrl};
 
 /// Time after which a position behind which records wait counts as standing still.
@@ -24,13 +24,15 @@ const CANARY_AGE_MAX: Duration = Duration::from_secs(90);
 const CANARY_TURN: Duration = Duration::from_secs(60);
 const RUNBOOK: &str = "infra/runbooks.md#standingstill";
 
-/// Empty if an engine cannot be queried. Another check has reported that.
+/// Another check has reported an engine that cannot be queried.
 pub async fn look(store: &StoreConfig, bus: &BusConfig, within: Duration) -> Vec<Finding> {
     let Some(store) = open(store, within).await else {
         return Vec::new();
     };
+    let now_us = CheckedClock::of_machine().now_us();
+    let people = people::look(store.as_ref(), now_us).await;
     let Ok(bus) = bus.examine(within).await else {
-        return Vec::new();
+        return people;
     };
     // Concurrent, because a person waits for the slowest.
     let [a, b, c, d, e, f] = duty::ALL.map(|duty| progress(&bus, &store, duty, within));
@@ -38,6 +40,7 @@ pub async fn look(store: &StoreConfig, bus: &BusConfig, within: Duration) -> Vec
     let canary = canary(bus.as_ref(), store.as_ref()).await;
     let mut findings = vec![a, b, c, d, e, f, canary];
     findings.extend(gaps(store.as_ref()).await);
+    findings.extend(people);
     findings
 }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use super::prober::Row;
 use super::responder::ClientRow;
+use crate::process::CLEAR;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -14,9 +15,6 @@ pub(super) enum Format {
     Csv,
     Json,
 }
-
-/// Clears the screen and puts the cursor in its first column.
-const CLEAR: &str = "\x1b[H\x1b[2J";
 
 impl Format {
     pub(super) fn path_head(self) -> &'static str {

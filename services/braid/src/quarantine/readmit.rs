@@ -6,13 +6,14 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use contracts::text;
 use contracts::vitals::{Sample, Waveform, sample::Reading};
 use ingest::readmission::{GatewayId, REFUSED_AT_ONCE_MAX, Readmission, Readmitted};
 use serde::Deserialize;
 use store::AuditEntry;
 
 use crate::engines::{Engines, EnginesChoice};
-use crate::process::{Failure, say};
+use crate::process::{self, Failure};
 use crate::signed::Signed;
 
 /// Reasons printed of what is refused again.
@@ -74,7 +75,7 @@ impl Readmit {
             id: self.gateway,
         };
         let text = readmit(&engines, &gateway, lines, &self.signed).await?;
-        say(&text)
+        process::print(&format!("{text}\n"))
     }
 }
 
@@ -134,7 +135,7 @@ async fn readmit(
     let entry = AuditEntry {
         time_us: contracts::now_us(),
         tenant: gateway.tenant.clone(),
-        who: signed.by.clone(),
+        who: signed.by.who(&*engines.store, &gateway.tenant).await?,
         action: "readmit refused".to_owned(),
         patient: String::new(),
         detail: format!("{} samples of gateway {}", samples.len(), gateway.id),
@@ -152,7 +153,7 @@ async fn readmit(
         total.apart += readmitted.apart;
         total.refused.extend(readmitted.refused);
     }
-    let mut text = format!(
+    let mut said = format!(
         "{} samples are let in, {} kept apart, {} refused again, {} lines cannot be read",
         total.samples,
         total.apart,
@@ -160,9 +161,9 @@ async fn readmit(
         unreadable.len()
     );
     for reason in total.refused.iter().chain(&unreadable).take(REASONS_MAX) {
-        text += &format!("\n  refused: {reason}");
+        said += &format!("\n  refused: {}", text::line(reason));
     }
-    Ok(text)
+    Ok(said)
 }
 
 #[cfg(test)]
@@ -220,7 +221,7 @@ mod tests {
             id: "gw".into(),
         };
         let signed = Signed {
-            by: "eve".into(),
+            by: crate::signed::By::named("eve"),
             reason: "a test".into(),
         };
         let said = readmit(&engines, &gateway, read(&file).unwrap(), &signed).await;

@@ -5,7 +5,7 @@ use store::{ASSIGNMENTS_LISTED_MAX, Assignment, Of, Scope, Store};
 
 use super::enter::worn;
 use crate::moment::{Moment, shown};
-use crate::process::{Failure, say};
+use crate::process::{self, Failure, say};
 
 #[derive(Debug, Default, clap::Args)]
 pub struct Filter {
@@ -21,6 +21,11 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Whose data is asked for; empty: of several patients.
+    pub fn patient(&self) -> &str {
+        self.patient.as_deref().unwrap_or_default()
+    }
+
     fn of(&self) -> Of<'_> {
         match (&self.device, &self.gateway, &self.patient) {
             (Some(device), ..) => Of::Device(device),
@@ -41,11 +46,12 @@ pub async fn run(
     let found = found.map_err(Failure::other)?;
     if json {
         let listed: Vec<_> = found.iter().map(as_json).collect();
-        let text = serde_json::to_string_pretty(&listed).map_err(Failure::other)?;
-        return say(&text);
+        return process::json(&listed);
     }
-    let mut text: String = found.iter().map(|it| line(it) + "\n").collect();
-    text += &format!("{} assignments", found.len());
+    for it in &found {
+        say(&line(it))?;
+    }
+    let mut text = format!("{} assignments", found.len());
     if found.len() >= ASSIGNMENTS_LISTED_MAX {
         text += ", the newest; name a device, a gateway or a patient for others";
     }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use alerting::rules_then::RulesThen;
+use contracts::text;
 use contracts::vitals::{Priority, Sample};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -115,12 +116,11 @@ impl ReplayCommand {
                 self.store.config().store
             )));
         }
-        let text = if self.json {
-            serde_json::to_string_pretty(&report).map_err(Failure::other)?
+        if self.json {
+            process::json(&report)?;
         } else {
-            report.table()
-        };
-        super::say(&text)?;
+            process::print(&format!("{}\n", report.table()))?;
+        }
         Ok(ExitCode::SUCCESS)
     }
 
@@ -345,6 +345,7 @@ impl Report {
             let more = self.missed.len() - SHOWN_MAX;
             lines.push(format!("  and {more} more; --json lists all"));
         }
-        lines.join("\n")
+        let lines = lines.iter().map(|line| text::line(line));
+        lines.collect::<Vec<_>>().join("\n")
     }
 }

@@ -10,7 +10,7 @@ use super::newest::newest;
 use crate::audit::Asker;
 use crate::decisions;
 use crate::process::{self, Failure, say};
-use crate::signed::Signed;
+use crate::signed::{By, Signed};
 use crate::tenancy::Tenancy;
 
 #[derive(Debug, clap::Args)]
@@ -24,9 +24,8 @@ pub struct FreshnessCommand {
     /// Take the setting back: that of the tenant, or of each gateway's own flag, holds.
     #[arg(long, requires = "reason", default_value_t = false)]
     none: bool,
-    /// Author of the change, or person who reads, for the audit log.
-    #[arg(long, value_name = "NAME")]
-    by: String,
+    #[command(flatten)]
+    by: By,
     /// Reason, stored with the change.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -69,7 +68,7 @@ impl FreshnessCommand {
     }
 
     async fn show(&self) -> Result<(), Failure> {
-        let newest = newest(&Asker::named(&self.by), &self.tenancy).await?;
+        let newest = newest(&Asker::of(self.by.clone()), &self.tenancy).await?;
         let document = match newest.filter(|newest| !newest.body.is_empty()) {
             Some(newest) => Document::from_json(&newest.body, STEERING).map_err(Failure::other)?,
             None => Document::default(),

@@ -66,9 +66,10 @@ impl Report {
     pub fn print(&self, data: &Path, ward: &DemonstrationWard) {
         let page = format!("{}://{}", self.scheme, self.page);
         println!(
-            "Braid is up; its data is in {}. Ctrl-C ends it, and a restart continues.\n",
+            "Braid is up; its data is in {}. Ctrl-C ends it, and a restart continues.",
             data.display()
         );
+        println!();
         println!("  page      {page}/?code={}", self.sign_in_code.expose());
         println!(
             "            {page}  sign in as admin with {}",

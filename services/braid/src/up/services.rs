@@ -1,6 +1,6 @@
 //! The services of one process: started in order, watched, ended in stages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use service_kit::path_table::PathTable;
-use service_kit::{CheckHandle, Context, Secret};
+use service_kit::{CheckHandle, Context, Secret, Warning};
 use tokio::sync::mpsc;
 
 use super::config::UpConfig;
@@ -179,14 +179,21 @@ impl Services {
     }
 }
 
-/// The process is ready when every service is; several services of one noun share a check.
+/// The process is ready when every service is; several services of one noun share a check. Their
+/// warnings are the process's own.
 async fn mirror_readiness(process: Context, running: Arc<Mutex<Vec<Running>>>) {
     let mut checks: BTreeMap<&'static str, CheckHandle> = BTreeMap::new();
+    let mut warned: BTreeSet<&'static str> = BTreeSet::new();
     let mut interval = tokio::time::interval(MIRROR_INTERVAL);
     while !process.shutdown().is_requested() {
         interval.tick().await;
         let mut reasons: BTreeMap<&'static str, Option<String>> = BTreeMap::new();
+        let mut warnings: BTreeMap<&'static str, Warning> = BTreeMap::new();
         for Running { context, .. } in running.lock().iter() {
+            for (name, Warning { says, to_do }) in context.health().warnings() {
+                let says = format!("{}: {says}", context.noun());
+                warnings.entry(name).or_insert(Warning { says, to_do });
+            }
             let reason = reasons.entry(context.noun()).or_default();
             if reason.is_none() {
                 let failing = context.health().failing();
@@ -194,6 +201,13 @@ async fn mirror_readiness(process: Context, running: Arc<Mutex<Vec<Running>>>) {
                     .first()
                     .map(|(name, reason)| format!("{name}: {reason}"));
             }
+        }
+        for over in warned.difference(&warnings.keys().copied().collect()) {
+            process.health().warning(over).set(None);
+        }
+        warned = warnings.keys().copied().collect();
+        for (name, warning) in warnings {
+            process.health().warning(name).set(Some(warning));
         }
         for (noun, reason) in reasons {
             let check = checks
@@ -311,4 +325,47 @@ pub async fn start_dashboard(
             .map_err(Failure::from)
     });
     services.address(&context, "page").await
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn a_warning_of_a_service_is_one_of_the_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let process = Context::new("up");
+        let mut services = Services::new(process.clone(), dir.path());
+        let context = services.start("alerting", Stage::Core, |context| async move {
+            context.shutdown().requested().await;
+            Ok(())
+        });
+        let nobody = context.health().warning("nobody-told");
+        nobody.set(Some(Warning {
+            says: "no channel is configured".into(),
+            to_do: "configure --webhook".into(),
+        }));
+        let shown = async |expected: &[&str]| {
+            let until = async {
+                loop {
+                    let now = process.health().warnings();
+                    let now: Vec<&str> = now.iter().map(|(_, it)| it.says.as_str()).collect();
+                    if now == expected {
+                        break;
+                    }
+                    drop(now);
+                    tokio::time::sleep(MIRROR_INTERVAL).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(10), until)
+                .await
+                .unwrap();
+        };
+        shown(&["alerting: no channel is configured"]).await;
+        nobody.set(None);
+        shown(&[]).await;
+        process.shutdown().request();
+        context.shutdown().request();
+    }
 }

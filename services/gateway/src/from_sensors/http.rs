@@ -1,6 +1,8 @@
 //! `POST /v1/samples`: newline-delimited JSON in, one JSON object out.
 //!
 //! - Status 200: all lines were accepted. Status 207: some lines were. Status 400: no line was.
+//! - Status 202: all lines were accepted, and `apart` lists those of a device that nobody wears any
+//!   more. They are in the quarantine until a person assigns them.
 //! - Status 409: no line was, because the journal has other readings under the sensor's numbers.
 //! - Status 408: the body did not arrive. Status 413: the body is too large.
 //! - Status 429: the journal's queue is full. Status 503: the journal cannot write.
@@ -27,6 +29,9 @@ use crate::{
     journal::Disk,
 };
 
+/// Why an accepted line is in nobody's record.
+const APART: &str =
+    "nobody wears the device any more; the reading is kept apart until a person assigns it";
 /// Rejections that an answer lists; further ones are only counted.
 const REJECTIONS_LISTED_MAX: usize = 100;
 /// Longest wait for a body; then it is refused with 408, so that a silent sensor does not keep a
@@ -61,6 +66,16 @@ struct Answer {
     rejected: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rejections: Vec<LineRejection>,
+    /// Accepted lines of devices that nobody wears any more.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    apart: Vec<LineApart>,
+}
+
+#[derive(Serialize)]
+struct LineApart {
+    /// Counted from 1.
+    line: usize,
+    reason: &'static str,
 }
 
 #[derive(Serialize)]
@@ -139,7 +154,14 @@ pub async fn samples<D: Disk>(
     let is_conflict = all && recorded.refused.iter().all(|(_, it)| it.is_contradiction());
     let rejected = rejections.len();
     rejections.truncate(REJECTIONS_LISTED_MAX);
+    let mut apart: Vec<usize> = recorded
+        .apart
+        .iter()
+        .filter_map(|it| line_of.get(*it).copied())
+        .collect();
+    apart.truncate(REJECTIONS_LISTED_MAX);
     let status = match (recorded.accepted, rejected) {
+        (_, 0) if !apart.is_empty() => StatusCode::ACCEPTED,
         (_, 0) => StatusCode::OK,
         (0, _) if is_conflict => StatusCode::CONFLICT,
         (0, _) => StatusCode::BAD_REQUEST,
@@ -149,6 +171,13 @@ pub async fn samples<D: Disk>(
         accepted: recorded.accepted,
         rejected,
         rejections,
+        apart: apart
+            .into_iter()
+            .map(|line| LineApart {
+                line,
+                reason: APART,
+            })
+            .collect(),
     };
     (status, Json(answer)).into_response()
 }

@@ -39,6 +39,11 @@ struct Readings {
 }
 
 pub fn parse(line: &[u8]) -> Result<Sample, Invalid> {
+    // The parser would read an array as the fields in their order, and blame their types.
+    if line.first() == Some(&b'[') {
+        let reason = "is a JSON array; send each sample as an object on a line of its own";
+        return Err(Invalid::new("line", reason, EXAMPLE));
+    }
     let line: Line = serde_json::from_slice(line)
         .map_err(|error| Invalid::new("line", format!("is not a sample: {error}"), EXAMPLE))?;
     let Some(entry) = vitals::by_name(&line.metric) else {
@@ -111,6 +116,9 @@ mod tests {
     fn a_refusal_names_the_field() {
         let field = |line: &str| parse(line.as_bytes()).unwrap_err().field;
         assert_eq!(field("{"), "line");
+        let array = format!("[{EXAMPLE}]");
+        let reason = parse(array.as_bytes()).unwrap_err().reason;
+        assert!(reason.contains("is a JSON array"), "{reason}");
         assert_eq!(
             field(r#"{"device":"d","metric":"heart-rate","valeu":1}"#),
             "line"

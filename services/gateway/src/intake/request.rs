@@ -73,6 +73,9 @@ pub struct Recorded {
     pub accepted: usize,
     /// Index in the request, and the reason.
     pub refused: Vec<(usize, Refused)>,
+    /// Indices of accepted samples whose device nobody wears any more: the core keeps them apart
+    /// until a person assigns them.
+    pub apart: Vec<usize>,
 }
 
 /// Whether to wait while the journal's queue is full.

@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Duration};
 use contracts::vitals::Sample;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Intake, Late};
+use super::{Intake, Late, Recorded};
 use crate::journal::Disk;
 
 /// Wait for the core to report a device that was just registered; then the device is refused.
@@ -14,6 +14,14 @@ const KNOWN_WITHIN: Duration = Duration::from_secs(3);
 const WAITED_FOR_MAX: usize = 1024;
 
 impl<D: Disk> Intake<D> {
+    /// Notes a sample whose device nobody wears any more. The core keeps its readings apart.
+    pub(super) fn note_apart(&self, index: usize, sample: &Sample, recorded: &mut Recorded) {
+        let (device, at_us) = (&sample.device, sample.device_time_us);
+        if self.following.is_on() && self.rules.lock().in_force().has_ended(device, at_us) {
+            recorded.apart.push(index);
+        }
+    }
+
     pub(super) fn is_unknown(&self, device: &str) -> bool {
         self.following.is_on() && !self.rules.lock().in_force().knows(device)
     }

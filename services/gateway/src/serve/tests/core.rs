@@ -12,7 +12,7 @@ use service_kit::{
     Context,
     tls::{Identity, IdentityFiles, PeerId, authority::LocalAuthority},
 };
-use store::{DeviceEntry, RULES, SqliteStore, Store, TEAM};
+use store::{Change, DeviceEntry, RULES, Scope, SqliteStore, Store, TEAM};
 use tokio::task::JoinHandle;
 use vitals::{Condition, RuleSet};
 
@@ -91,6 +91,13 @@ impl Core {
             registered_us: 0,
         };
         self.store.put_device(&entry).await.unwrap();
+    }
+
+    /// Ends the device's assignment at that time.
+    pub async fn end(&self, tenant: &str, device: &str, at_us: i64) {
+        let (scope, change) = (Scope::tenant(tenant), Change::by_program("test"));
+        let ended = self.store.end_assignment(&scope, device, at_us, &change);
+        ended.await.unwrap().expect("somebody wears it");
     }
 
     pub async fn put_team(&self, tenant: &str, body: &str) {

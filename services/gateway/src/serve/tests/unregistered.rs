@@ -112,6 +112,23 @@ async fn a_line_of_an_unregistered_sensor_is_refused_after_a_bounded_wait() {
     );
     assert_eq!(posted.0, 200, "{}", posted.1);
 
+    // One that nobody wears any more loses nothing, and its answer says where the reading is.
+    core.end("one", "belt", contracts::now_us() - 600_000_000)
+        .await;
+    let told = async {
+        loop {
+            let (status, answer) = post(address, &["belt"]).await;
+            if status != 200 {
+                break (status, answer);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let (status, answer) = tokio::time::timeout(PATIENCE, told).await.unwrap();
+    assert_eq!((status, &answer["accepted"]), (202, &1.into()), "{answer}");
+    let reason = answer["apart"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("nobody wears the device"), "{reason}");
+
     context.shutdown().request();
     running.await.unwrap().unwrap();
     ingest.stop().await;
