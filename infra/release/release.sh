@@ -70,7 +70,7 @@ build() {
       CARGO_PROFILE_RELEASE_STRIP=symbols cargo build --release --locked -p braid
     binary=${CARGO_TARGET_DIR:-target}/release/braid
   fi
-  [ "$("$binary" --version)" = "braid $new" ] || die "$binary says $("$binary" --version), not braid $new"
+  [ "$("$binary" -V)" = "braid $new" ] || die "$binary says $("$binary" -V), not braid $new"
   rm -rf "$out"; mkdir -p "$out/$name"
   strip -o "$out/$name/braid" "$binary"
   cp README.md CHANGELOG.md LICENSE "$out/$name/"

@@ -59,6 +59,7 @@ pub use service_kit::RunError;
 
 pub use config::Config;
 pub use from_bus::GROUP;
+pub use to_people::config::Options as Channels;
 
 /// Runs until shutdown is requested. Returns when pending work is stored.
 pub async fn run(

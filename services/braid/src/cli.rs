@@ -54,6 +54,13 @@ const NOUNS: [&str; 10] = [
     "setup",
     "trial",
 ];
+/// Version and commit; `-V` prints the version alone.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("BRAID_BUILT_FROM"),
+    ")"
+);
 /// Commands that are no services: they have no admin listener and no log of their own.
 const JOBS: [&str; 2] = ["setup", "trial"];
 
@@ -65,6 +72,7 @@ const JOBS: [&str; 2] = ["setup", "trial"];
 #[command(
     name = "braid",
     version,
+    long_version = LONG_VERSION,
     max_term_width = 110,
     after_help = "Examples:\n  braid up                          everything here, with simulated patients\n  braid link cut wifi               cut their Wi-Fi; vitals go on over LTE\n  braid config gateway              what a gateway would run with, and why\n  braid ingest --config braid.toml  one service of a larger installation"
 )]
@@ -205,7 +213,10 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Config { service } => {
             let text = effective(&service, &matches, file.as_ref(), &command)?;
             process::print(&text)?;
-            service.validate()?;
+            // The printed values are asked for, not a start.
+            if let Err(error) = service.validate() {
+                eprintln!("note: the service would not start with this: {error}");
+            }
         }
         Braid::Link(link) => link.run()?,
         Braid::Episode(episode) => episode.run()?,
@@ -432,6 +443,35 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         layered(None).unwrap().debug_assert();
+    }
+
+    #[test]
+    fn the_long_version_says_the_commit_and_the_short_one_is_a_number() {
+        let command = layered(None).unwrap();
+        assert_eq!(command.get_version(), Some(env!("CARGO_PKG_VERSION")));
+        let long = command.get_long_version().unwrap();
+        let (number, commit) = long.split_once(" (commit ").unwrap();
+        assert_eq!(number, env!("CARGO_PKG_VERSION"));
+        assert!(commit.ends_with(')') && commit.len() >= 8, "{commit}");
+    }
+
+    /// The chart asks for 20 s.
+    #[test]
+    fn a_proxy_that_drains_for_long_has_the_time() {
+        let exit_limit = |args: &[&str]| {
+            let command = layered(None).unwrap();
+            let args = ["braid"].iter().chain(args);
+            let matches = command.try_get_matches_from(args).unwrap();
+            match Cli::from_arg_matches(&matches).unwrap().command {
+                Braid::Service(service) => service.exit_limit(),
+                _ => panic!("no service"),
+            }
+        };
+        let usual = exit_limit(&["gateway"]);
+        assert!(usual < std::time::Duration::from_secs(5));
+        assert_eq!(exit_limit(&["proxy"]), usual);
+        let long = exit_limit(&["proxy", "--drain-ms", "20000"]);
+        assert!(long > std::time::Duration::from_secs(21), "{long:?}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::admin_address::AdminAddress;
 use crate::process::{self, Failure};
 
 /// Longest wait for an answer; a service answers from memory, on a separate thread.
@@ -13,16 +14,18 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  braid health 127.0.0.1:9103")]
+#[command(
+    after_help = "Examples:\n  braid health                   `braid up` or a gateway on this machine\n  braid health 127.0.0.1:9103"
+)]
 pub struct HealthCommand {
-    /// The service's admin address.
-    address: SocketAddr,
+    #[command(flatten)]
+    at: AdminAddress,
 }
 
 impl HealthCommand {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let (ready, says) = readiness(self.address)
-            .map_err(|error| Failure::other(format!("{}: {error}", self.address)))?;
+        let at = self.at.get();
+        let (ready, says) = readiness(at).map_err(|error| self.at.unanswered(at, &error))?;
         process::print(&format!("{}\n", says.trim()))?;
         Ok(if ready {
             ExitCode::SUCCESS

@@ -21,11 +21,14 @@ macro_rules! eprintln {
 }
 
 mod accounts;
+mod admin_address;
 mod alerts;
 mod audit;
 mod backup;
 mod bench;
 mod cli;
+#[cfg(test)]
+mod commit;
 mod dead_letters;
 mod decisions;
 mod demonstration_ward;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use service_kit::path_table::{AllPaths, PathRow};
 
+use crate::admin_address::AdminAddress;
 use crate::health;
 use crate::process::{self, CLEAR, Failure, print};
 
@@ -20,12 +21,11 @@ const INTERVAL_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  braid paths                       a gateway on this machine, once\n  braid paths --watch               live, until Ctrl-C\n  braid paths 127.0.0.1:9102        a proxy: the paths of all its gateways\n  braid paths 127.0.0.1:9102 --gateway gw-7 --json\n\nRATE UP and RATE DOWN are as the asked end sends and receives. SHARE is the path's part of its\ngateway's bytes. MONTH counts IP bytes since the access's reset day. RULE and MODE are\nthose of the flows that may use the path now. Only a gateway has MONTH, RANK, MODE and RULE."
+    after_help = "Examples:\n  braid paths                       `braid up` or a gateway on this machine, once\n  braid paths --watch               live, until Ctrl-C\n  braid paths 127.0.0.1:9102        a proxy: the paths of all its gateways\n  braid paths 127.0.0.1:9102 --gateway gw-7 --json\n\nRATE UP and RATE DOWN are as the asked end sends and receives. SHARE is the path's part of its\ngateway's bytes. MONTH counts IP bytes since the access's reset day. RULE and MODE are\nthose of the flows that may use the path now. Only a gateway has MONTH, RANK, MODE and RULE."
 )]
 pub struct PathsCommand {
-    /// The service's admin address.
-    #[arg(value_name = "ADDRESS", default_value = "127.0.0.1:9101")]
-    address: SocketAddr,
+    #[command(flatten)]
+    at: AdminAddress,
     /// Only the paths of this gateway.
     #[arg(long, value_name = "GATEWAY")]
     gateway: Option<String>,
@@ -76,11 +76,12 @@ impl PathsCommand {
     async fn show(self) -> Result<(), Failure> {
         let interval = Duration::from_millis(self.interval_ms);
         let clears = self.watch && !self.json && std::io::stdout().is_terminal();
-        let mut before = self.ask()?;
+        let at = self.at.get();
+        let mut before = self.ask(at)?;
         let mut asked_at = Instant::now();
         loop {
             tokio::time::sleep(interval).await;
-            let after = self.ask()?;
+            let after = self.ask(at)?;
             let passed = asked_at.elapsed();
             asked_at = Instant::now();
             let shown = shown(&before, &after, passed);
@@ -99,7 +100,7 @@ impl PathsCommand {
         }
     }
 
-    fn ask(&self) -> Result<AllPaths, Failure> {
+    fn ask(&self, at: SocketAddr) -> Result<AllPaths, Failure> {
         let named = self.gateway.as_deref().unwrap_or_default();
         if !named.is_empty() && !named.bytes().all(is_plain) {
             return Err(Failure::other(format!(
@@ -110,9 +111,8 @@ impl PathsCommand {
             "" => "/paths".to_owned(),
             gateway => format!("/paths?gateway={gateway}"),
         };
-        let at = self.address;
         let answer = health::get(at, &page, ANSWER_BYTES_MAX);
-        let (status, body) = answer.map_err(|error| Failure::other(format!("{at}: {error}")))?;
+        let (status, body) = answer.map_err(|error| self.at.unanswered(at, &error))?;
         match status {
             200 => serde_json::from_str(&body)
                 .map_err(|error| Failure::other(format!("{at}: not a table of paths: {error}"))),

@@ -17,6 +17,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Time for a service to return after shutdown was requested; then the process ends without it. It
 /// includes [`DRAIN_LIMIT`].
 const EXIT_LIMIT: Duration = DRAIN_LIMIT.saturating_add(Duration::from_millis(700));
+/// Time beyond its own drain for a service that may drain for longer.
+const AFTER_DRAIN: Duration = Duration::from_millis(1_700);
 /// Exit status after a second signal: 128 + SIGINT, as shells report it.
 const EXIT_IMPATIENT: i32 = 130;
 
@@ -136,10 +138,22 @@ pub fn block_on<F: Future>(main: F) -> Result<F::Output, Failure> {
     Ok(output)
 }
 
+/// How long the process waits for a service whose connections may go on for `drain`.
+pub fn exit_limit(drain: Duration) -> Duration {
+    EXIT_LIMIT.max(drain.saturating_add(AFTER_DRAIN))
+}
+
 /// Runs `service` until it ends or a signal asks it to; the second signal ends the process at once.
-pub fn run<F, Fut>(noun: &'static str, config: ProcessConfig, service: F) -> Result<(), Failure>
+/// A service that has not returned within `limit` after the first is left behind. The service gets
+/// the address of the admin listener too.
+pub fn run<F, Fut>(
+    noun: &'static str,
+    config: ProcessConfig,
+    limit: Duration,
+    service: F,
+) -> Result<(), Failure>
 where
-    F: FnOnce(Context) -> Fut,
+    F: FnOnce(Context, SocketAddr) -> Fut,
     Fut: Future<Output = Result<(), Failure>>,
 {
     block_on(async {
@@ -149,7 +163,7 @@ where
         let bound = admin::start(config.admin, "admin", vec![context.clone()]).await?;
         tracing::info!(address = %bound, "admin listener");
         watch_signals(context.shutdown().clone())?;
-        let outcome = until_drained(&context, service(context.clone())).await;
+        let outcome = until_drained(&context, limit, service(context.clone(), bound)).await;
         context.end();
         let flushed = tokio::task::spawn_blocking(move || traces.shutdown());
         // Only traces may be lost.
@@ -161,18 +175,19 @@ where
 /// The service's own result, or a failure if it does not end in time after it was asked to.
 pub async fn until_drained(
     context: &Context,
+    limit: Duration,
     service: impl Future<Output = Result<(), Failure>>,
 ) -> Result<(), Failure> {
     let overdue = async {
         context.shutdown().requested().await;
-        tokio::time::sleep(EXIT_LIMIT).await;
+        tokio::time::sleep(limit).await;
     };
     tokio::select! {
         outcome = service => outcome,
         () = overdue => Err(Failure::other(format!(
             "{} did not finish within {:.1} s; its acknowledged data is on disk",
             context.noun(),
-            EXIT_LIMIT.as_secs_f32(),
+            limit.as_secs_f32(),
         ))),
     }
 }

@@ -1,10 +1,9 @@
 //! `braid qlog`: recordings of a gateway's paths as qlog files, at the gateway or at its proxy.
 
-use std::net::SocketAddr;
-
 use service_kit::admin::OPERATOR_HEADER;
 use service_kit::qlog::{Recording, Recordings};
 
+use crate::admin_address::AdminAddress;
 use crate::health;
 use crate::process::{Failure, say};
 
@@ -15,7 +14,7 @@ const ANSWER_BYTES_MAX: u64 = 64 << 10;
 pub enum QlogCommand {
     /// Begin a recording on a running connection. It ends by itself.
     #[command(
-        after_help = "Examples:\n  braid qlog start                                a gateway on this machine\n  braid qlog start 127.0.0.1:9102 --gateway gw-7 --minutes 10\n\nThe files are below qlog/GATEWAY in the service's data folder, in JSON text sequences\n(.sqlog). The oldest is deleted when there are more than --files."
+        after_help = "Examples:\n  braid qlog start                                `braid up` or a gateway on this machine\n  braid qlog start 127.0.0.1:9102 --gateway gw-7 --minutes 10\n\nThe files are below qlog/GATEWAY in the service's data folder, in JSON text sequences\n(.sqlog). Only a program of the same machine or container may record. The oldest is deleted when there are more than --files."
     )]
     Start {
         #[command(flatten)]
@@ -46,9 +45,8 @@ pub enum QlogCommand {
 
 #[derive(Debug, clap::Args)]
 pub struct At {
-    /// The service's admin address; only from the same machine or container.
-    #[arg(value_name = "ADDRESS", default_value = "127.0.0.1:9101")]
-    address: SocketAddr,
+    #[command(flatten)]
+    admin: AdminAddress,
     /// Which gateway; not needed where there is only one.
     #[arg(long, value_name = "GATEWAY")]
     gateway: Option<String>,
@@ -132,10 +130,10 @@ impl At {
     }
 
     fn ask(&self, method: &str, page: &str) -> Result<Recordings, Failure> {
-        let at = self.address;
+        let at = self.admin.get();
         let header = format!("{OPERATOR_HEADER}: braid\r\n");
         let answer = health::ask(at, method, page, &header, ANSWER_BYTES_MAX);
-        let (status, body) = answer.map_err(|error| Failure::other(format!("{at}: {error}")))?;
+        let (status, body) = answer.map_err(|error| self.admin.unanswered(at, &error))?;
         match status {
             200 => serde_json::from_str(&body)
                 .map_err(|error| Failure::other(format!("{at}: no recordings: {error}"))),

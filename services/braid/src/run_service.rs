@@ -1,6 +1,7 @@
 //! One service in a separate process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bus::Bus;
 use clap::{ArgMatches, Command, Subcommand};
@@ -35,11 +36,15 @@ pub struct OnEngines<C: ServiceConfig> {
 }
 
 impl<C: ServiceConfig> Alone<C> {
-    fn run<E>(self, service: impl AsyncFnOnce(C, Context) -> Result<(), E>) -> Result<(), Failure>
+    fn run<E>(
+        self,
+        limit: Duration,
+        service: impl AsyncFnOnce(C, Context) -> Result<(), E>,
+    ) -> Result<(), Failure>
     where
         Failure: From<E>,
     {
-        process::run(C::NOUN, self.process, async |context| {
+        process::run(C::NOUN, self.process, limit, async |context, _| {
             Ok(service(self.service, context).await?)
         })
     }
@@ -48,12 +53,13 @@ impl<C: ServiceConfig> Alone<C> {
 impl<C: ServiceConfig> OnEngines<C> {
     fn run<E>(
         self,
+        limit: Duration,
         service: impl AsyncFnOnce(C, Arc<dyn Bus>, Arc<dyn Store>, Context) -> Result<(), E>,
     ) -> Result<(), Failure>
     where
         Failure: From<E>,
     {
-        process::run(C::NOUN, self.process, async |context| {
+        process::run(C::NOUN, self.process, limit, async |context, _| {
             // `None`: the service was asked to end before the engines answered.
             let Some(Engines { bus, store }) = self.engines.open(&context).await? else {
                 return Ok(());
@@ -120,19 +126,33 @@ impl ServiceCommand {
         }
     }
 
+    /// How long the process waits for the service after it was asked to end.
+    pub fn exit_limit(&self) -> Duration {
+        process::exit_limit(match self {
+            ServiceCommand::Proxy(it) => Duration::from_millis(it.service.drain_ms),
+            _ => Duration::ZERO,
+        })
+    }
+
     pub fn run(self) -> Result<(), Failure> {
         self.validate()?;
+        let limit = self.exit_limit();
         match self {
-            ServiceCommand::Gateway(it) => {
-                it.run(async |config, context| gateway::run(config, None, context).await)
+            ServiceCommand::Gateway(it) => it.run(limit, async |config, context| {
+                gateway::run(config, None, context).await
+            }),
+            ServiceCommand::Proxy(it) => it.run(limit, proxy::run),
+            ServiceCommand::Ingest(it) => it.run(limit, ingest::run),
+            ServiceCommand::Alerting(it) => it.run(limit, alerting::run),
+            ServiceCommand::PathTelemetry(it) => it.run(limit, path_telemetry::run),
+            ServiceCommand::Dashboard(it) => it.run(limit, dashboard::run),
+            ServiceCommand::Swarm(it) => it.run(limit, crate::simulate::run),
+            ServiceCommand::Up(it) => {
+                let Alone { service, process } = *it;
+                process::run("up", process, limit, async |context, admin| {
+                    crate::up::run(service, admin, context).await
+                })
             }
-            ServiceCommand::Proxy(it) => it.run(proxy::run),
-            ServiceCommand::Ingest(it) => it.run(ingest::run),
-            ServiceCommand::Alerting(it) => it.run(alerting::run),
-            ServiceCommand::PathTelemetry(it) => it.run(path_telemetry::run),
-            ServiceCommand::Dashboard(it) => it.run(dashboard::run),
-            ServiceCommand::Swarm(it) => it.run(crate::simulate::run),
-            ServiceCommand::Up(it) => it.run(crate::up::run),
         }
     }
 

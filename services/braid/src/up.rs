@@ -14,6 +14,7 @@ mod links;
 mod report;
 mod services;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use service_kit::Context;
@@ -34,7 +35,8 @@ const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_500);
 const END_LIMIT: Duration = Duration::from_millis(2_800);
 
 /// Runs until `context`'s shutdown is requested or a service fails.
-pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
+/// `admin` is the address of its admin listener.
+pub async fn run(config: UpConfig, admin: SocketAddr, context: Context) -> Result<(), Failure> {
     let started = context.health().check("start");
     let start = first_start::prepare(&config.data)?;
     let engines = Engines::open(&config.data, &config.data)?;
@@ -45,7 +47,7 @@ pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
 
     let mut services = Services::new(context.clone(), &config.data);
     let outcome = async {
-        let core = services::start_core(&mut services, &start, &engines).await?;
+        let core = services::start_core(&mut services, &config, &start, &engines).await?;
         let links = links::Links::new();
         let sensors = gateways::start(&mut services, &config, &start, &core, &ward, &links).await?;
         let links_address = links::serve(&mut services, &start, links).await?;
@@ -54,7 +56,10 @@ pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
             &config,
             &start,
             &core,
-            links_address,
+            services::Neighbours {
+                links: links_address,
+                gateway_page: sensors.first().copied(),
+            },
             &engines,
         )
         .await?;
@@ -65,6 +70,7 @@ pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
             scheme: if config.serves_tls() { "https" } else { "http" },
             sensors: sensors.first().copied(),
             links: links_address,
+            admin,
             sign_in_code: core.sign_in_code.clone(),
             password,
         };

@@ -3,6 +3,9 @@
 
 #[path = "support/program.rs"]
 mod program;
+#[path = "support/webhook.rs"]
+#[allow(dead_code, reason = "each test file uses its part")]
+mod webhook;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -27,11 +30,16 @@ struct Up {
 
 /// Starts on `data` and waits until the addresses are known.
 fn up(dir: &Path) -> Up {
+    up_with(dir, &[])
+}
+
+fn up_with(dir: &Path, more: &[&str]) -> Up {
     let data = dir.join("data");
     let addresses = data.join("up.json");
     let _ = std::fs::remove_file(&addresses);
     let mut args = vec!["up", "--patients", "2", "--data", data.to_str().unwrap()];
     args.extend(ANYWHERE);
+    args.extend(more);
     let mut program = Program::start(dir, "up", &args);
     eventually("up.json", || {
         assert!(program.is_running(), "{}", program.log());
@@ -89,18 +97,31 @@ fn a_sample_by_hand_is_stored_once_through_a_cut_and_a_restart() {
     let data = dir.path().join("data");
     let data_flag = data.to_str().unwrap();
     let started = Instant::now();
-    let running = up(dir.path());
+    let webhook = webhook::Webhook::start();
+    let url = format!("http://{}/", webhook.address);
+    let running = up_with(dir.path(), &["--webhook", &url]);
     let (status, body) = http(running.page, "GET", "/", "", "").unwrap();
     assert!(
         status == 200 && body.to_lowercase().contains("<!doctype html"),
         "{status} {body}"
     );
+    let (_, link) = body.split_once("<a href=\"").unwrap();
+    let (link, _) = link.split_once('"').unwrap();
+    assert_eq!(link, format!("http://{}/", running.sensors));
+    let (status, body) = http(running.sensors, "GET", "/", "", "").unwrap();
+    assert!(
+        status == 200 && body.to_lowercase().contains("<!doctype html"),
+        "{status} {body}"
+    );
+    let (code, _, error) = run(&["episode", "patient-1", "fall", "--data", data_flag]);
+    assert_eq!(code, 0, "{error}");
     eventually("a first row", || rows(&data, "wearable-%").0 > 0);
     println!(
         "first sample stored {} ms after the start",
         started.elapsed().as_millis()
     );
 
+    finds_up_by_its_folder(data_flag);
     send(running.sensors, 1);
     eventually("the sample by hand", || {
         rows(&data, "guest-sensor") == (1, 1)
@@ -139,6 +160,10 @@ fn a_sample_by_hand_is_stored_once_through_a_cut_and_a_restart() {
         code == 1 && error.contains("patient-1, patient-2"),
         "{error}"
     );
+
+    eventually("the webhook is told of the fall", || {
+        webhook.told(&alerts_of(&data, "patient-1")) > 0
+    });
 
     // A second instance would use the same journals.
     let mut second = vec!["up", "--data", data_flag];
@@ -183,6 +208,31 @@ fn a_sample_by_hand_is_stored_once_through_a_cut_and_a_restart() {
         rows(&data, "guest-sensor") == (4, 4)
     });
     end(running);
+}
+
+/// Its admin listener has any port.
+fn finds_up_by_its_folder(data: &str) {
+    eventually("health", || {
+        let (code, says, error) = run(&["health", "--data", data]);
+        assert!(error.is_empty(), "{error}");
+        code == 0 && !says.is_empty()
+    });
+    let (code, table, error) = run(&["paths", "--data", data, "--interval-ms", "100"]);
+    assert!(code == 0 && table.contains("wifi"), "{error}{table}");
+    let of_one = ["--data", data, "--gateway", "gw-1"];
+    for (verb, says) in [("start", "gw-1 is recorded"), ("stop", "gw-1")] {
+        let (code, text, error) = run(&[&["qlog", verb], &of_one[..]].concat());
+        assert!(code == 0 && text.contains(says), "{error}{text}");
+    }
+}
+
+fn alerts_of(data: &Path, patient: &str) -> Vec<String> {
+    let store = rusqlite::Connection::open(data.join("store.db")).unwrap();
+    let mut found = store
+        .prepare("SELECT DISTINCT id FROM alerts WHERE patient = ?1")
+        .unwrap();
+    let ids = found.query_map([patient], |row| row.get(0)).unwrap();
+    ids.map(Result::unwrap).collect()
 }
 
 #[test]
@@ -256,6 +306,12 @@ fn configuration_is_layered_and_printed_with_its_origins() {
         "{text}"
     );
     assert!(text.contains("journal_gather_ms = 5  # flag"), "{text}");
+
+    // README's example: the values are printed though the gateway has no certificate yet.
+    let (code, text, error) = run(&["config", "gateway"]);
+    assert_eq!(code, 0, "{error}");
+    assert!(text.contains("proxy = "), "{text}");
+    assert!(error.contains("note:") && error.contains("cert"), "{error}");
 
     std::fs::write(file, "[gateway]\nproxi = \"x:1\"\n").unwrap();
     let (code, _, error) = run(&["gateway", "--config", file]);

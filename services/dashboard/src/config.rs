@@ -35,6 +35,9 @@ pub struct Config {
     /// Address of the emulated links' gRPC service; empty when there is no demonstration.
     #[arg(long, value_name = "URL", default_value = "")]
     pub links_url: String,
+    /// Address of a gateway's own page; the first page links to it. Empty: no link.
+    #[arg(long, value_name = "URL", default_value = "")]
+    pub gateway_page: String,
     /// Hours after which a person must sign in again.
     #[arg(long, value_name = "HOURS", default_value_t = 12)]
     pub session_hours: u32,
@@ -232,6 +235,9 @@ impl ServiceConfig for Config {
         if !self.links_url.is_empty() {
             url("links_url", &self.links_url, "http://127.0.0.1:7010")?;
         }
+        if !self.gateway_page.is_empty() {
+            url("gateway_page", &self.gateway_page, "http://127.0.0.1:8090/")?;
+        }
         if self.session_hours == 0 || self.session_hours > SESSION_HOURS_MAX {
             return Err(ConfigError::new(
                 "session_hours",
@@ -314,6 +320,10 @@ mod tests {
         for (flags, field) in [
             (vec!["--alerting-url", "alerting:7002"], "alerting_url"),
             ([&plain[..], &["--links-url", "x"]].concat(), "links_url"),
+            (
+                [&plain[..], &["--gateway-page", "javascript:alert(1)"]].concat(),
+                "gateway_page",
+            ),
             (
                 [&plain[..], &["--session-hours", "0"]].concat(),
                 "session_hours",

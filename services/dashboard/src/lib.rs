@@ -43,7 +43,7 @@ mod untold;
 mod ward_view;
 mod warnings;
 
-pub use config::Config;
+pub use config::{Config, MailConfig};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {

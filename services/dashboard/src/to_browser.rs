@@ -72,6 +72,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .layer(middleware::from_fn(whole_bodies_only))
         .layer(guesses.clone())
         .with_state(app.clone());
+    let page = app.page.clone();
     Router::new()
         .merge(grpc)
         .merge(api)
@@ -85,7 +86,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .layer(same_site)
         .merge(back)
         .merge(confirm)
-        .fallback(page::serve)
+        .fallback(move |method, uri, headers| page.serve(method, uri, headers))
 }
 
 /// Puts the [`Person`] and the session's [`Key`] into the request, or refuses it.

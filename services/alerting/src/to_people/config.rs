@@ -113,7 +113,7 @@ fn hash(settings: &[Option<String>]) -> String {
 }
 
 impl Options {
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+    pub fn validate(&self) -> Result<(), ConfigError> {
         self.build().map(drop)
     }
 

@@ -41,9 +41,34 @@ pub struct UpConfig {
     /// One-way delay of the emulated LTE.
     #[arg(long, value_name = "NUMBER", default_value_t = 35)]
     pub lte_delay_ms: u32,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub people: alerting::Channels,
 }
 
 impl UpConfig {
+    /// The channels of alerting. Messages link to the page where its address is known.
+    pub(super) fn people(&self) -> alerting::Channels {
+        let mut people = self.people.clone();
+        if people.public_url.is_none() && self.listen.ip().is_loopback() && self.listen.port() > 0 {
+            people.public_url = Some(format!("http://{}", self.listen));
+        }
+        people
+    }
+
+    /// The dashboard tells people by the same server when alerting cannot.
+    pub(super) fn mail_of_dashboard(&self) -> dashboard::MailConfig {
+        let people = self.people.clone();
+        dashboard::MailConfig {
+            smtp: people.smtp,
+            smtp_user: people.smtp_user,
+            smtp_password: people.smtp_password,
+            smtp_ca: people.smtp_ca,
+            email_from: people.email_from,
+            email_to: people.email_to,
+        }
+    }
+
     /// Passwords and health data must not leave this machine unencrypted.
     pub(super) fn serves_tls(&self) -> bool {
         !self.listen.ip().is_loopback()
@@ -98,6 +123,6 @@ impl ServiceConfig for UpConfig {
                 ));
             }
         }
-        Ok(())
+        self.people.validate()
     }
 }

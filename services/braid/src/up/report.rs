@@ -18,6 +18,7 @@ pub struct Report {
     pub scheme: &'static str,
     pub sensors: Option<SocketAddr>,
     pub links: SocketAddr,
+    pub admin: SocketAddr,
     pub sign_in_code: Secret,
     pub password: Secret,
 }
@@ -29,6 +30,9 @@ pub struct Addresses {
     pub page: SocketAddr,
     pub links: SocketAddr,
     pub sensors: Option<SocketAddr>,
+    /// Of /healthz, /readyz, /metrics, /paths and /qlog; absent in a file of an older version.
+    #[serde(default)]
+    pub admin: Option<SocketAddr>,
     pub process: u32,
 }
 
@@ -52,6 +56,7 @@ impl Report {
             page: self.page,
             links: self.links,
             sensors: self.sensors,
+            admin: Some(self.admin),
             process: std::process::id(),
         };
         let path = data.join(FILE);

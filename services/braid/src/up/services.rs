@@ -241,6 +241,7 @@ fn anywhere() -> SocketAddr {
 
 pub async fn start_core(
     services: &mut Services,
+    config: &UpConfig,
     start: &Start,
     engines: &Engines,
 ) -> Result<Core, Failure> {
@@ -259,6 +260,7 @@ pub async fn start_core(
     let mut it: alerting::Config = defaults()?;
     it.listen = anywhere();
     it.identity = identity("alerting")?;
+    it.people = config.people();
     let Engines { bus, store } = engines.clone();
     let alerting_context = services.start("alerting", Stage::Core, |context| async move {
         alerting::run(it, bus, store, context)
@@ -302,12 +304,19 @@ pub async fn start_core(
     })
 }
 
+/// What the page leads to beside the core.
+pub struct Neighbours {
+    pub links: SocketAddr,
+    /// Of the first gateway.
+    pub gateway_page: Option<SocketAddr>,
+}
+
 pub async fn start_dashboard(
     services: &mut Services,
     config: &UpConfig,
     start: &Start,
     core: &Core,
-    links: SocketAddr,
+    neighbours: Neighbours,
     engines: &Engines,
 ) -> Result<SocketAddr, Failure> {
     let mut it: dashboard::Config = defaults()?;
@@ -315,7 +324,14 @@ pub async fn start_dashboard(
     it.tls = config.serves_tls();
     it.identity = start.service("dashboard")?;
     it.alerting_url = format!("https://{}", core.alerting);
-    it.links_url = format!("https://{links}");
+    it.links_url = format!("https://{}", neighbours.links);
+    it.mail = config.mail_of_dashboard();
+    // The gateway listens on this machine only, and so leads nobody else to its page.
+    if !config.serves_tls()
+        && let Some(page) = neighbours.gateway_page
+    {
+        it.gateway_page = format!("http://{page}/");
+    }
     it.authority = Some(config.data.join(crate::identity::FOLDER));
     it.sign_in_code = Some(core.sign_in_code.clone());
     let Engines { bus, store } = engines.clone();

@@ -9,6 +9,7 @@ use service_kit::{
 };
 use store::{AuditEntry, Store, WriteError};
 
+use super::page::Page;
 use super::sign_in_code::SignInCode;
 use super::viewers::Viewers;
 use crate::Config;
@@ -43,6 +44,7 @@ pub(crate) struct App {
     pub(super) session_us: i64,
     pub(super) secure_cookies: bool,
     pub(super) trust_forwarded_for: bool,
+    pub(super) page: Page,
     pub(super) shutdown: Shutdown,
 }
 
@@ -78,6 +80,7 @@ impl App {
             session_us,
             secure_cookies: config.tls || config.secure_cookies,
             trust_forwarded_for: config.trust_forwarded_for,
+            page: Page::linking_to(&config.gateway_page),
             shutdown,
         })
     }

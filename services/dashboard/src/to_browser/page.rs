@@ -1,9 +1,12 @@
 //! The web page, embedded when the binary is built (`web/dist`).
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use rust_embed::RustEmbed;
+use sha2::{Digest, Sha256};
 
 #[derive(RustEmbed)]
 #[folder = "web/dist"]
@@ -24,7 +27,37 @@ const FOREVER: &str = "public, max-age=31536000, immutable";
 /// The page itself is requested each time and answered with 304 while it is unchanged.
 const REVALIDATE: &str = "no-cache";
 
-pub(crate) async fn serve(method: Method, uri: Uri, headers: HeaderMap) -> Response {
+/// The embedded page, with a link to a gateway's own page if there is one.
+#[derive(Clone, Default)]
+pub(crate) struct Page {
+    /// Empty: no link.
+    gateway: Arc<str>,
+}
+
+impl Page {
+    /// `gateway` is an address over http or https, or empty.
+    pub(crate) fn linking_to(gateway: &str) -> Page {
+        Page {
+            gateway: gateway.into(),
+        }
+    }
+
+    /// The first page, below what its script shows.
+    fn with_link(&self, page: &[u8]) -> Vec<u8> {
+        let page = String::from_utf8_lossy(page);
+        let href = self.gateway.replace('&', "&amp;").replace('"', "&quot;");
+        let link = format!(
+            "<footer><a href=\"{href}\">The page beside the first gateway</a></footer>\n  </body>"
+        );
+        page.replacen("</body>", &link, 1).into_bytes()
+    }
+
+    pub(crate) async fn serve(self, method: Method, uri: Uri, headers: HeaderMap) -> Response {
+        serve(&self, method, uri, headers)
+    }
+}
+
+fn serve(page: &Page, method: Method, uri: Uri, headers: HeaderMap) -> Response {
     if method != Method::GET && method != Method::HEAD {
         return (
             StatusCode::METHOD_NOT_ALLOWED,
@@ -39,7 +72,16 @@ pub(crate) async fn serve(method: Method, uri: Uri, headers: HeaderMap) -> Respo
     let Some(file) = Dist::get(path) else {
         return StatusCode::NOT_FOUND.into_response();
     };
-    let tag = format!("\"{}\"", hex(&file.metadata.sha256_hash()[..16]));
+    let hash = file.metadata.sha256_hash();
+    let is_linking = path == "index.html" && !page.gateway.is_empty();
+    let (data, hash) = if is_linking {
+        let data = page.with_link(&file.data);
+        let hash = Sha256::digest(&data).into();
+        (data.into(), hash)
+    } else {
+        (file.data, hash)
+    };
+    let tag = format!("\"{}\"", hex(&hash[..16]));
     let known = headers
         .get(header::IF_NONE_MATCH)
         .and_then(|value| value.to_str().ok())
@@ -50,7 +92,7 @@ pub(crate) async fn serve(method: Method, uri: Uri, headers: HeaderMap) -> Respo
     let mut response = if known {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        let mut response = Response::new(Body::from(file.data));
+        let mut response = Response::new(Body::from(data));
         let mime = file.metadata.mimetype();
         let mime = if mime.starts_with("text/") {
             format!("{mime}; charset=utf-8")
@@ -89,7 +131,35 @@ mod tests {
     use super::*;
 
     async fn get(path: &str, headers: HeaderMap) -> Response {
-        serve(Method::GET, path.parse().unwrap(), headers).await
+        let page = Page::default();
+        page.serve(Method::GET, path.parse().unwrap(), headers)
+            .await
+    }
+
+    #[tokio::test]
+    async fn only_the_first_page_links_to_the_gateways_own_page() {
+        let linking = Page::linking_to("http://127.0.0.1:8090/?a=1&b=\"2");
+        let get = async |page: &Page, path: &str| {
+            let uri = path.parse().unwrap();
+            let response = page.clone().serve(Method::GET, uri, HeaderMap::new()).await;
+            let tag = response.headers()[header::ETAG].clone();
+            let body = axum::body::to_bytes(response.into_body(), 1 << 24).await;
+            (String::from_utf8(body.unwrap().to_vec()).unwrap(), tag)
+        };
+        let (with, tag) = get(&linking, "/").await;
+        let link = "<a href=\"http://127.0.0.1:8090/?a=1&amp;b=&quot;2\">";
+        assert_eq!(with.matches(link).count(), 1, "{with}");
+        let (without, tag_without) = get(&Page::default(), "/").await;
+        assert!(!without.contains("<a "), "{without}");
+        assert_ne!(tag, tag_without, "a browser would show the older one");
+        let asset = Dist::iter()
+            .find(|name| name.starts_with("assets/"))
+            .unwrap();
+        let path = format!("/{asset}");
+        assert_eq!(
+            get(&linking, &path).await,
+            get(&Page::default(), &path).await
+        );
     }
 
     #[tokio::test]
@@ -132,7 +202,8 @@ mod tests {
                 "{path}"
             );
         }
-        let posted = serve(Method::POST, "/".parse().unwrap(), HeaderMap::new()).await;
+        let posted = Page::default().serve(Method::POST, "/".parse().unwrap(), HeaderMap::new());
+        let posted = posted.await;
         assert_eq!(posted.status(), StatusCode::METHOD_NOT_ALLOWED);
     }
 }
