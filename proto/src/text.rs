@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Whether a character moves the cursor, begins a line, or turns the direction of a line: C0, DEL,
-/// C1, the line separators and the direction marks.
+/// Whether a character moves the cursor, begins a line, or turns the direction of a line. These are
+/// C0, DEL, C1, the line separators and the direction marks.
 pub const fn is_control(it: char) -> bool {
     matches!(it,
         '\0'..='\u{1f}'

@@ -19,8 +19,8 @@ use crate::{
 const ACKNOWLEDGED: f64 = 0.4;
 /// Time from the moment at which an alert is due until the person acts.
 const AFTER_US: std::ops::Range<i64> = 500_000..20_000_000;
-/// A request may wait for so long in a paused process.
-const UNDER_WAY_US: i64 = 45_000_000;
+/// A request may wait in a process that is paused twice, and for so long beyond that.
+const UNDER_WAY_MARGIN_US: i64 = 20_000_000;
 const SECOND_US: i64 = 1_000_000;
 const REMIND_EVERY_US: i64 = REMIND_EVERY_S as i64 * SECOND_US;
 /// A reminder that is decided together with the acknowledgement may still be sent.
@@ -49,8 +49,9 @@ pub struct Acknowledgement {
     pub answered_us: i64,
 }
 
-/// The wishes of a run, sorted by time.
-pub fn wishes(random: &mut impl Rng, courses: &[Course]) -> Vec<Wish> {
+/// The wishes of a run, sorted by time. `longest_us`: its longest fault.
+pub fn wishes(random: &mut impl Rng, courses: &[Course], longest_us: i64) -> Vec<Wish> {
+    let under_way_us = 2 * longest_us + UNDER_WAY_MARGIN_US;
     let mut wishes = Vec::new();
     for course in courses {
         // As if each alert had been acknowledged before the next one.
@@ -72,7 +73,7 @@ pub fn wishes(random: &mut impl Rng, courses: &[Course]) -> Vec<Wish> {
             let mut later = course.stretches.iter().map(|it| it.since_us);
             let next_us = later.find(|since_us| *since_us > due.until_us);
             let until_us = match next_us {
-                Some(next_us) if course.timing.is_latched => next_us - UNDER_WAY_US,
+                Some(next_us) if course.timing.is_latched => next_us - under_way_us,
                 _ => i64::MAX,
             };
             wishes.push(Wish {
@@ -207,8 +208,8 @@ mod tests {
             now_us: 200 * S,
         };
         let courses = vec![course; 40];
-        let wishes = wishes(&mut ChaCha8Rng::seed_from_u64(1), &courses);
-        assert!(wishes.iter().any(|wish| wish.until_us == 55 * S));
+        let wishes = wishes(&mut ChaCha8Rng::seed_from_u64(1), &courses, 20 * S);
+        assert!(wishes.iter().any(|wish| wish.until_us == 40 * S));
         assert!(wishes.iter().any(|wish| wish.until_us == i64::MAX));
         for wish in &wishes {
             assert!(wish.from_us > wish.since_us + 4 * S);

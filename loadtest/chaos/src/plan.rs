@@ -146,6 +146,11 @@ impl Script {
 }
 
 impl Plan {
+    /// The longest fault of a lane.
+    pub fn longest_us(&self) -> i64 {
+        i64::from(lasting_ms_max(self.seconds * 1_000)) * 1_000
+    }
+
     /// `seconds` must be within [`SECONDS_MIN`] and [`SECONDS_MAX`].
     pub fn new(seed: u64, seconds: u32) -> Plan {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -356,6 +361,10 @@ fn targets() -> Vec<(Target, u32)> {
     targets
 }
 
+fn lasting_ms_max(run_ms: u32) -> u32 {
+    (run_ms / 10).clamp(LASTING_MS.end, LASTING_MS_MAX)
+}
+
 fn lane(random: &mut impl Rng, target: &Target, every_ms: u32, run_ms: u32) -> Vec<Fault> {
     if matches!(target, Target::Wearer { .. }) {
         return Vec::new();
@@ -370,7 +379,7 @@ fn lane(random: &mut impl Rng, target: &Target, every_ms: u32, run_ms: u32) -> V
     let mut at_ms = random.random_range(CALM_FIRST_MS..first_ms_max);
     loop {
         let is_lasting = random.random_bool(LASTING);
-        let lasting_ms_max = (run_ms / 10).clamp(LASTING_MS.end, LASTING_MS_MAX);
+        let lasting_ms_max = lasting_ms_max(run_ms);
         let length_ms = if is_lasting {
             LASTING_MS.start..lasting_ms_max
         } else {

@@ -1,35 +1,27 @@
 //! The readings of each sensor, second by second, computed from the seed before the run.
 //!
 //! Every series alternates between stretches without an alert and one of the shapes below. All
-//! lengths keep [`MARGIN_S`] away from the delays of the rules, so that the due alerts do not
-//! depend on rounding.
+//! lengths keep [`MARGIN_S`] away from the delays of the rules. So the due alerts do not depend on
+//! rounding.
 
 mod falls;
+mod lengths;
 
 pub use falls::moves;
 
 use rand::{Rng, RngExt};
 
+use lengths::{LEFT_OPEN, MARGIN_S, OPEN_S_MIN, QUIET_FIRST_S, QUIET_LAST_S};
+
 use crate::scenario::{ACTIVITY, RULES, Rule, Side};
 
 /// Readings a second of each series.
 pub const PER_SECOND: u32 = 1;
-/// Distance in seconds of the shapes from the delays of their rule.
-const MARGIN_S: u32 = 2;
-/// Seconds without an alert at the beginning of a series.
-const QUIET_FIRST_S: std::ops::Range<u32> = 3..20;
 /// Seconds without an alert between two shapes, beyond the time that clears the rule.
 const QUIET_S: std::ops::Range<u32> = 3..16;
 /// Length in seconds of short alerts, beyond the rule's delay.
 const SECONDS_S: std::ops::Range<u32> = 2..9;
 const MINUTES_S: std::ops::Range<u32> = 60..100;
-/// Share of the series that end with an open alert.
-const LEFT_OPEN: f64 = 0.3;
-
-/// Shortest open alert at the end, and time without an alert before the end otherwise. Within that
-/// time the score of the patient does not change either, so its delays have ended.
-const OPEN_S_MIN: u32 = 12;
-const QUIET_LAST_S: u32 = 8;
 
 /// Distance of a reading beyond the limit.
 const BEYOND: f64 = 2.0;

@@ -352,7 +352,7 @@ impl Stage {
         Nurses {
             page: self.site.page,
             receiver: Arc::clone(&self.receiver),
-            wishes: acknowledgements::wishes(&mut random, courses),
+            wishes: acknowledgements::wishes(&mut random, courses, plan.longest_us()),
             is_end: Arc::clone(is_end),
         }
     }

@@ -23,7 +23,7 @@ pub const BODY_BYTES_MAX: usize = 4 << 20;
 /// Bytes of an author's name and of a reason.
 const AUTHOR_BYTES_MAX: usize = 200;
 const REASON_BYTES_MAX: usize = 4000;
-/// Similar names that a refusal tells.
+/// Similar names in a refusal.
 const NEAREST_MAX: usize = 3;
 /// Newest alerts of a tenant that are searched for rules that no document has.
 const SEEN_ALERTS_MAX: usize = 1_000;
@@ -179,8 +179,8 @@ pub fn refuse_rule(rule: &str, known: &BTreeSet<String>) -> Result<(), Invalid> 
     ))
 }
 
-/// Refuses rules and silences of a patient whom the register does not know. What takes back, or is
-/// over, passes.
+/// Refuses rules and silences of a patient whom the register does not know. A document that takes
+/// something back, or has ended, passes.
 pub async fn check_patient(
     store: &dyn Store,
     document: &Document,

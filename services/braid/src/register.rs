@@ -337,20 +337,24 @@ impl Subcommand {
                 tenancy,
             } => {
                 check_gateway(&tenancy.tenant, &gateway)?;
-                let store = tenancy.store.open().await?;
-                let detail = format!(", gateway {gateway}");
-                asker
-                    .reads(&*store, &tenancy.tenant, "put gateway", "", detail)
-                    .await?;
-                let entry = store::GatewayEntry {
-                    id: gateway.clone(),
-                    tenant: tenancy.tenant,
-                };
-                store.put_gateway(&entry).await.map_err(Failure::other)?;
-                process::say(&format!("{gateway} is in the register"))
+                put_gateway(gateway, &asker, tenancy).await
             }
         }
     }
+}
+
+async fn put_gateway(gateway: String, asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
+    let store = tenancy.store.open().await?;
+    let detail = format!(", gateway {gateway}");
+    asker
+        .reads(&*store, &tenancy.tenant, "put gateway", "", detail)
+        .await?;
+    let entry = store::GatewayEntry {
+        id: gateway.clone(),
+        tenant: tenancy.tenant,
+    };
+    store.put_gateway(&entry).await.map_err(Failure::other)?;
+    process::say(&format!("{gateway} is in the register"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Rows that other people and machines wrote, on a terminal: no command prints a line that a name
+//! Rows that other people and machines wrote, on a terminal. No command prints a line that a name
 //! begins, and no byte that moves the cursor.
 #![allow(clippy::unwrap_used)]
 

@@ -137,7 +137,7 @@ fn a_patients_rules_are_put_listed_shown_and_taken_back() {
         let row = format!("  {row}  ada  by command line, rules patient:ada");
         assert_eq!(log.matches(&row).count(), count, "{row} in {log}");
     }
-    // Who names nobody asks as the system's user.
+    // Without a name the system's user asks.
     assert_eq!(run(&["rules", "list"]).0, 0);
     let (_, log, _) = run(&["audit"]);
     let asked = log.lines().filter(|line| line.contains("read documents"));

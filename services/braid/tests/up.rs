@@ -100,19 +100,7 @@ fn a_sample_by_hand_is_stored_once_through_a_cut_and_a_restart() {
     let webhook = webhook::Webhook::start();
     let url = format!("http://{}/", webhook.address);
     let running = up_with(dir.path(), &["--webhook", &url]);
-    let (status, body) = http(running.page, "GET", "/", "", "").unwrap();
-    assert!(
-        status == 200 && body.to_lowercase().contains("<!doctype html"),
-        "{status} {body}"
-    );
-    let (_, link) = body.split_once("<a href=\"").unwrap();
-    let (link, _) = link.split_once('"').unwrap();
-    assert_eq!(link, format!("http://{}/", running.sensors));
-    let (status, body) = http(running.sensors, "GET", "/", "", "").unwrap();
-    assert!(
-        status == 200 && body.to_lowercase().contains("<!doctype html"),
-        "{status} {body}"
-    );
+    leads_to_the_gateway(&running);
     let (code, _, error) = run(&["episode", "patient-1", "fall", "--data", data_flag]);
     assert_eq!(code, 0, "{error}");
     eventually("a first row", || rows(&data, "wearable-%").0 > 0);
@@ -165,13 +153,7 @@ fn a_sample_by_hand_is_stored_once_through_a_cut_and_a_restart() {
         webhook.told(&alerts_of(&data, "patient-1")) > 0
     });
 
-    // A second instance would use the same journals.
-    let mut second = vec!["up", "--data", data_flag];
-    second.extend(ANYWHERE);
-    let (code, _, error) = run(&second);
-    assert_eq!(code, 64, "{error}");
-    assert!(error.contains("another `braid up`"), "{error}");
-
+    refuses_a_second(data_flag);
     let first_password = password(&running.program.log());
     end(running);
     let before = rows(&data, "%");
@@ -208,6 +190,29 @@ fn a_sample_by_hand_is_stored_once_through_a_cut_and_a_restart() {
         rows(&data, "guest-sensor") == (4, 4)
     });
     end(running);
+}
+
+fn leads_to_the_gateway(running: &Up) {
+    let page = |address| {
+        let (status, body) = http(address, "GET", "/", "", "").unwrap();
+        let is_page = body.to_lowercase().contains("<!doctype html");
+        assert!(status == 200 && is_page, "{status} {body}");
+        body
+    };
+    let first = page(running.page);
+    let (_, link) = first.split_once("<a href=\"").unwrap();
+    let (link, _) = link.split_once('"').unwrap();
+    assert_eq!(link, format!("http://{}/", running.sensors));
+    page(running.sensors);
+}
+
+/// It would use the same journals.
+fn refuses_a_second(data: &str) {
+    let mut second = vec!["up", "--data", data];
+    second.extend(ANYWHERE);
+    let (code, _, error) = run(&second);
+    assert_eq!(code, 64, "{error}");
+    assert!(error.contains("another `braid up`"), "{error}");
 }
 
 /// Its admin listener has any port.

@@ -8,6 +8,7 @@
 mod acknowledge;
 mod begin;
 mod early;
+mod in_memory;
 mod request;
 mod spared;
 mod states;
@@ -456,35 +457,6 @@ impl<D: Disk> Intake<D> {
                 }
             }
         }
-    }
-
-    /// The number of held alerts, as it changes.
-    pub fn held(&self) -> watch::Receiver<usize> {
-        self.held_count.subscribe()
-    }
-
-    /// The oldest held alerts.
-    pub fn first_held(&self, count: usize) -> Vec<(HeldId, EdgeAlert)> {
-        self.held.lock().first(count)
-    }
-
-    /// These alerts are stored, or the core has them.
-    pub fn let_go(&self, ids: &[HeldId]) {
-        self.change_held(|held| held.remove(ids));
-    }
-
-    fn hold(&self, alerts: Vec<EdgeAlert>) {
-        self.change_held(|held| held.add(alerts));
-    }
-
-    fn change_held(&self, change: impl FnOnce(&mut Held)) {
-        let mut held = self.held.lock();
-        change(&mut held);
-        self.held_count.send_if_modified(|count| {
-            let is_new = *count != held.len();
-            *count = held.len();
-            is_new
-        });
     }
 }
 

@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 use service_kit::{CheckHandle, Shutdown};
 use tokio::{sync::watch, time::sleep};
 
-use crate::journal::{Disk, DiskFile};
+use crate::journal::{Disk, DiskFile, recovery::OpenError};
 
 /// Alerts have 500 bytes each and the state of a subject a few kilobytes. The states of some
-/// hundred patients fit three times, as a rewritten log needs it; with more patients a restart on a
+/// hundred patients fit three times, as a rewritten log needs it. With more patients a restart on a
 /// full disk may find older states.
 const RESERVE_BYTES: usize = 2 << 20;
 /// The space is taken again when this is free, so that it does not come and go with each reading.
@@ -88,6 +88,14 @@ impl<D: Disk> Reserve<D> {
         }
     }
 
+    /// Opens a journal, within the space if the disk has no other. Blocks on the disk.
+    pub fn opening<T>(&self, open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
+        match open() {
+            Err(OpenError(error)) if is_for_want_of_room(&error) && self.release() => open(),
+            opened => opened,
+        }
+    }
+
     /// Takes the space again if there is room. Blocks on the disk.
     pub fn refill(&self) {
         let _alone = self.changing.lock();
@@ -114,7 +122,7 @@ impl<D: Disk> Reserve<D> {
     /// False: there is no room.
     fn take(&self) -> io::Result<bool> {
         if self.disk.list()?.iter().any(|name| name == FILE) {
-            // Of an earlier life; it has its name since it is whole.
+            // An earlier life made it; it has its name since it is whole.
             return Ok(true);
         }
         if self.disk.free_bytes()? < ROOM_BYTES {

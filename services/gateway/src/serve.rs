@@ -73,14 +73,9 @@ pub(crate) async fn with_sensors(
         open_alerts: (open_alerts, alerts_file),
     } = at_start::open(&config, &surroundings.gateway, context.health()).await?;
     let listener = from_sensors::bind(&config).await?;
-    let journals = Journals::open(&config, context).await?;
+    let journals = Journals::open(&config, &reserve, context).await?;
     let (vitals, alerts) = (journals.vitals.clone(), journals.alerts.clone());
-    let counted = (vitals.clone(), alerts.clone());
-    surroundings.waiting.open(move || InJournals {
-        waiting: counted.0.waiting() + counted.1.waiting(),
-        filled_permille: (counted.0.filled_permille()).max(counted.1.filled_permille()),
-    });
-
+    show_waiting(&surroundings, vitals.clone(), alerts.clone());
     let (follower, answers) = Follower::new();
     let (following, kept) = (follower.following(), follower.kept());
     let core = Arc::new(CoreClock::default());
@@ -125,9 +120,12 @@ pub(crate) async fn with_sensors(
     let (tasks, health, shutdown) = (context.tasks(), context.health(), context.shutdown());
     let from_memory = tasks.spawn(from_memory.run(shutdown.clone()));
     tasks.spawn(reserve.keep(health.check("disk"), shutdown.clone()));
-    let again = (Arc::clone(&intake), health.warning("alerts-in-memory"));
-    let until = shutdown.clone();
-    tasks.spawn(async move { again.0.try_again(again.1, until).await });
+    let again = (
+        Arc::clone(&intake),
+        health.warning("alerts-in-memory"),
+        shutdown.clone(),
+    );
+    tasks.spawn(async move { again.0.try_again(again.1, again.2).await });
     let rules = health.warning("rules");
     tasks.spawn(from_ingest::keep(
         answers,
@@ -158,6 +156,17 @@ pub(crate) async fn with_sensors(
     uploading.drain().await?;
     alerts_file.close(&open_alerts).await;
     served
+}
+
+fn show_waiting(
+    surroundings: &Surroundings,
+    vitals: Journal<Directory>,
+    alerts: Journal<Directory>,
+) {
+    surroundings.waiting.open(move || InJournals {
+        waiting: vitals.waiting() + alerts.waiting(),
+        filled_permille: vitals.filled_permille().max(alerts.filled_permille()),
+    });
 }
 
 /// Starts what keeps the list of open alerts, what looks whether the core hears the gateway, and

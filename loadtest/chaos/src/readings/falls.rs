@@ -2,7 +2,7 @@
 
 use rand::{Rng, RngExt};
 
-use super::{LEFT_OPEN, MARGIN_S, OPEN_S_MIN, QUIET_FIRST_S, QUIET_LAST_S};
+use super::lengths::{LEFT_OPEN, MARGIN_S, OPEN_S_MIN, QUIET_FIRST_S, QUIET_LAST_S};
 use crate::scenario::FALL;
 
 const BLOW_G: f64 = 3.2;

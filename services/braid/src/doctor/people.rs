@@ -181,7 +181,7 @@ mod tests {
             let found = look(&store, NOW_US).await;
             found.into_iter().map(|it| it.state).collect::<Vec<_>>()
         };
-        // Nobody wears anything, and no channel exists.
+        // No device is worn, and no channel exists.
         assert_eq!(states().await, [State::Warning, State::Ok]);
         worn(&store, "gw-1").await;
         worn(&store, "gw-2").await;

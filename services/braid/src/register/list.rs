@@ -21,7 +21,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whose data is asked for; empty: of several patients.
+    /// The patient whose data is asked for; empty: several patients.
     pub fn patient(&self) -> &str {
         self.patient.as_deref().unwrap_or_default()
     }

@@ -56,7 +56,7 @@ impl UpConfig {
         people
     }
 
-    /// The dashboard tells people by the same server when alerting cannot.
+    /// The dashboard writes to people by the same server when alerting cannot.
     pub(super) fn mail_of_dashboard(&self) -> dashboard::MailConfig {
         let people = self.people.clone();
         dashboard::MailConfig {

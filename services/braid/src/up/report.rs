@@ -30,7 +30,7 @@ pub struct Addresses {
     pub page: SocketAddr,
     pub links: SocketAddr,
     pub sensors: Option<SocketAddr>,
-    /// Of /healthz, /readyz, /metrics, /paths and /qlog; absent in a file of an older version.
+    /// Serves /healthz, /readyz, /metrics, /paths and /qlog; absent in a file of an older version.
     #[serde(default)]
     pub admin: Option<SocketAddr>,
     pub process: u32,

@@ -304,10 +304,10 @@ pub async fn start_core(
     })
 }
 
-/// What the page leads to beside the core.
+/// Addresses that the page leads to, beside the core.
 pub struct Neighbours {
     pub links: SocketAddr,
-    /// Of the first gateway.
+    /// The page of the first gateway.
     pub gateway_page: Option<SocketAddr>,
 }
 

@@ -29,7 +29,7 @@ use crate::{
     journal::Disk,
 };
 
-/// Why an accepted line is in nobody's record.
+/// The reason why an accepted line is in no patient's record.
 const APART: &str =
     "nobody wears the device any more; the reading is kept apart until a person assigns it";
 /// Rejections that an answer lists; further ones are only counted.

@@ -30,7 +30,7 @@ const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the journal cannot be opened: {0}")]
-pub struct OpenError(#[from] io::Error);
+pub struct OpenError(#[from] pub(crate) io::Error);
 
 /// For the log line of a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

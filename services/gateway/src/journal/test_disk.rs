@@ -204,9 +204,9 @@ impl DiskFile for StoppingFile {
     }
 }
 
-/// Opens a journal of 1 MiB.
-pub fn small<D: Disk>(disk: D, class: &'static str, overflow: Overflow) -> Journal<D> {
-    let options = Options {
+/// A journal of 1 MiB.
+pub fn small_options(class: &'static str, overflow: Overflow) -> Options {
+    Options {
         class,
         limits: Limits {
             bytes_max: 1 << 20,
@@ -214,8 +214,14 @@ pub fn small<D: Disk>(disk: D, class: &'static str, overflow: Overflow) -> Journ
             overflow,
         },
         gather: Duration::ZERO,
-    };
-    Journal::open(disk, options).unwrap().0
+    }
+}
+
+/// Opens a journal of 1 MiB.
+pub fn small<D: Disk>(disk: D, class: &'static str, overflow: Overflow) -> Journal<D> {
+    Journal::open(disk, small_options(class, overflow))
+        .unwrap()
+        .0
 }
 
 /// All entries of a small journal.

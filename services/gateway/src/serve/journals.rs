@@ -8,6 +8,7 @@ use tokio::{task::JoinHandle, time::sleep};
 use crate::{
     Config, RunError,
     journal::{self, Directory, Disk, Journal, Limits},
+    reserve::Reserve,
 };
 
 /// Time between two looks whether the disk answers.
@@ -20,11 +21,14 @@ pub(crate) struct Journals {
 }
 
 impl Journals {
-    pub(super) async fn open(config: &Config, context: &Context) -> Result<Self, RunError> {
-        let (vitals, vitals_watch) =
-            open_journal(config, "vitals", config.vitals_limits(), context).await?;
-        let (alerts, alerts_watch) =
-            open_journal(config, "alerts", config.alerts_limits(), context).await?;
+    pub(super) async fn open(
+        config: &Config,
+        reserve: &Reserve<Directory>,
+        context: &Context,
+    ) -> Result<Self, RunError> {
+        let open = |class, limits| open_journal(config, class, limits, reserve.clone(), context);
+        let (vitals, vitals_watch) = open("vitals", config.vitals_limits()).await?;
+        let (alerts, alerts_watch) = open("alerts", config.alerts_limits()).await?;
         Ok(Self {
             vitals,
             alerts,
@@ -50,6 +54,7 @@ async fn open_journal(
     config: &Config,
     class: &'static str,
     limits: Limits,
+    reserve: Reserve<Directory>,
     context: &Context,
 ) -> Result<(Journal<Directory>, JoinHandle<()>), RunError> {
     let check = context.health().check(match class {
@@ -67,7 +72,9 @@ async fn open_journal(
             path: path.display().to_string(),
             source,
         })?;
-        Journal::open(directory, options).map_err(RunError::from)
+        reserve
+            .opening(|| Journal::open(directory.clone(), options))
+            .map_err(RunError::from)
     })
     .await??;
     tracing::info!(
@@ -135,7 +142,8 @@ mod tests {
         config.data_dir = above.path().to_path_buf();
         keep_private(&config).unwrap();
         let context = Context::new("gateway");
-        let journals = Journals::open(&config, &context).await.unwrap();
+        let reserve = Reserve::open(Directory::open(&above.path().join("reserve")).unwrap());
+        let journals = Journals::open(&config, &reserve, &context).await.unwrap();
         journals.close().await;
         for class in ["vitals", "alerts"] {
             Directory::open(&above.path().join("journal").join(class)).unwrap();

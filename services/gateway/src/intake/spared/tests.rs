@@ -14,7 +14,7 @@ use crate::{
     intake::{Patience, RecordError},
     journal::{
         Entry, Journal, Overflow,
-        test_disk::{Folder, TestDisk, entries, small},
+        test_disk::{Folder, TestDisk, entries, small_options},
     },
     rule_states::StateLog,
 };
@@ -45,8 +45,13 @@ impl Gateway {
         let reserve = Reserve::open(folder("rule-states"));
         let mut rules = EdgeRules::new(RuleSet::default_set());
         rules.restore(kept, at(second));
-        let vitals = small(folder("vitals"), "vitals", Overflow::DropOldest);
-        let alerts = small(folder("alerts"), "alerts", Overflow::Refuse);
+        let open = |class, overflow| {
+            let options = small_options(class, overflow);
+            let opened = reserve.opening(|| Journal::open(folder(class), options));
+            opened.unwrap().0
+        };
+        let vitals = open("vitals", Overflow::DropOldest);
+        let alerts = open("alerts", Overflow::Refuse);
         let intake = Intake::new("g1".into(), vitals, alerts.clone(), rules);
         Gateway {
             intake: intake.with_states(states).with_reserve(reserve.clone()),
@@ -111,6 +116,24 @@ async fn an_alert_is_raised_once_though_its_gateway_is_killed_on_a_full_disk() {
         let rules: BTreeSet<_> = told.iter().map(|it| &it.1).collect();
         assert_eq!(rules.len(), told.len(), "room {room}: {told:?}");
     }
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_killed_on_a_full_disk_starts_again_and_delivers() {
+    let disk = FakeDisk::new(2);
+    let gateway = Gateway::start(&disk, 0);
+    for second in 0..40 {
+        let _ = gateway.record("ill", second, 180.0).await;
+    }
+    let told = gateway.told();
+    assert!(!told.is_empty() && !gateway.reserve.is_in_use());
+    disk.leave_room(0);
+    drop(gateway);
+    disk.restart(Crash::Process);
+
+    let gateway = Gateway::start(&disk, 40);
+    assert!(gateway.reserve.is_in_use());
+    assert_eq!(gateway.told(), told);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 //!
 //! Anybody can fail in another person's name, from many addresses. So an account from which a
 //! person signed in at this address is limited by that pair alone. At a new address the account's
-//! longest wait is short: it slows all strangers together, and the owner can still sign in.
+//! longest wait is short. It slows all unknown people together, and the owner can still sign in.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ const ADDRESS: Limit = Limit {
     first: FIRST,
     max: LONG,
 };
-/// At most 8,640 guesses a day, of all strangers together.
+/// At most 8,640 guesses a day, of all unknown people together.
 const ACCOUNT: Limit = Limit {
     from: 100,
     first: FIRST,

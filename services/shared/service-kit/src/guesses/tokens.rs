@@ -1,10 +1,10 @@
 //! Wrong tokens by address.
 //!
 //! The first [`FREE`] wrong tokens cost nothing. Each further wrong token doubles the time in which
-//! no token of this address is checked. A token that was wrong before costs nothing more, because
-//! its repetition tells a guesser nothing: so a sensor with an old token slows no neighbour behind
-//! the same router. An address that sent the right token within [`KNOWN_FOR`] has more free
-//! tokens and shorter waits, so that guesses of a neighbour only delay a known sensor.
+//! no token of this address is checked. A wrong token that is repeated counts once, because a
+//! guesser learns nothing from it. So a sensor with an old token slows no neighbour behind the same
+//! router. An address that sent the right token within [`KNOWN_FOR`] has more free tokens and
+//! shorter waits. So guesses of a neighbour only delay a known sensor.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::RandomState},
