@@ -231,7 +231,7 @@ fn silent_pipeline(
         let reported_us = gateways.reported(gateway).at_us;
         reported_us.saturating_sub(newest_us) > REPORTS_OUTLAST_US
     };
-    let is_connected = gateways.heard.keys().any(|gateway| outlasts(&gateway));
+    let is_connected = gateways.heard.keys().any(outlasts);
     let cause = match (is_connected, is_certain) {
         (true, true) => "the core (ingest, bus or store): gateways still report their paths",
         (true, false) => "the core (ingest, bus or store) or the devices",

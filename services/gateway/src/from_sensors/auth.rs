@@ -300,8 +300,9 @@ mod tests {
         let (sensor, guesser) = (peer("10.0.0.1:7"), peer("10.0.0.2:7"));
         let right = Some("Bearer correct horse");
         assert_eq!(shows(&token, right, &sensor), Ok(()));
-        for _ in 0..50 {
-            let guessed = shows(&token, Some("Bearer a guess"), &guesser);
+        for n in 0..50 {
+            let guess = format!("Bearer a guess {n}");
+            let guessed = shows(&token, Some(&guess), &guesser);
             assert!(guessed.is_err());
             // Beside a sensor with its own token, one has another's token, and one has none.
             let _ = shows(&token, Some("Bearer of another"), &sensor);
