@@ -21,7 +21,7 @@ const INTERVAL_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  braid paths                       `braid up` or a gateway on this machine, once\n  braid paths --watch               live, until Ctrl-C\n  braid paths 127.0.0.1:9102        a proxy: the paths of all its gateways\n  braid paths 127.0.0.1:9102 --gateway gw-7 --json\n\nRATE UP and RATE DOWN are as the asked end sends and receives. SHARE is the path's part of its\ngateway's bytes. MONTH counts IP bytes since the access's reset day. RULE and MODE are\nthose of the flows that may use the path now. Only a gateway has MONTH, RANK, MODE and RULE."
+    after_help = "Examples:\n  braid paths                       `braid up` or a gateway of this host, once\n  braid paths --watch               live, until Ctrl-C\n  braid paths 127.0.0.1:9102        a proxy: the paths of all its gateways\n  braid paths 127.0.0.1:9102 --gateway gw-7 --json\n\nRATE UP and RATE DOWN are as the asked end sends and receives. SHARE is the path's part of its\ngateway's bytes. MONTH counts IP bytes since the access's reset day. RULE and MODE are\nthose of the flows that may use the path now. Only a gateway has MONTH, RANK, MODE and RULE."
 )]
 pub struct PathsCommand {
     #[command(flatten)]

@@ -14,7 +14,7 @@ const ANSWER_BYTES_MAX: u64 = 64 << 10;
 pub enum QlogCommand {
     /// Begin a recording on a running connection. It ends by itself.
     #[command(
-        after_help = "Examples:\n  braid qlog start                                `braid up` or a gateway on this machine\n  braid qlog start 127.0.0.1:9102 --gateway gw-7 --minutes 10\n\nThe files are below qlog/GATEWAY in the service's data folder, in JSON text sequences\n(.sqlog). Only a program of the same machine or container may record. The oldest is deleted when there are more than --files."
+        after_help = "Examples:\n  braid qlog start                   `braid up` or a gateway of this host\n  braid qlog start 127.0.0.1:9102 --gateway gw-7 --minutes 10\n\nThe files are below qlog/GATEWAY in the service's data folder, in JSON text sequences\n(.sqlog). Only a program of the same machine or container may record. The oldest is deleted when there are more than --files."
     )]
     Start {
         #[command(flatten)]

@@ -422,6 +422,14 @@ mod tests {
                 ..ada()
             };
             store.put_patient(&patient).await.unwrap();
+            let cuff = DeviceEntry {
+                id: format!("{id}-cuff"),
+                tenant: "t".into(),
+                gateway: "g".into(),
+                patient: id.into(),
+                registered_us: 0,
+            };
+            store.put_device(&cuff).await.unwrap();
         }
         let sample = |patient: &str| Sample {
             device: format!("{patient}-cuff"),

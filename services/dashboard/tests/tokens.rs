@@ -100,7 +100,7 @@ async fn who_says_why_has_it_in_the_log() {
     };
     assert_eq!(
         of("read series"),
-        ["1 to 2000000 us; reason: stürzte zu Hause"]
+        ["1970-01-01T00:00:00Z to 1970-01-01T00:00:02Z; reason: stürzte zu Hause"]
     );
     assert_eq!(of("read ward"), [""]);
     ward.end().await;

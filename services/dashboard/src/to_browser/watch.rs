@@ -260,7 +260,7 @@ mod tests {
     use clap::Parser;
     use service_kit::Shutdown;
     use service_kit::tls::IdentityFiles;
-    use store::{Account, PatientEntry, Role, Spo2Scale, SqliteStore, Store};
+    use store::{Account, DeviceEntry, PatientEntry, Role, Spo2Scale, SqliteStore, Store};
     use vitals::RuleSet;
 
     use super::*;
@@ -317,8 +317,16 @@ mod tests {
             name,
             spo2_scale: Spo2Scale::One,
         };
+        let worn = DeviceEntry {
+            id: "d".into(),
+            tenant: "t".into(),
+            gateway: "g".into(),
+            patient: "p".into(),
+            registered_us: 0,
+        };
+        let devices = std::slice::from_ref(&worn);
         for n in 0..QUEUE_MAX {
-            live.on_register(&[named(format!("Name {n}"))], &[], &[]);
+            live.on_register(&[named(format!("Name {n}"))], &[], devices);
             live.publish(now_us);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -336,7 +344,7 @@ mod tests {
         let newest = format!("Name {}", QUEUE_MAX - 1);
         assert_eq!(wards[0][0].name, newest, "as it is by then");
         // And again after it was taken.
-        live.on_register(&[named("Ada".into())], &[], &[]);
+        live.on_register(&[named("Ada".into())], &[], devices);
         live.publish(now_us);
         let next = tokio::time::timeout(Duration::from_secs(30), stream.next()).await;
         let update = next.unwrap().unwrap().unwrap().update;
