@@ -3,7 +3,7 @@
 //! The product's table is not used, so a wrong row in it shows as a missing or an undue alert.
 
 use crate::{
-    oracle::{Stretch, Timing},
+    oracle::{Stretch, Timing, stretches_of},
     scenario::ScoreRule,
 };
 
@@ -64,21 +64,9 @@ pub fn timing(rule: &ScoreRule) -> Timing {
 
 /// The stretches in which the score is in the band of the rule.
 pub fn stretches(rule: &ScoreRule, scores: &[(i64, u32)]) -> Vec<Stretch> {
-    let mut found: Vec<Stretch> = Vec::new();
-    for &(time_us, score) in scores {
-        let open = found.last_mut().filter(|last| last.ended_us.is_none());
-        match (open, (rule.from..=rule.to).contains(&score)) {
-            (Some(open), true) => open.last_us = time_us,
-            (Some(open), false) => open.ended_us = Some(time_us),
-            (None, true) => found.push(Stretch {
-                since_us: time_us,
-                last_us: time_us,
-                ended_us: None,
-            }),
-            (None, false) => {}
-        }
-    }
-    found
+    let band = rule.from..=rule.to;
+    let scores = scores.iter();
+    stretches_of(scores.map(|(time_us, score)| (*time_us, Some(band.contains(score)))))
 }
 
 #[cfg(test)]

@@ -139,13 +139,26 @@ pub fn episodes(
 
 /// `readings` are time and value of one series, sorted by time.
 pub(crate) fn stretches(rule: &Rule, readings: &[(i64, f64)]) -> Vec<Stretch> {
+    let readings = readings.iter().map(|&(time_us, value)| {
+        let is_held = match (holds(rule, value), has_ended(rule, value)) {
+            (true, _) => Some(true),
+            (false, true) => Some(false),
+            (false, false) => None,
+        };
+        (time_us, is_held)
+    });
+    stretches_of(readings)
+}
+
+/// `readings` are times, and whether the condition holds. `None`: it neither begins nor ends.
+pub(crate) fn stretches_of(readings: impl Iterator<Item = (i64, Option<bool>)>) -> Vec<Stretch> {
     let mut found: Vec<Stretch> = Vec::new();
-    for &(time_us, value) in readings {
+    for (time_us, is_held) in readings {
         let open = found.last_mut().filter(|last| last.ended_us.is_none());
-        match (open, holds(rule, value), has_ended(rule, value)) {
-            (Some(open), true, _) => open.last_us = time_us,
-            (Some(open), false, true) => open.ended_us = Some(time_us),
-            (None, true, _) => found.push(Stretch {
+        match (open, is_held) {
+            (Some(open), Some(true)) => open.last_us = time_us,
+            (Some(open), Some(false)) => open.ended_us = Some(time_us),
+            (None, Some(true)) => found.push(Stretch {
                 since_us: time_us,
                 last_us: time_us,
                 ended_us: None,

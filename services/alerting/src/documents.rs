@@ -37,9 +37,8 @@ pub fn check(document: &Document) -> Result<(), Invalid> {
 /// Checks the fields that every kind needs: tenant, author, reason, and the size of the body.
 pub fn check_signed(document: &Document) -> Result<(), Invalid> {
     validate_identifier("tenant", &document.tenant, "default")?;
-    let text = |field, text: &str, max, example| validate_text(field, text, max, example);
-    text("author", &document.author, AUTHOR_BYTES_MAX, "Ada Nurse")?;
-    text(
+    validate_text("author", &document.author, AUTHOR_BYTES_MAX, "Ada Nurse")?;
+    validate_text(
         "reason",
         &document.reason,
         REASON_BYTES_MAX,

@@ -7,11 +7,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use contracts::text;
+use dashboard::moment;
 use service_kit::config::EXIT_CONFIG;
 use service_kit::telemetry::TelemetryConfig;
 use service_kit::{ConfigError, Context, DRAIN_LIMIT, Shutdown, admin, telemetry};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Time for a service to return after shutdown was requested; then the process ends without it. It
@@ -111,9 +110,7 @@ pub fn complain(lines: &str) {
 
 /// UTC, to the second.
 pub fn when(us: i64) -> String {
-    let at = OffsetDateTime::from_unix_timestamp(us.div_euclid(1_000_000));
-    let text = at.ok().and_then(|at| at.format(&Rfc3339).ok());
-    text.unwrap_or_else(|| dashboard::moment::shown(us))
+    moment::rfc3339(us).unwrap_or_else(|| moment::shown(us))
 }
 
 /// Prints a text that is Braid's own, such as a script, as it is. A reader that stops early, such

@@ -53,66 +53,62 @@ impl Page {
     }
 
     pub(crate) async fn serve(self, method: Method, uri: Uri, headers: HeaderMap) -> Response {
-        serve(&self, method, uri, headers)
-    }
-}
-
-fn serve(page: &Page, method: Method, uri: Uri, headers: HeaderMap) -> Response {
-    if method != Method::GET && method != Method::HEAD {
-        return (
-            StatusCode::METHOD_NOT_ALLOWED,
-            [(header::ALLOW, "GET, HEAD")],
-        )
-            .into_response();
-    }
-    let path = match uri.path().trim_start_matches('/') {
-        "" => "index.html",
-        path => path,
-    };
-    let Some(file) = Dist::get(path) else {
-        return StatusCode::NOT_FOUND.into_response();
-    };
-    let hash = file.metadata.sha256_hash();
-    let is_linking = path == "index.html" && !page.gateway.is_empty();
-    let (data, hash) = if is_linking {
-        let data = page.with_link(&file.data);
-        let hash = Sha256::digest(&data).into();
-        (data.into(), hash)
-    } else {
-        (file.data, hash)
-    };
-    let tag = format!("\"{}\"", hex(&hash[..16]));
-    let known = headers
-        .get(header::IF_NONE_MATCH)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(|tags| {
-            tags.split(',')
-                .any(|known| known.trim().trim_start_matches("W/") == tag)
-        });
-    let mut response = if known {
-        StatusCode::NOT_MODIFIED.into_response()
-    } else {
-        let mut response = Response::new(Body::from(data));
-        let mime = file.metadata.mimetype();
-        let mime = if mime.starts_with("text/") {
-            format!("{mime}; charset=utf-8")
-        } else {
-            mime.to_owned()
+        if method != Method::GET && method != Method::HEAD {
+            return (
+                StatusCode::METHOD_NOT_ALLOWED,
+                [(header::ALLOW, "GET, HEAD")],
+            )
+                .into_response();
+        }
+        let path = match uri.path().trim_start_matches('/') {
+            "" => "index.html",
+            path => path,
         };
-        insert(response.headers_mut(), header::CONTENT_TYPE, &mime);
+        let Some(file) = Dist::get(path) else {
+            return StatusCode::NOT_FOUND.into_response();
+        };
+        let hash = file.metadata.sha256_hash();
+        let is_linking = path == "index.html" && !self.gateway.is_empty();
+        let (data, hash) = if is_linking {
+            let data = self.with_link(&file.data);
+            let hash = Sha256::digest(&data).into();
+            (data.into(), hash)
+        } else {
+            (file.data, hash)
+        };
+        let tag = format!("\"{}\"", hex(&hash[..16]));
+        let known = headers
+            .get(header::IF_NONE_MATCH)
+            .and_then(|value| value.to_str().ok())
+            .is_some_and(|tags| {
+                tags.split(',')
+                    .any(|known| known.trim().trim_start_matches("W/") == tag)
+            });
+        let mut response = if known {
+            StatusCode::NOT_MODIFIED.into_response()
+        } else {
+            let mut response = Response::new(Body::from(data));
+            let mime = file.metadata.mimetype();
+            let mime = if mime.starts_with("text/") {
+                format!("{mime}; charset=utf-8")
+            } else {
+                mime.to_owned()
+            };
+            insert(response.headers_mut(), header::CONTENT_TYPE, &mime);
+            response
+        };
+        let cache = if path.starts_with("assets/") {
+            FOREVER
+        } else {
+            REVALIDATE
+        };
+        insert(response.headers_mut(), header::CACHE_CONTROL, cache);
+        insert(response.headers_mut(), header::ETAG, &tag);
+        for (name, value) in FIXED {
+            insert(response.headers_mut(), name, value);
+        }
         response
-    };
-    let cache = if path.starts_with("assets/") {
-        FOREVER
-    } else {
-        REVALIDATE
-    };
-    insert(response.headers_mut(), header::CACHE_CONTROL, cache);
-    insert(response.headers_mut(), header::ETAG, &tag);
-    for (name, value) in FIXED {
-        insert(response.headers_mut(), name, value);
     }
-    response
 }
 
 fn insert(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {

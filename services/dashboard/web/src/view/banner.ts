@@ -13,7 +13,7 @@ const SHOWN_MAX = 4;
 
 export function bannerView(model: Model): { element: HTMLElement } {
   const list = h("ul", { class: "banner-list" });
-  let shows = SHOWN_MAX;
+  let isWhole = false;
   const more = h("button", { class: "quiet banner-more", type: "button", onclick: () => toggle() });
   // That nothing is heard takes no place of a warning.
   const unheard = h("p", { class: "banner-more", id: "unheard" });
@@ -25,16 +25,15 @@ export function bannerView(model: Model): { element: HTMLElement } {
     const notices = inOrder(model.notices.values());
     unheard.hidden = model.unheard === "";
     setText(unheard, model.unheard);
-    rows.update(notices.slice(0, shows));
+    rows.update(isWhole ? notices : notices.slice(0, SHOWN_MAX));
     element.hidden = notices.length === 0 && model.unheard === "";
     more.hidden = notices.length <= SHOWN_MAX;
-    const isWhole = shows > SHOWN_MAX;
     setAttribute(more, "aria-expanded", String(isWhole));
     setText(more, isWhole ? "Show fewer" : `Show ${notices.length - SHOWN_MAX} more, less severe`);
     setText(announce, notices.filter(({ severity }) => severity === "critical").map(({ text }) => text).join(" "));
   };
   const toggle = () => {
-    shows = shows > SHOWN_MAX ? SHOWN_MAX : Infinity;
+    isWhole = !isWhole;
     update();
   };
   model.on("notices", update);

@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Harness, join, number, numbered, publish, read};
+use super::{Harness, PATIENCE, join, number, numbered, publish, read};
 use crate::{
     Event, PUBLISH_RECORDS_MAX, PublishError, RECORD_BYTES_MAX, Record, SubscribeError, Topic,
 };
@@ -245,12 +245,15 @@ pub async fn lag_counts_what_waits(harness: &dyn Harness) {
 pub async fn a_log_keeps_its_name_and_tells_its_end(harness: &dyn Harness) {
     let first = harness.start().await;
     // A broker that has just started may not know an end yet.
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     let log = async |bus: &dyn crate::Bus, topic| loop {
         let log = bus.log(topic, 0).await;
         let log = log.unwrap_or_else(|e| panic!("{topic}: {e}"));
         if log.next.is_some() {
             return log;
         }
+        let now = tokio::time::Instant::now();
+        assert!(now < deadline, "{topic}: the end is not known");
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     let empty = log(&*first.bus, Topic::DeadLetters).await;

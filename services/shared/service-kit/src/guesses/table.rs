@@ -48,12 +48,7 @@ impl<K: Clone + Eq + Hash> Failures<K> {
     }
 
     pub(super) fn count(&mut self, key: K, limit: Limit, now: Instant) {
-        if self.0.len() >= KEYS_MAX && !self.0.contains_key(&key) {
-            let oldest = self.0.iter().min_by_key(|(_, failed)| failed.last);
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                self.0.remove(&oldest);
-            }
-        }
+        make_room(&mut self.0, &key, KEYS_MAX, |failed| failed.last);
         let failed = self.0.entry(key).or_insert(Failed {
             count: 0,
             last: now,
@@ -85,6 +80,22 @@ impl<K: Clone + Eq + Hash> Failures<K> {
     }
 }
 
+/// Forgets the oldest entry of a full table, unless the key is in it.
+fn make_room<K: Clone + Eq + Hash, V>(
+    table: &mut HashMap<K, V>,
+    key: &K,
+    entries_max: usize,
+    newest: impl Fn(&V) -> Instant,
+) {
+    if table.len() < entries_max || table.contains_key(key) {
+        return;
+    }
+    let oldest = table.iter().min_by_key(|(_, it)| newest(it));
+    if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+        table.remove(&oldest);
+    }
+}
+
 /// Keys that have shown the right secret within a time.
 #[derive(Debug)]
 pub(super) struct Known<K> {
@@ -106,12 +117,7 @@ impl<K: Clone + Eq + Hash> Known<K> {
     }
 
     pub(super) fn enter(&mut self, key: K, now: Instant) {
-        if self.shown.len() >= KNOWN_MAX && !self.shown.contains_key(&key) {
-            let oldest = self.shown.iter().min_by_key(|(_, shown)| **shown);
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                self.shown.remove(&oldest);
-            }
-        }
+        make_room(&mut self.shown, &key, KNOWN_MAX, |shown| *shown);
         self.shown.insert(key, now);
     }
 
