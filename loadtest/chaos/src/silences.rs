@@ -27,8 +27,6 @@ const SECOND_US: i64 = 1_000_000;
 const SILENT_AFTER_US: i64 = SILENT_AFTER_S as i64 * SECOND_US;
 /// A watch looks every 5 s. It may miss one look while the store answers slowly.
 const JUDGED_WITHIN_US: i64 = 15 * SECOND_US;
-/// A watch takes readings of a backlog of the bus that are not older than this for signs of life.
-const PRESENT_US: i64 = 30 * SECOND_US;
 /// The clock of a watch may be corrected by this much.
 const SLACK_US: i64 = 2 * SECOND_US;
 
@@ -106,19 +104,10 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the silence ended while its last reading could still come out of a backlog.
-    fn ended_in_backlog(&self, silence: &Raised) -> bool {
-        let end_us = silence.changed_us;
-        let times = self.arrivals_for(silence);
-        let last = times.partition_point(|time| *time <= end_us);
-        let last_us = last.checked_sub(1).map(|last| times[last]);
-        silence.state == "resolved" && last_us.is_some_and(|it| end_us - it <= PRESENT_US)
-    }
-
     /// The first sign of life that ends this silence.
     fn heard_after(&self, silence: &Raised) -> Option<i64> {
         let times = self.arrivals_for(silence);
-        let from = times.partition_point(|time| *time <= silence.since_us + SILENT_AFTER_US / 2);
+        let from = times.partition_point(|time| *time <= silence.since_us + SLACK_US);
         times.get(from).copied()
     }
 
@@ -135,8 +124,7 @@ impl Judge<'_> {
             if unassigned_us.is_some_and(|it| it <= silence.changed_us + SLACK_US) {
                 return None;
             }
-            let is_heard = heard_us.is_some_and(|it| it <= silence.changed_us + SLACK_US)
-                || self.ended_in_backlog(silence);
+            let is_heard = heard_us.is_some_and(|it| it <= silence.changed_us + SLACK_US);
             return (!is_heard).then(|| (Fault::SilenceEndedUnheard, show(silence)));
         }
         let is_over = heard_us.is_some() || unassigned_us.is_some();
@@ -165,9 +153,7 @@ impl Judge<'_> {
                     (other, one)
                 };
                 let heard_us = self.heard_after(first);
-                let is_apart = heard_us.is_some_and(|it| it <= second.since_us + SLACK_US)
-                    || self.ended_in_backlog(one)
-                    || self.ended_in_backlog(other);
+                let is_apart = heard_us.is_some_and(|it| it <= second.since_us + SLACK_US);
                 if is_same && !is_apart {
                     let text = format!("{} and {}", show(first), show(second));
                     faults.push((Fault::SilenceDoubled, text));

@@ -95,12 +95,17 @@ impl Life {
 
     /// A reading that arrived at ingest some time ago comes by the bus.
     pub(super) fn hear_late(&self, device: &str, arrived_us: i64) {
-        let sample = Sample {
+        self.hear_reading(Sample {
             device: device.into(),
+            sequence: arrived_us.cast_unsigned(),
             metric: Metric::HeartRate.into(),
+            device_time_us: arrived_us,
             ingest_time_us: arrived_us,
             ..Sample::default()
-        };
+        });
+    }
+
+    pub(super) fn hear_reading(&self, sample: Sample) {
         let record = contracts::vitals::VitalsRecord {
             samples: vec![sample],
             ..Default::default()

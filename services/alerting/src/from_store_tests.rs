@@ -300,12 +300,97 @@ async fn a_backlog_of_the_bus_ends_no_silence_however_short_its_limit() {
         }
         // The device and its gateway, each once.
         assert_eq!(ids.len(), 2, "{after_s} s: {ids:?}");
-        // A reading that arrives now, a moment on its way, ends both.
+        // A reading that arrived a moment ago, and is stored, ends both.
         life.hear_late("belt", host.true_us() - 1_000_000);
+        hear(store, "belt", host.true_us() - 1_000_000).await;
         hear(store, "well", host.true_us()).await;
         life.round().await;
         assert_eq!(open_silences(store).await, [], "{after_s} s");
     }
+}
+
+/// A gateway that got no answer sends its readings again. One member of alerting receives them.
+#[tokio::test]
+async fn a_copy_of_a_stored_reading_ends_no_silence_and_none_is_raised_twice() {
+    let host = Host::new(0);
+    let directory = tempfile::tempdir().unwrap();
+    let shared: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
+    let store = shared.as_ref();
+    wear(store, "belt").await;
+    wear(store, "well").await;
+    hear(store, "belt", host.true_us()).await;
+    let last_us = host.true_us();
+    let mut lives = [0; 2].map(|error_us| Life::start(&shared, &host, error_us));
+    let mut ids = BTreeSet::new();
+    for second in (0..300).step_by(5) {
+        hear(store, "well", host.true_us()).await;
+        if (100..250).contains(&second) {
+            for number in -3..=0 {
+                let first_us = last_us + number * 1_000_000;
+                lives[0].hear_reading(Sample {
+                    device: "belt".into(),
+                    sequence: first_us.cast_unsigned(),
+                    metric: Metric::HeartRate.into(),
+                    device_time_us: first_us,
+                    ingest_time_us: host.true_us(),
+                    ..Sample::default()
+                });
+            }
+        }
+        for life in &mut lives {
+            life.round().await;
+        }
+        let open = open_silences(store).await;
+        assert!(second <= 65 || open.len() == 2, "{second} s: {open:?}");
+        ids.extend(open.into_iter().map(|it| it.id));
+        lives[0].pass(&host, 5);
+        lives[1].pass(&host, 0);
+    }
+    // The device and its gateway, each once.
+    assert_eq!(ids.len(), 2);
+    // A new reading ends them, also if only the other member receives it.
+    lives[1].hear("belt", &host);
+    lives[0].round().await;
+    assert_eq!(open_silences(store).await.len(), 2, "it is not stored yet");
+    hear(store, "belt", host.true_us()).await;
+    lives[0].round().await;
+    assert_eq!(open_silences(store).await, []);
+}
+
+/// The newest stored reading is of a later time than the sensor's clock shows now.
+#[tokio::test]
+async fn a_sensor_whose_clock_was_set_back_is_missed_and_heard_again() {
+    let host = Host::new(0);
+    let directory = tempfile::tempdir().unwrap();
+    let shared: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
+    let store = shared.as_ref();
+    wear(store, "belt").await;
+    wear(store, "well").await;
+    hear(store, "belt", host.true_us()).await;
+    let mut life = Life::start(&shared, &host, 0);
+    let mut silent_at_s = Vec::new();
+    for second in (0..200).step_by(5) {
+        hear(store, "well", host.true_us()).await;
+        if second >= 100 {
+            life.hear_reading(Sample {
+                device: "belt".into(),
+                sequence: host.true_us().cast_unsigned(),
+                metric: Metric::HeartRate.into(),
+                device_time_us: host.true_us() - HOUR_US,
+                ingest_time_us: host.true_us(),
+                ..Sample::default()
+            });
+        }
+        life.round().await;
+        let open = open_silences(store).await;
+        if open.iter().any(|it| it.rule == silence::DEVICE) {
+            silent_at_s.push(second);
+        }
+        life.pass(&host, 5);
+    }
+    // Readings that go on for 30 s are no copies.
+    let expected: Vec<i64> = (65..130).step_by(5).collect();
+    assert_eq!(silent_at_s, expected);
 }
 
 /// Devices of one gateway each, silent for an hour, beside one that is heard.

@@ -1,9 +1,14 @@
 //! When this member last received each metric of each device, by its monotonic clock.
 //!
-//! The store keeps the newest reading by sensor time. If the clock of a machine is set back, that
-//! row does not change until the old time is reached again. Readings that this member receives from
-//! the bus show that the device still sends. They also show a sensor that another sensor of the
-//! same patient hides, because the store has one newest value of a metric.
+//! A reading on the bus shows that the device sends, before the store has it. So no silence begins.
+//! It ends none, because a gateway sends a reading again if no answer came. The copy arrives later
+//! than the reading, and another member of alerting may not receive it. The store knows copies.
+//!
+//! Two cases are exceptions, because the store does not show such readings:
+//! - Another sensor of the same patient measures the same. The store has one newest value of a
+//!   metric.
+//! - The sensor's clock was set back. The stored row does not change until the old time is reached
+//!   again. Readings that go on for a while are then a sign of life.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,7 +21,7 @@ use crate::{
     silence_watch::Arrival,
 };
 
-/// Device metrics remembered, about 100 bytes each. Beyond it all are dropped, and the stored
+/// Device metrics remembered, about 150 bytes each. Beyond it all are dropped, and the stored
 /// arrival times alone count.
 const HEARD_MAX: usize = 200_000;
 
@@ -26,18 +31,24 @@ pub(crate) struct Heard {
     /// begins only `silent_after` after the newest reading, so no reading from before it counts
     /// even if clocks differ by as much as this.
     present_us: i64,
+    silent_after_us: i64,
 }
 
-#[derive(Clone, Copy)]
 struct Reading {
+    stream: String,
+    /// The highest of the stream. A reading that is not above is a copy, or older.
+    sequence: u64,
     /// When this member received it, by the monotonic clock.
     at_us: i64,
+    /// Since when readings of the stream have come without a long pause, by the monotonic clock.
+    going_us: i64,
     /// Its arrival at ingest.
     ingest_time_us: i64,
+    device_time_us: i64,
 }
 
 impl Reading {
-    fn sign(self, now_us: i64, monotonic_us: i64) -> Sign {
+    fn sign(&self, now_us: i64, monotonic_us: i64) -> Sign {
         let age_us = monotonic_us.saturating_sub(self.at_us).max(0);
         Sign {
             at_us: now_us.saturating_sub(age_us),
@@ -51,9 +62,11 @@ impl Reading {
 impl Heard {
     /// `None`: no silence is judged.
     pub(crate) fn new(silent_after_us: Option<i64>) -> Heard {
+        let silent_after_us = silent_after_us.unwrap_or(i64::MAX);
         Heard {
             readings: Mutex::default(),
-            present_us: clocks_differ_us(silent_after_us.unwrap_or(i64::MAX)),
+            present_us: clocks_differ_us(silent_after_us),
+            silent_after_us,
         }
     }
 
@@ -74,14 +87,26 @@ impl Heard {
             if !clock.is_present(sample.ingest_time_us, self.present_us) {
                 continue;
             }
+            let key = (sample.device.clone(), sample.metric);
+            let before = heard.get(&key).filter(|it| it.stream == sample.stream);
+            if before.is_some_and(|it| sample.sequence <= it.sequence) {
+                continue;
+            }
+            let going_us = before
+                .filter(|it| at_us.saturating_sub(it.at_us) <= self.silent_after_us)
+                .map_or(at_us, |it| it.going_us);
             if heard.len() >= HEARD_MAX {
                 heard.clear();
             }
             let reading = Reading {
+                stream: sample.stream.clone(),
+                sequence: sample.sequence,
                 at_us,
+                going_us,
                 ingest_time_us: sample.ingest_time_us,
+                device_time_us: sample.device_time_us,
             };
-            heard.insert((sample.device.clone(), sample.metric), reading);
+            heard.insert(key, reading);
         }
     }
 
@@ -90,9 +115,13 @@ impl Heard {
         let heard = self.readings.lock();
         for row in arrivals {
             let key = (row.device.clone(), i32::from(row.metric));
-            if let Some(reading) = heard.get(&key) {
-                row.sign = row.sign.or(reading.sign(now_us, monotonic_us));
-            }
+            let Some(reading) = heard.get(&key) else {
+                continue;
+            };
+            let sign = reading.sign(now_us, monotonic_us);
+            let is_back = reading.device_time_us < row.time_us
+                && reading.at_us.saturating_sub(reading.going_us) >= self.present_us;
+            row.sign = row.sign.or(if is_back { sign } else { sign.age() });
         }
     }
 

@@ -39,6 +39,15 @@ impl Sign {
         }
     }
 
+    /// Its age alone. It is later than nothing, so it ends no silence.
+    pub(crate) fn age(self) -> Sign {
+        Sign {
+            stored_us: i64::MIN,
+            came_us: None,
+            ..self
+        }
+    }
+
     /// Whether it came after the stored evidence, or after this member knew of the silence. The
     /// second holds also when the clock that stamps arrivals was set back.
     pub(crate) fn is_after(&self, stored_us: i64, known_us: i64) -> bool {

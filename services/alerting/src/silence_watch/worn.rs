@@ -22,6 +22,8 @@ pub(crate) struct Arrival {
     pub via: String,
     pub metric: Metric,
     pub value: f64,
+    /// By the sensor's clock.
+    pub time_us: i64,
     pub sign: Sign,
     /// Beginning of the assignment. No reading is expected before it.
     pub from_us: i64,
@@ -37,6 +39,7 @@ impl Arrival {
             gateway: latest.gateway,
             metric: latest.metric,
             value: latest.value,
+            time_us: latest.device_time_us,
             sign,
             from_us: i64::MIN,
         }
@@ -51,6 +54,7 @@ impl Arrival {
             via: wearing.gateway.clone(),
             metric,
             value: f64::NAN,
+            time_us: i64::MIN,
             sign,
             from_us: wearing.expected_us,
         }
