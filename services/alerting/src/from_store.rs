@@ -198,7 +198,7 @@ impl SilenceWatch {
         }
         self.heard.move_forward(&mut latest, now_us, monotonic_us);
         let mut worn = Worn::default();
-        each_assignment_at(store, &Scope::Service, now_us, |it| worn.add(it)).await?;
+        each_assignment_at(store, &Scope::Service, now_us, |it| worn.add(it, now_us)).await?;
         let mut latest = worn.attribute(latest);
         let hidden = worn.without(&latest);
         let hidden = self.heard.of_devices(&hidden, now_us, monotonic_us);

@@ -393,6 +393,36 @@ async fn a_sensor_whose_clock_was_set_back_is_missed_and_heard_again() {
     assert_eq!(silent_at_s, expected);
 }
 
+#[tokio::test]
+async fn a_member_behind_raises_no_silence_that_ended_with_its_assignment() {
+    let host = Host::new(0);
+    let directory = tempfile::tempdir().unwrap();
+    let shared: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
+    let store = shared.as_ref();
+    wear(store, "well").await;
+    Sensor::worn_by("ann", "belt").wear(store, i64::MIN).await;
+    hear_as(store, "belt", "ann", host.true_us()).await;
+    let mut lives = [0, -10_000_000].map(|error_us| Life::start(&shared, &host, error_us));
+    let mut of_ann = BTreeSet::new();
+    for second in (0..200).step_by(5) {
+        if second == 100 {
+            Sensor::worn_by("ben", "belt")
+                .wear(store, host.true_us())
+                .await;
+        }
+        hear(store, "well", host.true_us()).await;
+        for life in &mut lives {
+            life.round().await;
+            let open = open_silences(store).await;
+            let open = open.into_iter().filter(|it| it.patient == "ann");
+            of_ann.extend(open.map(|it| (it.id, second >= 100)));
+        }
+        lives[0].pass(&host, 5);
+        lives[1].pass(&host, 0);
+    }
+    assert_eq!(of_ann.len(), 1, "once, and before the change: {of_ann:?}");
+}
+
 /// Devices of one gateway each, silent for an hour, beside one that is heard.
 async fn silent_site(devices: usize) -> (tempfile::TempDir, SilenceWatch) {
     let directory = tempfile::tempdir().unwrap();

@@ -56,7 +56,7 @@ impl Sign {
 }
 
 /// Largest expected difference between the clocks of two machines of the core.
-const CLOCKS_DIFFER_US: i64 = 30_000_000;
+pub(crate) const CLOCKS_DIFFER_US: i64 = 30_000_000;
 
 /// The difference of clocks that is ignored: at most half of `silent_after_us`, so that none makes
 /// a silent device present.

@@ -92,7 +92,10 @@ impl Scene {
         let (now_us, monotonic_us) = (T0 + at_s * S, monotonic_s * S);
         let assignments = self.assignments();
         let mut worn = Worn::default();
-        assignments.iter().cloned().for_each(|it| worn.add(it));
+        assignments
+            .iter()
+            .cloned()
+            .for_each(|it| worn.add(it, now_us));
         let times = self.latest.iter().map(|row| row.ingest_time_us);
         let signs = self
             .looker

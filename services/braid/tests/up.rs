@@ -3,6 +3,8 @@
 
 #[path = "support/program.rs"]
 mod program;
+#[path = "support/six_places.rs"]
+mod six_places;
 #[path = "support/webhook.rs"]
 #[allow(dead_code, reason = "each test file uses its part")]
 mod webhook;
@@ -10,6 +12,8 @@ mod webhook;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use six_places::Places;
 
 use program::{Program, eventually, eventually_within, http, rows, run, run_with};
 
@@ -26,6 +30,7 @@ struct Up {
     program: Program,
     page: SocketAddr,
     sensors: SocketAddr,
+    admin: SocketAddr,
 }
 
 /// Starts on `data` and waits until the addresses are known.
@@ -51,6 +56,7 @@ fn up_with(dir: &Path, more: &[&str]) -> Up {
     Up {
         page: address("page"),
         sensors: address("sensors"),
+        admin: address("admin"),
         program,
     }
 }
@@ -371,6 +377,59 @@ const LANDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/landed
 /// Versions of the schemas that this version reads.
 const LANDED_STORE: i64 = 6;
 const LANDED_BUS: i64 = 1;
+
+#[test]
+fn six_places_say_the_same_of_what_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data_flag = data.to_str().unwrap();
+    let running = up(dir.path());
+    let credentials =
+        serde_json::json!({"name": "admin", "password": password(&running.program.log())});
+    let headers = "content-type: application/json\r\n";
+    let (status, answer) = http(
+        running.page,
+        "POST",
+        "/api/token",
+        headers,
+        &credentials.to_string(),
+    )
+    .unwrap();
+    assert_eq!(status, 200, "{answer}");
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    let token = answer["token"].as_str().unwrap().to_owned();
+    // Each look takes a moment, in which something may begin or end.
+    let agreed = |what: &str, name: &str| {
+        let mut last = String::new();
+        let until = std::panic::AssertUnwindSafe(|| {
+            eventually(what, || {
+                let (admin, page) = (running.admin, running.page);
+                let log = running.program.log();
+                let Some(places) = Places::look(admin, page, &log, data_flag, &token) else {
+                    return false;
+                };
+                last = places.show();
+                places.ready.contains(name) && places.agree()
+            });
+        });
+        if let Err(error) = std::panic::catch_unwind(until) {
+            eprintln!("{last}");
+            std::panic::resume_unwind(error);
+        }
+        println!("{what}:\n{last}\n");
+    };
+    agreed("no channel exists", "alerting/nobody-told");
+    for link in ["wifi", "lte"] {
+        let (code, _, error) = run(&["link", "cut", link, "--data", data_flag]);
+        assert_eq!(code, 0, "{error}");
+    }
+    agreed("both networks are cut", "gateway/no-network");
+    for link in ["wifi", "lte"] {
+        let (code, _, error) = run(&["link", "restore", link, "--data", data_flag]);
+        assert_eq!(code, 0, "{error}");
+    }
+    end(running);
+}
 
 fn schema(file: &Path) -> i64 {
     let connection = rusqlite::Connection::open(file).unwrap();

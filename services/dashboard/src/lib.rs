@@ -10,6 +10,7 @@
 //! keeps a browser at its replica.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bus::Bus;
 use service_kit::Context;
@@ -44,6 +45,9 @@ mod ward_view;
 mod warnings;
 
 pub use config::{Config, MailConfig};
+
+/// How often the page looks for what is wrong in this process.
+const LOOK_EACH: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -102,6 +106,9 @@ pub async fn run(
     let live = Arc::new(live::Live::new(rules, context.clock().clone()));
     let clock = service_kit::own_clock::watch(context.clone());
     context.tasks().spawn(clock);
+    context
+        .tasks()
+        .spawn(show_process(live.clone(), context.clone()));
     let readers = from_bus::follow_all(&bus, &live, &context);
     warn_ahead(&ways, &recipients, &store, &live, &context);
     let (people, telling) = to_people::People::new(ways, recipients.clone(), &store, &context);
@@ -152,6 +159,20 @@ pub async fn run(
     service_kit::grpc::serve(listener, "page", to_browser::router(app), tls, &context).await?;
     context.drain_tasks().await;
     Ok(())
+}
+
+/// The page shows what is wrong in this process, and the process what the page shows.
+async fn show_process(live: Arc<live::Live>, context: Context) {
+    let shown = live.clone();
+    context.also(Arc::new(move || shown.warnings.lock().wrong()));
+    loop {
+        let wrong = context.wrong(Instant::now());
+        live.warnings.lock().on_process(wrong, live.now_us());
+        tokio::select! {
+            () = context.shutdown().requested() => return,
+            () = tokio::time::sleep(LOOK_EACH) => {}
+        }
+    }
 }
 
 /// Starts the warnings of what would fail later: people who would not be told, and certificates

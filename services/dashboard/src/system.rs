@@ -232,7 +232,6 @@ async fn tick(
                 match &missing {
                     Some(missing) => {
                         let says = format!("{} since {}", lacking(missing), missing.since.utc());
-                        tracing::warn!(says, "alerts may not come through");
                         let to_do = "see infra/runbooks.md#canarymissing".to_owned();
                         handle.set(Some(Warning { says, to_do }));
                         let text = format!("Alerts may not come through: {}.", lacking(missing));
@@ -240,7 +239,6 @@ async fn tick(
                         raise(&live, &critical, CANARY, severity, text, since);
                     }
                     None => {
-                        tracing::info!("the test alerts come through again");
                         handle.set(None);
                         end(&live, &critical, CANARY);
                     }

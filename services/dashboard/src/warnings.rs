@@ -8,14 +8,24 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use contracts::query::{SystemWarning, WarningSeverity};
+use service_kit::Warning;
+use service_kit::wrong::{Level, Wrong};
+use vitals::silence;
 
 /// Warnings in force. At the bound the youngest of the least severe ones leaves.
 const WARNINGS_MAX: usize = 64;
+/// The service that these warnings are of.
+const SERVICE: &str = "dashboard";
+/// Alerting itself lists it as wrong.
+pub(crate) const NOBODY_TOLD: &str = "nobody-told";
+pub(crate) const NOBODY_TOLD_UNKNOWN: &str = "nobody-told-unknown";
 
 #[derive(Debug, Default)]
 pub(crate) struct Warnings {
     /// By code and tenant; an empty tenant stands for everybody.
     in_force: BTreeMap<(String, String), SystemWarning>,
+    /// Faults of this process, by service and name.
+    process: BTreeMap<String, SystemWarning>,
 }
 
 impl Warnings {
@@ -45,9 +55,57 @@ impl Warnings {
     pub(crate) fn of(&self, tenant: &str) -> Vec<SystemWarning> {
         let concerned = self.in_force.iter();
         let concerned = concerned.filter(|((_, of), _)| of.is_empty() || of == tenant);
-        let mut warnings: Vec<_> = concerned.map(|(_, warning)| warning.clone()).collect();
+        let concerned = concerned.map(|(_, warning)| warning);
+        let all = concerned.chain(self.process.values());
+        let mut warnings: Vec<_> = all.cloned().collect();
         warnings.sort_by(|a, b| rank(a).cmp(&rank(b)));
         warnings
+    }
+
+    /// Takes what is wrong in this process. Names that have a warning of their own say more there.
+    pub(crate) fn on_process(&mut self, wrong: Vec<Wrong>, now_us: i64) {
+        let before = std::mem::take(&mut self.process);
+        for it in wrong {
+            let is_said = self.in_force.keys().any(|(code, _)| *code == it.name);
+            if is_said || self.process.len() >= WARNINGS_MAX {
+                continue;
+            }
+            let code = format!("{}/{}", it.service, it.name);
+            let since_us = before.get(&code).map_or(now_us, |known| known.since_us);
+            let severity = match it.level {
+                Level::Warning => WarningSeverity::Note,
+                Level::Failing | Level::Stalled => WarningSeverity::Warning,
+            };
+            let says = it.says.trim_end_matches('.');
+            let text = match it.to_do.trim_end_matches('.') {
+                "" => format!("{}: {says}.", it.service),
+                to_do => format!("{}: {says}. To do: {to_do}.", it.service),
+            };
+            let warning = warning(&code, severity, since_us, text);
+            self.process.insert(code, warning);
+        }
+    }
+
+    /// These warnings as a part of what is wrong in this process, one for each code.
+    pub(crate) fn wrong(&self) -> Vec<Wrong> {
+        let mut all: Vec<Wrong> = Vec::new();
+        for ((code, _), warning) in &self.in_force {
+            let to_do = match code.as_str() {
+                NOBODY_TOLD => continue,
+                NOBODY_TOLD_UNKNOWN => "see whether alerting runs, and --alerting of the dashboard",
+                silence::PIPELINE => "see infra/runbooks.md#novitals",
+                _ => "see the page",
+            };
+            if all.last().is_none_or(|it| it.name != *code) {
+                let (says, to_do) = (warning.text.clone(), to_do.to_owned());
+                all.push(Wrong::warning(
+                    SERVICE,
+                    code.clone(),
+                    Warning { says, to_do },
+                ));
+            }
+        }
+        all
     }
 }
 
@@ -103,6 +161,39 @@ mod tests {
         let now = warnings.of("t");
         assert_eq!((now.len(), now[0].since_us), (1, 5));
         assert_eq!(now[0].severity(), WarningSeverity::Critical);
+    }
+
+    #[test]
+    fn what_is_wrong_in_the_process_is_a_banner_unless_it_is_one_already() {
+        let mut warnings = Warnings::default();
+        warnings.raise("", warning("canary", WarningSeverity::Critical, 3, "No."));
+        warnings.raise("a", warning("ending", WarningSeverity::Note, 4, "Soon."));
+        warnings.raise("b", warning("ending", WarningSeverity::Note, 5, "Late."));
+        let says = |says: &str| Warning {
+            says: says.to_owned(),
+            to_do: "look".to_owned(),
+        };
+        let wrong = || {
+            vec![
+                Wrong::warning("dashboard", "canary", says("missing")),
+                Wrong::warning("alerting", "no-link", says("no page")),
+            ]
+        };
+        warnings.on_process(wrong(), 7);
+        warnings.on_process(wrong(), 9);
+        let shown = warnings.of("a");
+        assert_eq!(codes(&shown), ["canary", "ending", "alerting/no-link"]);
+        assert_eq!(shown[2].since_us, 7);
+        assert_eq!(shown[2].text, "alerting: no page. To do: look.");
+        let listed = warnings.wrong();
+        let listed: Vec<&str> = listed.iter().map(|it| &*it.name).collect();
+        assert_eq!(
+            listed,
+            ["canary", "ending"],
+            "each code once, and nothing of others"
+        );
+        warnings.on_process(Vec::new(), 11);
+        assert_eq!(codes(&warnings.of("b")), ["canary", "ending"]);
     }
 
     #[test]

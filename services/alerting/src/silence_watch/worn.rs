@@ -9,7 +9,7 @@ use contracts::{alerts::Alert, vitals::Metric};
 use store::{Assignment, LatestVital};
 use vitals::silence::{DEVICE, GATEWAY, PATH, PIPELINE, SIGNAL};
 
-use crate::signs::Sign;
+use crate::signs::{CLOCKS_DIFFER_US, Sign};
 
 /// The newest reading of one metric of a sensor.
 #[derive(Clone, Debug)]
@@ -87,7 +87,12 @@ struct Wearing {
 }
 
 impl Worn {
-    pub(crate) fn add(&mut self, assignment: Assignment) {
+    /// An assignment that is about to end begins no silence. Another member, whose clock is a
+    /// little ahead, may have ended the silence with it already.
+    pub(crate) fn add(&mut self, assignment: Assignment, now_us: i64) {
+        if assignment.until_us <= now_us.saturating_add(CLOCKS_DIFFER_US) {
+            return;
+        }
         self.gateways.insert(assignment.gateway.clone());
         let wearing = Wearing {
             patient: assignment.patient,

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use super::finding::Finding;
 use crate::health;
 
+const SEE_LOG: &str = "see the service's log: it says what it waits for";
+
 /// Blocks until the service answers, within a bound.
 pub fn look(address: SocketAddr) -> Vec<Finding> {
     let subject = address.to_string();
@@ -20,28 +22,32 @@ pub fn look(address: SocketAddr) -> Vec<Finding> {
             )];
         }
     };
-    let says = text.trim().replace('\n', "; ");
-    let mut findings = vec![if ready {
-        Finding::ok(subject.clone(), says)
-    } else {
-        Finding::failed(
-            subject.clone(),
-            says,
-            "see the service's log: it says what it waits for",
-        )
-    }];
-    findings.extend(warnings(&subject, &text));
+    let mut findings = wrong(&subject, &text);
+    if findings.is_empty() {
+        findings.push(match ready {
+            true => Finding::ok(subject, "ready, and nothing is wrong"),
+            // A service of another version may list nothing.
+            false => {
+                let says = format!("not ready: {}", text.trim().replace('\n', "; "));
+                Finding::failed(subject, says, SEE_LOG)
+            }
+        });
+    }
     findings
 }
 
-/// A service of another version may omit these fields.
-fn warnings(subject: &str, text: &str) -> Vec<Finding> {
+/// The service's own list of what is wrong.
+fn wrong(subject: &str, text: &str) -> Vec<Finding> {
     let answer: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
-    let told = answer["warnings"].as_array().into_iter().flatten();
-    told.map(|warning| {
-        let field = |name: &str| warning[name].as_str().unwrap_or_default();
-        let says = format!("{}: {}", field("service"), field("says"));
-        Finding::warning(subject, says, field("do"))
+    let told = answer["wrong"].as_array().into_iter().flatten();
+    told.map(|wrong| {
+        let field = |name: &str| wrong[name].as_str().unwrap_or_default();
+        let says = format!("{}, {}: {}", field("service"), field("name"), field("says"));
+        match (field("level"), field("do")) {
+            ("warning", to_do) => Finding::warning(subject, says, to_do),
+            (_, "") => Finding::failed(subject, says, SEE_LOG),
+            (_, to_do) => Finding::failed(subject, says, to_do),
+        }
     })
     .collect()
 }
@@ -51,12 +57,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_are_told_with_what_to_do() {
-        let text = r#"{"ready":true,"warnings":[{"service":"gateway","warning":"transport","says":"by TCP","do":"open UDP"}]}"#;
-        let expected = Finding::warning("here", "gateway: by TCP", "open UDP");
-        assert_eq!(warnings("here", text), [expected]);
-        for other in ["", "{}", r#"{"warnings":7}"#] {
-            assert_eq!(warnings("here", other), []);
+    fn what_is_wrong_is_told_with_what_to_do() {
+        let text = r#"{"ready":false,"wrong":[
+            {"service":"gateway","name":"disk","level":"failing","says":"full","do":""},
+            {"service":"gateway","name":"transport","level":"warning","says":"by TCP","do":"open UDP"}]}"#;
+        let expected = [
+            Finding::failed("here", "gateway, disk: full", SEE_LOG),
+            Finding::warning("here", "gateway, transport: by TCP", "open UDP"),
+        ];
+        assert_eq!(wrong("here", text), expected);
+        for other in ["", "{}", r#"{"wrong":7}"#] {
+            assert_eq!(wrong("here", other), []);
         }
     }
 }

@@ -1,14 +1,13 @@
 //! The services of one process: started in order, watched, ended in stages.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use service_kit::path_table::PathTable;
-use service_kit::{CheckHandle, Context, Secret, Warning};
+use service_kit::{Context, Secret};
 use tokio::sync::mpsc;
 
 use super::config::UpConfig;
@@ -16,8 +15,6 @@ use super::first_start::Start;
 use crate::engines::Engines;
 use crate::process::Failure;
 
-/// Interval at which the services' readiness is copied to the process's.
-const MIRROR_INTERVAL: Duration = Duration::from_millis(100);
 /// Time that the proxy waits for open tunnels.
 const PROXY_DRAIN_MS: u64 = 300;
 /// Outcomes that wait to be read; one is enough to end, and further ones are dropped.
@@ -48,7 +45,12 @@ impl Services {
     /// Recordings of paths are below `data`.
     pub fn new(process: Context, data: &Path) -> Services {
         let running = Arc::new(Mutex::new(Vec::new()));
-        tokio::spawn(mirror_readiness(process.clone(), running.clone()));
+        let members = running.clone();
+        process.also(Arc::new(move || {
+            let now = Instant::now();
+            let members = contexts_of(&members);
+            members.iter().flat_map(|it| it.wrong(now)).collect()
+        }));
         let shown = running.clone();
         let table: PathTable = Arc::new(move |only| {
             let shown = shown.lock();
@@ -101,6 +103,17 @@ impl Services {
             }
         });
         context
+    }
+
+    /// Lets this service say what is wrong in the others too.
+    pub fn show_others(&self, context: &Context) {
+        let (noun, running) = (context.noun(), self.running.clone());
+        context.also(Arc::new(move || {
+            let now = Instant::now();
+            let others = contexts_of(&running).into_iter();
+            let others = others.filter(|it| it.noun() != noun);
+            others.flat_map(|it| it.own_wrong(now)).collect()
+        }));
     }
 
     /// The address of a listener, or the reason for its absence.
@@ -179,46 +192,8 @@ impl Services {
     }
 }
 
-/// The process is ready when every service is; several services of one noun share a check. Their
-/// warnings are the process's own.
-async fn mirror_readiness(process: Context, running: Arc<Mutex<Vec<Running>>>) {
-    let mut checks: BTreeMap<&'static str, CheckHandle> = BTreeMap::new();
-    let mut warned: BTreeSet<&'static str> = BTreeSet::new();
-    let mut interval = tokio::time::interval(MIRROR_INTERVAL);
-    while !process.shutdown().is_requested() {
-        interval.tick().await;
-        let mut reasons: BTreeMap<&'static str, Option<String>> = BTreeMap::new();
-        let mut warnings: BTreeMap<&'static str, Warning> = BTreeMap::new();
-        for Running { context, .. } in running.lock().iter() {
-            for (name, Warning { says, to_do }) in context.health().warnings() {
-                let says = format!("{}: {says}", context.noun());
-                warnings.entry(name).or_insert(Warning { says, to_do });
-            }
-            let reason = reasons.entry(context.noun()).or_default();
-            if reason.is_none() {
-                let failing = context.health().failing();
-                *reason = failing
-                    .first()
-                    .map(|(name, reason)| format!("{name}: {reason}"));
-            }
-        }
-        for over in warned.difference(&warnings.keys().copied().collect()) {
-            process.health().warning(over).set(None);
-        }
-        warned = warnings.keys().copied().collect();
-        for (name, warning) in warnings {
-            process.health().warning(name).set(Some(warning));
-        }
-        for (noun, reason) in reasons {
-            let check = checks
-                .entry(noun)
-                .or_insert_with(|| process.health().check(noun));
-            match reason {
-                None => check.ok(),
-                Some(reason) => check.failing(reason),
-            }
-        }
-    }
+fn contexts_of(running: &Mutex<Vec<Running>>) -> Vec<Context> {
+    running.lock().iter().map(|it| it.context.clone()).collect()
 }
 
 /// Addresses of the core's services.
@@ -340,6 +315,7 @@ pub async fn start_dashboard(
             .await
             .map_err(Failure::from)
     });
+    services.show_others(&context);
     services.address(&context, "page").await
 }
 
@@ -358,30 +334,33 @@ mod tests {
             Ok(())
         });
         let nobody = context.health().warning("nobody-told");
-        nobody.set(Some(Warning {
+        nobody.set(Some(service_kit::Warning {
             says: "no channel is configured".into(),
             to_do: "configure --webhook".into(),
         }));
-        let shown = async |expected: &[&str]| {
-            let until = async {
-                loop {
-                    let now = process.health().warnings();
-                    let now: Vec<&str> = now.iter().map(|(_, it)| it.says.as_str()).collect();
-                    if now == expected {
-                        break;
-                    }
-                    drop(now);
-                    tokio::time::sleep(MIRROR_INTERVAL).await;
-                }
-            };
-            tokio::time::timeout(Duration::from_secs(10), until)
-                .await
-                .unwrap();
+        let shown = || {
+            let all = process.wrong(Instant::now());
+            let all = all
+                .into_iter()
+                .map(|it| format!("{}: {}", it.service, it.says));
+            all.collect::<Vec<_>>()
         };
-        shown(&["alerting: no channel is configured"]).await;
+        assert_eq!(shown(), ["alerting: no channel is configured"]);
+        let page = services.start("dashboard", Stage::Outside, |context| async move {
+            context.shutdown().requested().await;
+            Ok(())
+        });
+        services.show_others(&page);
+        assert_eq!(
+            page.wrong(Instant::now())[0].says,
+            "no channel is configured"
+        );
+        let listed = service_kit::wrong::merged([process.wrong(Instant::now())]);
+        assert_eq!(listed.len(), 1, "once: {listed:?}");
         nobody.set(None);
-        shown(&[]).await;
-        process.shutdown().request();
-        context.shutdown().request();
+        assert_eq!(shown(), [""; 0]);
+        for context in [&process, &context, &page] {
+            context.shutdown().request();
+        }
     }
 }

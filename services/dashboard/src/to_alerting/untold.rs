@@ -10,17 +10,15 @@ use service_kit::Context;
 
 use super::Alerting;
 use crate::live::Live;
-use crate::warnings::warning;
+use crate::warnings::{NOBODY_TOLD as CODE, NOBODY_TOLD_UNKNOWN as OLD, warning};
 
 /// A change is on the page after this time.
 const ASK_EACH: Duration = Duration::from_secs(10);
 /// A slower answer is given up, and the last one stays.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-const CODE: &str = "nobody-told";
 /// Without an answer for so long a person reads that the last one may be old. A restart of alerting
 /// takes less.
 const OLD_AFTER: Duration = Duration::from_secs(45);
-const OLD: &str = "nobody-told-unknown";
 const OLD_SAYS: &str = "It is not known whether alerts reach somebody: alerting does not answer.";
 
 /// Whether the last answer is too old. Sans-IO.

@@ -230,10 +230,7 @@ pub async fn watch<S: Asked + ?Sized>(
 ) {
     let health = context.health();
     let check = health.check(own.name);
-    let mut warning = Said {
-        handle: health.warning(own.name),
-        is_on: false,
-    };
+    let warning = health.warning(own.name);
     let turns = health.progress(own.name, pace.restart_after);
     let mut watcher = Watcher::new(
         bus,
@@ -263,54 +260,31 @@ pub async fn watch<S: Asked + ?Sized>(
         if !is_stuck {
             turns.beat();
         }
-        say(&own, &standing, &check, &mut warning);
+        say(&own, &standing, &check, &warning);
         if let Some(heard) = &own.heard {
             heard(&standing);
         }
     }
 }
 
-/// Logs the beginning and the end. Checks log their own.
-fn say(own: &Own, standing: &Standing, check: &CheckHandle, warning: &mut Said) {
+fn say(own: &Own, standing: &Standing, check: &CheckHandle, warning: &WarningHandle) {
     let report = Report::new(own.stands, own.does, own.source.of(), standing);
     match report {
         None if *standing == Standing::Unknown => {}
         None => {
             check.ok();
-            warning.set(own.name, None);
+            warning.set(None);
         }
         Some(report) if own.level(standing) == Level::Failing => {
             check.failing(report.says);
-            warning.set(own.name, None);
+            warning.set(None);
         }
         Some(report) => {
             check.ok();
-            warning.set(
-                own.name,
-                Some(Warning {
-                    says: report.says,
-                    to_do: own.to_do.to_owned(),
-                }),
-            );
+            warning.set(Some(Warning {
+                says: report.says,
+                to_do: own.to_do.to_owned(),
+            }));
         }
-    }
-}
-
-struct Said {
-    handle: WarningHandle,
-    is_on: bool,
-}
-
-impl Said {
-    fn set(&mut self, name: &str, to: Option<Warning>) {
-        match &to {
-            Some(warning) if !self.is_on => {
-                tracing::warn!(consumer = name, reason = warning.says, "not well");
-            }
-            None if self.is_on => tracing::info!(consumer = name, "well again"),
-            _ => {}
-        }
-        self.is_on = to.is_some();
-        self.handle.set(to);
     }
 }

@@ -21,7 +21,8 @@ use tokio::net::TcpListener;
 
 use crate::path_table::AllPaths;
 use crate::qlog::{QlogError, Recorder, Recording, Recordings, Wanted};
-use crate::{ConfigError, Context, Health, ProgressHandle};
+use crate::wrong::{self, Level, Wrong};
+use crate::{ConfigError, Context, ProgressHandle};
 
 /// Interval of the main event loop's beats.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -45,12 +46,13 @@ pub async fn start(
 
     // Installed on first use: metrics that were counted earlier would be lost.
     crate::telemetry::metrics_handle();
-    let process = Health::new();
-    tokio::spawn(beat(process.progress("event loop", BEAT_SILENCE_MAX)));
-    let router = router(process, contexts);
+    let process = Context::new("process");
+    let turns = process.health().progress("event loop", BEAT_SILENCE_MAX);
+    tokio::spawn(beat(turns));
+    let contexts: Vec<Context> = std::iter::once(process).chain(contexts).collect();
     std::thread::Builder::new()
         .name("admin".to_owned())
-        .spawn(move || serve(listener, router))
+        .spawn(move || serve(listener, contexts))
         .map_err(failed)?;
     Ok(bound)
 }
@@ -64,7 +66,18 @@ async fn beat(handle: ProgressHandle) {
     }
 }
 
-fn serve(listener: std::net::TcpListener, router: Router) {
+/// Logs from the second look on, so not what every start waits for.
+async fn log_wrong(observed: Observed) {
+    let mut log = wrong::Log::default();
+    let mut interval = tokio::time::interval(BEAT_INTERVAL);
+    interval.tick().await;
+    loop {
+        interval.tick().await;
+        log.on_look(&observed.wrong());
+    }
+}
+
+fn serve(listener: std::net::TcpListener, contexts: Vec<Context>) {
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -73,6 +86,9 @@ fn serve(listener: std::net::TcpListener, router: Router) {
         Err(error) => return tracing::error!(%error, "no event loop for the admin listener"),
     };
     runtime.block_on(async move {
+        let observed = Observed { contexts };
+        tokio::spawn(log_wrong(observed.clone()));
+        let router = router(observed);
         let served = match TcpListener::from_std(listener) {
             Ok(listener) => {
                 let service = router.into_make_service_with_connect_info::<SocketAddr>();
@@ -88,72 +104,46 @@ fn serve(listener: std::net::TcpListener, router: Router) {
 
 #[derive(Clone)]
 struct Observed {
-    process: Health,
+    /// The process itself first.
     contexts: Vec<Context>,
 }
 
-/// The routes alone, for services with their own HTTP listener.
-pub fn router(process: Health, contexts: Vec<Context>) -> Router {
+fn router(observed: Observed) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/paths", get(paths))
         .route("/qlog", get(recordings).post(record).delete(end_recording))
-        .with_state(Observed { process, contexts })
+        .with_state(observed)
 }
 
+/// Alive as long as no loop stands still.
 async fn healthz(State(observed): State<Observed>) -> Response {
-    let now = Instant::now();
-    let stalled: Vec<_> = std::iter::once(("process", &observed.process))
-        .chain(
-            observed
-                .contexts
-                .iter()
-                .map(|context| (context.noun(), context.health())),
-        )
-        .flat_map(|(noun, health)| {
-            health.stalled(now).into_iter().map(move |(name, silence)| {
-                json!({ "service": noun, "loop": name, "silent_seconds": silence.as_secs() })
-            })
-        })
-        .collect();
-    let status = status_of(stalled.is_empty());
+    let wrong = observed.wrong();
+    let alive = wrong.iter().all(|it| it.level != Level::Stalled);
     (
-        status,
-        Json(json!({ "alive": stalled.is_empty(), "stalled": stalled })),
+        status_of(alive),
+        Json(json!({ "alive": alive, "wrong": wrong })),
     )
         .into_response()
 }
 
+/// Ready as long as no check fails.
 async fn readyz(State(observed): State<Observed>) -> Response {
-    let (mut failing, mut warnings) = (Vec::new(), Vec::new());
-    for context in &observed.contexts {
-        for (name, warning) in context.health().warnings() {
-            warnings.push(json!({
-                "service": context.noun(), "warning": name, "says": warning.says, "do": warning.to_do,
-            }));
-        }
-        if context.shutdown().is_requested() {
-            failing.push(json!({
-                "service": context.noun(), "check": "shutdown", "reason": "draining",
-            }));
-        }
-        for (check, reason) in context.health().failing() {
-            failing.push(json!({ "service": context.noun(), "check": check, "reason": reason }));
-        }
-    }
-    let status = status_of(failing.is_empty());
+    let wrong = observed.wrong();
+    let ready = wrong.iter().all(|it| it.level != Level::Failing);
     (
-        status,
-        Json(json!({ "ready": failing.is_empty(), "failing": failing, "warnings": warnings })),
+        status_of(ready),
+        Json(json!({ "ready": ready, "wrong": wrong })),
     )
         .into_response()
 }
 
-async fn metrics() -> Response {
+async fn metrics(State(observed): State<Observed>) -> Response {
     let exposition = "text/plain; version=0.0.4";
-    let body = crate::telemetry::metrics_handle().render();
+    let mut body = crate::telemetry::metrics_handle().render();
+    body.push_str(&wrong::render(&observed.wrong()));
     ([(header::CONTENT_TYPE, exposition)], body).into_response()
 }
 
@@ -176,6 +166,11 @@ async fn paths(State(observed): State<Observed>, Query(whose): Query<WhosePaths>
 }
 
 impl Observed {
+    fn wrong(&self) -> Vec<Wrong> {
+        let now = Instant::now();
+        wrong::merged(self.contexts.iter().map(|it| it.wrong(now)))
+    }
+
     fn recorders(&self) -> Vec<Arc<Recorder>> {
         let recorders = self.contexts.iter().filter_map(Context::recorder);
         recorders.collect()

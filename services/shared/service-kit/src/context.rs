@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clocks::CheckedClock;
 use parking_lot::Mutex;
@@ -16,6 +16,7 @@ use crate::Health;
 use crate::path_table::{PathTable, ServicePaths};
 use crate::qlog::Recorder;
 use crate::shutdown::Shutdown;
+use crate::wrong::{Level, Wrong};
 
 /// Time for a service to finish after shutdown was requested; remaining tasks are then dropped.
 /// Nothing acknowledged lives in memory only, so no data is lost.
@@ -23,6 +24,9 @@ pub const DRAIN_LIMIT: Duration = Duration::from_secs(4);
 
 /// Readiness check that fails until the service has announced a listener.
 pub const LISTENER: &str = "listener";
+
+/// A source of further faults, beside the checks, warnings and loops of the service.
+pub type AlsoWrong = Arc<dyn Fn() -> Vec<Wrong> + Send + Sync>;
 
 /// One per running service; clones belong to the same service.
 #[derive(Clone)]
@@ -40,6 +44,8 @@ struct Inner {
     tasks: TaskTracker,
     paths: Mutex<Option<PathTable>>,
     recorder: Mutex<Option<Arc<Recorder>>>,
+    /// As many as the program text has calls of [`Context::also`].
+    also: Mutex<Vec<AlsoWrong>>,
 }
 
 impl Context {
@@ -60,6 +66,7 @@ impl Context {
                 tasks: TaskTracker::new(),
                 paths: Mutex::default(),
                 recorder: Mutex::default(),
+                also: Mutex::default(),
             }),
         }
     }
@@ -79,6 +86,46 @@ impl Context {
 
     pub fn health(&self) -> &Health {
         &self.inner.health
+    }
+
+    /// Adds a source of faults. It must not call [`Context::wrong`] of this context.
+    pub fn also(&self, source: AlsoWrong) {
+        self.inner.also.lock().push(source);
+    }
+
+    /// The faults that the service itself finds, and those of the sources that were added.
+    pub fn wrong(&self, now: Instant) -> Vec<Wrong> {
+        let sources = self.inner.also.lock().clone();
+        let mut all = self.own_wrong(now);
+        all.extend(sources.iter().flat_map(|source| source()));
+        all
+    }
+
+    /// The faults that the service itself finds.
+    pub fn own_wrong(&self, now: Instant) -> Vec<Wrong> {
+        let service = self.noun();
+        let of = |name: &'static str, level, says| Wrong {
+            service,
+            name: name.into(),
+            level,
+            says,
+            to_do: String::new(),
+        };
+        let stalled = self.health().stalled(now).into_iter();
+        let mut all: Vec<Wrong> = stalled
+            .map(|(name, silence)| {
+                let says = format!("no beat for {} s", silence.as_secs());
+                of(name, Level::Stalled, says)
+            })
+            .collect();
+        if self.shutdown().is_requested() {
+            all.push(of("shutdown", Level::Failing, "draining".to_owned()));
+        }
+        let failing = self.health().failing().into_iter();
+        all.extend(failing.map(|(name, reason)| of(name, Level::Failing, reason)));
+        let warnings = self.health().warnings().into_iter();
+        all.extend(warnings.map(|(name, warning)| Wrong::warning(service, name, warning)));
+        all
     }
 
     pub fn tasks(&self) -> &TaskTracker {

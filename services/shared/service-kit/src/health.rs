@@ -28,19 +28,6 @@ struct State {
 }
 
 impl State {
-    /// Logs the begin and the end of a warning.
-    fn warn(&mut self, name: &'static str, to: Option<Warning>) {
-        let was_on = self.warnings.contains_key(name);
-        match &to {
-            Some(warning) if !was_on => {
-                tracing::warn!(check = name, reason = warning.says, "goes on without");
-            }
-            None if was_on => tracing::info!(check = name, "there again"),
-            _ => {}
-        }
-        self.set_warning(name, to);
-    }
-
     fn set_warning(&mut self, name: &'static str, to: Option<Warning>) {
         match to {
             Some(warning) => self.warnings.insert(name, warning),
@@ -178,7 +165,7 @@ impl Health {
     }
 }
 
-/// Sets one readiness check. Repeated calls are cheap; only changes are logged.
+/// Sets one readiness check. Repeated calls are cheap.
 #[derive(Clone)]
 pub struct CheckHandle {
     name: &'static str,
@@ -197,31 +184,19 @@ impl CheckHandle {
     }
 
     fn set(&self, to: Result<(), String>) {
-        let previous = {
-            let mut state = self.health.state.lock();
-            let previous = state.checks.get(self.name).cloned();
-            if let (Some(to_do), Some(Ok(()))) = (self.to_do, &previous) {
-                let warning = to.err().map(|says| Warning {
-                    says,
-                    to_do: to_do.to_owned(),
-                });
-                return state.warn(self.name, warning);
-            }
-            state.checks.insert(self.name, to.clone());
-            previous
-        };
-        if previous.as_ref() == Some(&to) {
-            return;
+        let mut state = self.health.state.lock();
+        if let (Some(to_do), Some(Ok(()))) = (self.to_do, state.checks.get(self.name)) {
+            let warning = to.err().map(|says| Warning {
+                says,
+                to_do: to_do.to_owned(),
+            });
+            return state.set_warning(self.name, warning);
         }
-        match (previous, to) {
-            (_, Ok(())) => tracing::info!(check = self.name, "ready"),
-            (Some(Ok(())), Err(reason)) => tracing::warn!(check = self.name, reason, "not ready"),
-            (_, Err(reason)) => tracing::info!(check = self.name, reason, "not ready yet"),
-        }
+        state.checks.insert(self.name, to);
     }
 }
 
-/// Sets one warning. Repeated calls are cheap; the owner logs causes.
+/// Sets one warning. Repeated calls are cheap.
 #[derive(Clone)]
 pub struct WarningHandle {
     name: &'static str,

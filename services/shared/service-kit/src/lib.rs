@@ -28,6 +28,7 @@ mod secret;
 mod shutdown;
 pub mod telemetry;
 pub mod tls;
+pub mod wrong;
 
 pub use backoff::Backoff;
 pub use config::{ConfigError, ServiceConfig};

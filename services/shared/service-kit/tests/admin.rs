@@ -29,9 +29,10 @@ async fn readiness_names_what_is_missing_and_metrics_are_rendered() {
     let (status, body) = get(address, "/readyz").await;
     assert_eq!(status, 503);
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
-    assert_eq!(body["failing"][0]["service"], "ingest");
-    assert_eq!(body["failing"][0]["check"], "bus");
-    assert_eq!(body["failing"][0]["reason"], "starting");
+    let expected = serde_json::json!([{
+        "service": "ingest", "name": "bus", "level": "failing", "says": "starting", "do": "",
+    }]);
+    assert_eq!(body["wrong"], expected);
 
     bus.ok();
     context
@@ -44,9 +45,18 @@ async fn readiness_names_what_is_missing_and_metrics_are_rendered() {
     let (status, body) = get(address, "/readyz").await;
     assert_eq!(status, 200, "a warning is no failure");
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
-    assert_eq!(body["warnings"][0]["warning"], "transport");
-    assert_eq!(body["warnings"][0]["do"], "open UDP");
-    assert_eq!(get(address, "/healthz").await.0, 200);
+    let expected = serde_json::json!([{
+        "service": "ingest", "name": "transport", "level": "warning", "says": "by TCP",
+        "do": "open UDP",
+    }]);
+    assert_eq!(body["wrong"], expected);
+    let (status, alive) = get(address, "/healthz").await;
+    assert_eq!(status, 200);
+    let alive: serde_json::Value = serde_json::from_str(&alive).unwrap();
+    assert_eq!(alive["wrong"], expected);
+    let (_, text) = get(address, "/metrics").await;
+    let line = "braid_wrong{service=\"ingest\",name=\"transport\",level=\"warning\"} 1";
+    assert!(text.contains(line), "{text}");
 
     metrics::counter!("braid_admin_test_total").increment(3);
     metrics::histogram!("braid_admin_test_seconds").record(0.003);
