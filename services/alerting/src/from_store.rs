@@ -19,7 +19,7 @@ use crate::{
     heard::Heard,
     present::Present,
     signs::Signs,
-    silence_watch::{Arrival, Known, Open, Report, Worn, assess, has_ended, subject_of},
+    silence_watch::{Arrival, Known, Open, Report, Signals, Worn, assess, has_ended, subject_of},
     turns::SILENCE_MAX,
 };
 
@@ -60,8 +60,8 @@ pub(crate) struct SilenceWatch {
     pub context: Context,
 }
 
-/// State that a round leaves for the next round. Its loss with the process delays a verdict by one
-/// `silent_after` at most, and ends no silence.
+/// State that a round leaves for the next round. Its loss with the process ends no silence. It
+/// delays a verdict by one `silent_after` at most, or that about one signal up to the rules' limit.
 struct Memory {
     /// Since when this member knows each open silence, by alert id.
     known: BTreeMap<String, i64>,
@@ -72,6 +72,7 @@ struct Memory {
     arrivals: Signs<(String, i32)>,
     /// By gateway, path and end.
     reports: Signs<(String, String, i32)>,
+    signals: Signals,
     present: Present,
 }
 
@@ -83,6 +84,7 @@ impl Memory {
             has_taken_over: false,
             arrivals: Signs::new(silent_after_us),
             reports: Signs::new(silent_after_us),
+            signals: Signals::default(),
             present: Present::new(silent_after_us),
         }
     }
@@ -204,10 +206,12 @@ impl SilenceWatch {
         let hidden = self.heard.of_devices(&hidden, now_us, monotonic_us);
         latest.extend(worn.heard(hidden));
         latest.extend(self.unheard(&worn, &latest, &mut memory.sent).await?);
+        memory.signals.look(&latest);
         let mut open = memory.open(silent, open_us);
         self.ask_for_endings(&mut open, &worn, now_us).await?;
         let known = Known {
             latest: &latest,
+            signals: &memory.signals,
             reports: &reports,
             open: &open,
             rules: &self.rules,

@@ -3,7 +3,7 @@
 //!
 //! | level | silent when | cause |
 //! |---|---|---|
-//! | signal | a worn sensor's metric is older than the rules' `stale_after_s`, and its device sends others | the patient: the sensor is off or moved |
+//! | signal | a worn sensor's metric is overdue by its own rhythm (three intervals, at least 30 s), at most by the rules' `stale_after_s`, and its device sends others | the patient: the sensor is off or moved |
 //! | device | no reading for `silent_after`, or, when no metric of it is worn, for the rules' `stale_after_s` | the device, its battery when that was low, or a wider level that is silent too |
 //! | gateway | no reading of any of its devices, and no report of its paths | the path when a path was lost before, else the gateway |
 //! | pipeline | no reading of any device, and several gateways fell silent at once, or one whose paths still report | the core while paths still report, else unknown: network, proxy or core |
@@ -29,6 +29,7 @@
 mod findings;
 mod known;
 mod lost_path;
+mod signals;
 mod worn;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +45,7 @@ use crate::signs::Sign;
 use findings::{Device, Finding, Gateways, devices, findings};
 
 pub(crate) use known::{Known, Open, Report};
+pub(crate) use signals::Signals;
 pub(crate) use worn::{Arrival, Worn, has_ended};
 
 /// Between the parts of a subject. No identifier contains it.

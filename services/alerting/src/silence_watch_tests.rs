@@ -12,6 +12,8 @@ use crate::signs::Signs;
 
 #[path = "silence_watch_episode_tests.rs"]
 mod episodes;
+#[path = "silence_watch_signal_tests.rs"]
+mod signal;
 
 const S: i64 = 1_000_000;
 const T0: i64 = 1_800_000_000 * S;
@@ -55,6 +57,7 @@ fn path(gateway: &str, name: &str, state: PathState, at_s: i64) -> PathReport {
 struct Looker {
     arrivals: Signs<usize>,
     reports: Signs<usize>,
+    signals: Signals,
     known: BTreeMap<String, i64>,
 }
 
@@ -63,6 +66,7 @@ impl Default for Looker {
         Looker {
             arrivals: Signs::new(AFTER),
             reports: Signs::new(AFTER),
+            signals: Signals::default(),
             known: BTreeMap::new(),
         }
     }
@@ -105,6 +109,7 @@ impl Scene {
         let latest = latest.map(|(row, sign)| Arrival::new(row, sign)).collect();
         let mut latest = worn.attribute(latest);
         latest.extend(worn.unheard(&worn.without(&latest)));
+        self.looker.signals.look(&latest);
         let times = self.reports.iter().map(|report| report.time_us);
         let signs = self
             .looker
@@ -126,6 +131,7 @@ impl Scene {
         let open: Vec<Open> = open.collect();
         let known = Known {
             latest: &latest,
+            signals: &self.looker.signals,
             reports: &reports,
             open: &open,
             rules: &RuleSet::default_set(),

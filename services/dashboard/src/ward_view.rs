@@ -7,7 +7,8 @@
 //! repair.
 //!
 //! A snapshot depends on the time. A patient has no score if no reading arrives ([`watched`]), or
-//! if a needed reading is too old. So snapshots are taken at intervals, with or without new data.
+//! if a needed reading is too old. The rhythm of its stream decides, and at most the rules. So
+//! snapshots are taken at intervals, with or without new data.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -173,7 +174,7 @@ impl WardView {
         let bed = self.bed(&latest.patient);
         let arrived_us = latest.ingest_time_us;
         bed.seen(latest.device_time_us, arrived_us, &latest.gateway);
-        bed.value(
+        bed.stored(
             latest.metric,
             latest.value,
             latest.device_time_us,
@@ -396,15 +397,16 @@ impl WardView {
             Some(Observation {
                 metric: Metric::try_from(*metric).ok()?,
                 value: latest.value,
-                time_us: latest.time_us,
+                time_us: latest.heard_us,
             })
         });
-        news2::score(
-            observations,
-            bed.spo2_scale,
-            |metric| rules.stale_after_us(metric),
-            now_us,
-        )
+        let stale_after_us = |metric: Metric| {
+            let limit_us = rules.stale_after_us(metric);
+            bed.latest
+                .get(&(metric as i32))
+                .map_or(limit_us, |latest| latest.stale_after_us(limit_us))
+        };
+        news2::score(observations, bed.spo2_scale, stale_after_us, now_us)
     }
 
     fn patient(

@@ -6,6 +6,9 @@ use store::Spo2Scale;
 
 use super::*;
 
+#[path = "ward_view_stale_tests.rs"]
+mod stale;
+
 const NOW: i64 = 1_700_000_000_000_000;
 
 fn entry(id: &str, tenant: &str) -> PatientEntry {

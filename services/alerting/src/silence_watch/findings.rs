@@ -326,7 +326,8 @@ fn silent_signals(known: &Known<'_>, devices: &BTreeMap<&str, Device<'_>>) -> Ve
         let device = devices.get(latest.device.as_str())?;
         let age_us = known.age_us(latest.since_us());
         let stale_us = known.rules.stale_after_us(latest.metric);
-        let is_stale = silence::is_worn(stale_us) && age_us > stale_us && !latest.is_unheard();
+        let is_missing = age_us > stale_us || known.signals.is_overdue(latest, stale_us);
+        let is_stale = silence::is_worn(stale_us) && is_missing && !latest.is_unheard();
         let is_silent = is_stale && !device.is_silent(known.now_us);
         is_silent.then(|| Finding {
             patient: latest.patient.clone(),

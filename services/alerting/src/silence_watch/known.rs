@@ -4,7 +4,7 @@ use contracts::paths::PathReport;
 use store::Silent;
 use vitals::RuleSet;
 
-use super::worn::Arrival;
+use super::{signals::Signals, worn::Arrival};
 use crate::signs::Sign;
 
 /// A report of a path with its sign of life.
@@ -28,6 +28,7 @@ pub(crate) struct Open {
 pub(crate) struct Known<'a> {
     /// Readings, attributed by `worn`.
     pub latest: &'a [Arrival],
+    pub signals: &'a Signals,
     pub reports: &'a [Report],
     pub open: &'a [Open],
     /// Rules with the maximum age of each metric.

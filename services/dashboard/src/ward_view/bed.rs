@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use contracts::alerts::{Alert, AlertState};
 use contracts::vitals::{Metric, Priority};
+use vitals::cadence::{Cadence, SHORTEST_US};
 use vitals::news2::Spo2Scale;
 use vitals::silence;
 
@@ -37,6 +38,47 @@ pub(crate) struct Bed {
 pub(crate) struct Latest {
     pub value: f64,
     pub time_us: i64,
+    /// The event time, or the arrival if the sensor's clock is a little ahead.
+    pub heard_us: i64,
+    cadence: Cadence,
+    /// The store had it at the start, and nothing newer has come since.
+    is_of_before: bool,
+}
+
+impl Latest {
+    fn new(value: f64, time_us: i64, arrived_us: i64) -> Latest {
+        let mut latest = Latest {
+            value,
+            time_us,
+            heard_us: time_us,
+            cadence: Cadence::default(),
+            is_of_before: false,
+        };
+        latest.put(value, time_us, arrived_us);
+        latest
+    }
+
+    fn put(&mut self, value: f64, time_us: i64, arrived_us: i64) {
+        if time_us < self.time_us {
+            self.cadence.set_back(time_us);
+        } else {
+            self.cadence.learn(time_us);
+        }
+        let is_ahead = arrived_us > 0 && (1..=AHEAD_US_MAX).contains(&(time_us - arrived_us));
+        self.heard_us = if is_ahead { arrived_us } else { time_us };
+        (self.value, self.time_us) = (value, time_us);
+    }
+
+    /// Age from which the value is stale. A value of a worn sensor from before the start of this
+    /// process calms nobody: the sensor may be off. Its rhythm is unknown, so the shortest age
+    /// holds until the next reading.
+    pub(crate) fn stale_after_us(&self, limit_us: i64) -> i64 {
+        if self.is_of_before && silence::is_worn(limit_us) {
+            limit_us.min(SHORTEST_US)
+        } else {
+            self.cadence.stale_after_us(limit_us)
+        }
+    }
 }
 
 pub(crate) struct Open {
@@ -131,12 +173,24 @@ impl Bed {
     }
 
     pub(crate) fn value(&mut self, metric: Metric, value: f64, time_us: i64, arrived_us: i64) {
-        let latest = self
-            .latest
-            .entry(metric as i32)
-            .or_insert(Latest { value, time_us });
+        let new = || Latest::new(value, time_us, arrived_us);
+        let latest = self.latest.entry(metric as i32).or_insert_with(new);
         if replaces(time_us, latest.time_us, arrived_us) {
-            *latest = Latest { value, time_us };
+            latest.put(value, time_us, arrived_us);
+            latest.is_of_before = false;
+        }
+    }
+
+    /// As [`Bed::value`], for a value of the store, which may be old.
+    pub(crate) fn stored(&mut self, metric: Metric, value: f64, time_us: i64, arrived_us: i64) {
+        match self.latest.get(&(metric as i32)) {
+            Some(known) if known.time_us == time_us => {}
+            Some(_) => self.value(metric, value, time_us, arrived_us),
+            None => {
+                let mut latest = Latest::new(value, time_us, arrived_us);
+                latest.is_of_before = true;
+                self.latest.insert(metric as i32, latest);
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 // Names and formats of metrics, scores and priorities. The server judges them.
 import { Metric, Priority } from "./gen/braid/vitals/v1/vitals_pb";
 import { AlertState, type Alert } from "./gen/braid/alerts/v1/alerts_pb";
-import { Risk, type News2, type Unknown } from "./gen/braid/query/v1/query_pb";
+import { Risk, UnknownCause, type News2, type Unknown } from "./gen/braid/query/v1/query_pb";
 import { nowMs } from "./clock";
 
 export interface MetricStyle {
@@ -120,6 +120,13 @@ export function unknownText({ sinceUs, because }: Unknown, brief = false): strin
   return `unknown${since}${because ? `: ${because}` : ""}`;
 }
 
+// unknownScoreText begins with the parameters that are too old: "SpO2 unknown since 12:03:05".
+function unknownScoreText({ stale }: News2, unknown: Unknown): string {
+  if (unknown.cause !== UnknownCause.PERSON || stale.length === 0) return unknownText(unknown);
+  const names = stale.map((metric) => styleOf(metric).label).join(", ");
+  return `${names} ${unknownText({ ...unknown, because: "" })}`;
+}
+
 // scoreOf formats a score. An unknown score is never a number, and a lower bound never looks like
 // low risk. Beside an open alert no score looks calm or says so.
 export function scoreOf(news2: News2 | undefined, outOfDateSinceS?: number, hasAlert = false): ScoreStyle {
@@ -128,7 +135,7 @@ export function scoreOf(news2: News2 | undefined, outOfDateSinceS?: number, hasA
   }
   if (!news2 || news2.unknown) {
     const least = news2?.atLeast ? `; at least ${news2.atLeast}` : "";
-    return { text: "?", risk: "unknown", partial: true, explanation: `${news2?.unknown ? unknownText(news2.unknown) : "unknown"}${least}` };
+    return { text: "?", risk: "unknown", partial: true, explanation: `${news2?.unknown ? unknownScoreText(news2, news2.unknown) : "unknown"}${least}` };
   }
   const [risk, name] = RISKS[news2.risk] ?? RISKS[Risk.UNSPECIFIED];
   if (!news2.partial && hasAlert && (risk === "low" || risk === "low-medium")) {

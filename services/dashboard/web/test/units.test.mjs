@@ -270,6 +270,9 @@ test("what is unknown is never a number, and a lower bound is never low risk", (
   const silent = scoreOf(news2({ partial: true, unknown, atLeast: 3 }));
   assert.deepEqual([silent.text, silent.risk], ["?", "unknown"]);
   assert.match(silent.explanation, /^unknown since \d\d:\d\d:\d\d \(now\): wifi lost; at least 3$/);
+  const off = scoreOf(news2({ partial: true, missing: [3], stale: [3], unknown: { ...unknown, cause: 2, because: "too old: Oxygen saturation" }, atLeast: 2 }));
+  assert.deepEqual([off.text, off.risk], ["?", "unknown"]);
+  assert.match(off.explanation, /^SpO₂ unknown since \d\d:\d\d:\d\d \(now\); at least 2$/);
   const bound = scoreOf(news2({ score: 2, partial: true, missing: [4] }));
   assert.deepEqual([bound.text, bound.risk], ["≥2", "unknown"]);
   for (const nothing of [undefined, news2({ partial: true, missing: [4] })]) assert.equal(scoreOf(nothing).text, "?");

@@ -6,6 +6,7 @@
 //! time is an event time in microseconds since the Unix epoch, passed in by the caller.
 
 pub mod attribution;
+pub mod cadence;
 pub mod canary;
 pub mod cases;
 mod catalogue;
@@ -30,6 +31,7 @@ mod verdict;
 /// up to here.
 pub const PRESENT_US: i64 = 120_000_000;
 
+pub use cadence::Cadence;
 pub use catalogue::{ENTRIES, Entry, Reading, by_name, entry, name};
 pub use condition::{Condition, Direction};
 pub use contracts::vitals::{Metric, Priority, Sample};

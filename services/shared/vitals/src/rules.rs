@@ -43,7 +43,8 @@ pub fn subjects(patient: &str, group: Option<&str>) -> impl Iterator<Item = Stri
 pub struct RuleSet {
     pub name: String,
     pub version: u32,
-    /// By name of the metric.
+    /// By name of the metric. Rules count a reading for so long. The ward and the watch for silence
+    /// count one of a worn sensor for less if its stream's own rhythm is faster, see `cadence`.
     #[serde(default)]
     pub stale_after_s: BTreeMap<String, u32>,
     pub rules: Vec<Rule>,

@@ -15,7 +15,7 @@ pub const PATH: &str = "path-degraded";
 pub const ALL: [&str; 5] = [SIGNAL, DEVICE, GATEWAY, PIPELINE, PATH];
 
 /// Longest staleness limit of a metric whose sensor is worn without pauses.
-const WORN_STALE_US: i64 = 600_000_000;
+pub(crate) const WORN_STALE_US: i64 = 600_000_000;
 
 /// Whether a metric with this staleness limit is measured by a worn sensor.
 pub fn is_worn(stale_after_us: i64) -> bool {

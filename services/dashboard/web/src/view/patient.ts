@@ -213,7 +213,9 @@ function vitalRow(model: Model, metrics: readonly Metric[]): VitalRow {
       setAttribute(reading, "data-time", timeS > 0 ? timeS.toFixed(3) : null);
       const passed = nowS() - timeS;
       const late = passed > Math.max(10, series.holeThresholdS() * 2);
-      const stale = timeS > 0 && (late || model.patient()?.unknown !== undefined);
+      const patient = model.patient();
+      const tooOld = patient?.unknown !== undefined || patient?.news2?.stale.includes(first) === true;
+      const stale = timeS > 0 && (late || tooOld);
       setAttribute(element, "data-stale", stale);
       setText(note, timeS === 0 ? "not measured" : stale ? age(passed) : "");
     },
