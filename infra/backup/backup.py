@@ -41,6 +41,8 @@ INSTEAD = {
     "progress": "(SELECT grp, topic, part, next_offset FROM progress)",
     # A restore adds its own row.
     "restores": "(SELECT restored_us FROM restores WHERE false)",
+    # A restore ends them.
+    "sessions": "(SELECT key FROM sessions WHERE false)",
 }
 FOREVER = 2 ** 63 - 1
 # Bytes of a database name: PostgreSQL cuts names at 63 bytes, and a restore appends up to 15.
@@ -251,6 +253,8 @@ def restore(server, database, folder, list_of_removals):
         session("ALTER TABLE restores OWNER TO %s" % manifest["owner"])
         session("INSERT INTO restores VALUES ((extract(epoch FROM clock_timestamp()) * 1000000)::bigint, %d)"
                 % (datetime.datetime.fromisoformat(manifest["made"]).timestamp() * 1_000_000))
+        # A session may have been revoked since. A backup of an older version has no such table.
+        session("DO $$ BEGIN IF to_regclass('sessions') IS NOT NULL THEN DELETE FROM sessions; END IF; END $$")
         # A member that still holds a partition is refused, and asks for its starting position.
         session("UPDATE progress SET epoch = epoch + 1000000")
         session("ANALYZE")

@@ -6,8 +6,8 @@
 //! ([`gateways`]). Acknowledgements and documents go through alerting's API ([`to_alerting`]).
 //!
 //! Any number of replicas may run. Each follows the bus from its end without a group and can
-//! rebuild everything from the store. Sessions live in one replica's memory, so a proxy in front
-//! keeps a browser at its replica.
+//! rebuild everything from the store. Sessions live in the store ([`sessions`]), so they
+//! outlive a replica and hold at each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -153,9 +153,10 @@ pub async fn run(
         oidc,
         context.shutdown().clone(),
     );
+    let sessions = Arc::clone(&app.sessions);
     context
         .tasks()
-        .spawn(to_browser::recheck_sessions(app.clone()));
+        .spawn(sessions.keep_checked(context.shutdown().clone()));
     service_kit::grpc::serve(listener, "page", to_browser::router(app), tls, &context).await?;
     context.drain_tasks().await;
     Ok(())

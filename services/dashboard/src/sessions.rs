@@ -1,16 +1,26 @@
-//! The table of sessions. Sans-IO: keys and times are handed in.
+//! The sessions of this replica's requests: a copy of the store's, which decides.
 //!
-//! Only the owner has the token; this table holds its hash.
+//! A session that is not in the copy is looked up when it is used. Those of the copy are compared
+//! with the store every [`RECHECK_INTERVAL`]. While the store does not answer, the copy holds as it
+//! is and nothing else is admitted. An absent store must not sign out the ward's screens.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use store::{Account, Role};
+use parking_lot::Mutex;
+use service_kit::Shutdown;
+use store::{
+    Account, QueryError, Role, SESSIONS_MAX, SessionKey, SessionKind, Store, StoredSession,
+    WriteError,
+};
 
-/// Sessions of one replica. When reached, the session that would expire first ends.
-pub(crate) const SESSIONS_MAX: usize = 2_000;
-/// Sessions of one account; beyond it the oldest ends. So a leaked password cannot end everybody
-/// else's sessions.
-pub(crate) const SESSIONS_PER_ACCOUNT_MAX: usize = 32;
+/// Sessions of the copy. When reached, the session that would expire first leaves the copy, and is
+/// looked up again when it is used.
+const KNOWN_MAX: usize = SESSIONS_MAX;
+/// A session that has ended elsewhere, or whose account was removed or changed, ends here within
+/// this time.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A signed-in person; an extension of every authenticated request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,91 +45,139 @@ impl Person {
 }
 
 /// SHA-256 of the token.
-pub(crate) type Key = [u8; 32];
+pub(crate) type Key = SessionKey;
 
-struct Session {
-    person: Person,
-    /// Hash of the account's password at sign-in. Another value now means that the password was
-    /// changed.
-    password_hash: String,
-    expires_us: i64,
+fn person_of(session: &StoredSession) -> Person {
+    Person {
+        name: session.name.clone(),
+        tenant: session.tenant.clone(),
+        role: session.role,
+        reason: String::new(),
+    }
 }
 
+/// The copy. Sans-IO: keys and times are handed in.
 #[derive(Default)]
+struct Known {
+    table: HashMap<Key, (Person, i64)>,
+}
+
+impl Known {
+    fn add(&mut self, session: &StoredSession, now_us: i64) {
+        self.table.retain(|_, (_, expires_us)| *expires_us > now_us);
+        if self.table.len() >= KNOWN_MAX && !self.table.contains_key(&session.key) {
+            let first = self.table.iter().min_by_key(|(key, it)| (it.1, **key));
+            if let Some(key) = first.map(|(key, _)| *key) {
+                self.table.remove(&key);
+            }
+        }
+        let it = (person_of(session), session.expires_us);
+        self.table.insert(session.key, it);
+    }
+
+    fn person(&self, key: &Key, now_us: i64) -> Option<&Person> {
+        let (person, expires_us) = self.table.get(key)?;
+        (*expires_us > now_us).then_some(person)
+    }
+
+    /// Removes the `asked` keys that are not `in_force`. Keys that were added meanwhile stay.
+    fn recheck(&mut self, asked: &[Key], in_force: &[StoredSession]) {
+        for key in asked {
+            match in_force.iter().find(|session| session.key == *key) {
+                Some(session) => {
+                    if let Some(it) = self.table.get_mut(key) {
+                        it.1 = session.expires_us;
+                    }
+                }
+                None => {
+                    self.table.remove(key);
+                }
+            }
+        }
+    }
+}
+
 pub(crate) struct Sessions {
-    table: HashMap<Key, Session>,
+    store: Arc<dyn Store>,
+    known: Mutex<Known>,
 }
 
 impl Sessions {
-    pub(crate) fn open(&mut self, key: Key, account: &Account, now_us: i64, expires_us: i64) {
-        self.table.retain(|_, session| session.expires_us > now_us);
-        let of_account = |session: &Session| session.person.name == account.name;
-        if self.table.values().filter(|s| of_account(s)).count() >= SESSIONS_PER_ACCOUNT_MAX {
-            self.end_first(of_account);
+    pub(crate) fn new(store: Arc<dyn Store>) -> Sessions {
+        Sessions {
+            store,
+            known: Mutex::default(),
         }
-        if self.table.len() >= SESSIONS_MAX {
-            self.end_first(|_| true);
-        }
-        self.table.insert(
+    }
+
+    pub(crate) async fn open(
+        &self,
+        key: Key,
+        account: &Account,
+        now_us: i64,
+        expires_us: i64,
+    ) -> Result<(), WriteError> {
+        let session = StoredSession {
             key,
-            Session {
-                person: Person {
-                    name: account.name.clone(),
-                    tenant: account.tenant.clone(),
-                    role: account.role,
-                    reason: String::new(),
-                },
-                password_hash: account.password_hash.clone(),
-                expires_us,
-            },
-        );
+            kind: SessionKind::Person,
+            name: account.name.clone(),
+            tenant: account.tenant.clone(),
+            role: account.role,
+            password_hash: account.password_hash.clone(),
+            opened_us: now_us,
+            expires_us,
+        };
+        self.store.open_session(&session).await?;
+        self.known.lock().add(&session, now_us);
+        Ok(())
     }
 
-    fn end_first(&mut self, of: impl Fn(&Session) -> bool) {
-        let first = self
-            .table
-            .iter()
-            .filter(|(_, session)| of(session))
-            .min_by_key(|(key, session)| (session.expires_us, **key))
-            .map(|(key, _)| *key);
-        if let Some(key) = first {
-            self.table.remove(&key);
+    /// An error: the session is not in the copy, and the store does not answer.
+    pub(crate) async fn person(
+        &self,
+        key: &Key,
+        now_us: i64,
+    ) -> Result<Option<Person>, QueryError> {
+        if let Some(person) = self.known.lock().person(key, now_us) {
+            return Ok(Some(person.clone()));
         }
+        let found = self.store.sessions_in_force(&[*key], now_us).await?;
+        let Some(session) = found.first() else {
+            return Ok(None);
+        };
+        self.known.lock().add(session, now_us);
+        Ok(Some(person_of(session)))
     }
 
-    pub(crate) fn person(&self, key: &Key, now_us: i64) -> Option<&Person> {
-        let session = self.table.get(key)?;
-        (session.expires_us > now_us).then_some(&session.person)
+    /// Ends here even if the store does not answer.
+    pub(crate) async fn close(&self, key: &Key, now_us: i64) -> Result<Option<Person>, WriteError> {
+        self.known.lock().table.remove(key);
+        let closed = self.store.close_session(key, now_us).await?;
+        Ok(closed.as_ref().map(person_of))
     }
 
-    pub(crate) fn close(&mut self, key: &Key) -> Option<Person> {
-        self.table.remove(key).map(|session| session.person)
+    async fn recheck(&self, now_us: i64) -> Result<(), QueryError> {
+        let asked: Vec<Key> = self.known.lock().table.keys().copied().collect();
+        if !asked.is_empty() {
+            let in_force = self.store.sessions_in_force(&asked, now_us).await?;
+            self.known.lock().recheck(&asked, &in_force);
+        }
+        Ok(())
     }
 
-    /// Names with a session, to be looked up in the store again. People of a provider have no
-    /// account there.
-    pub(crate) fn names(&self) -> Vec<String> {
-        let with_account = self.table.values().filter(|s| !s.password_hash.is_empty());
-        let mut names: Vec<_> = with_account.map(|s| s.person.name.clone()).collect();
-        names.sort();
-        names.dedup();
-        names
-    }
-
-    /// Ends the sessions of `name` that its present account (`None`: removed) does not justify.
-    pub(crate) fn recheck(&mut self, name: &str, account: Option<&Account>) {
-        self.table.retain(|_, session| {
-            session.person.name != name
-                || account.is_some_and(|account| {
-                    account.role == session.person.role
-                        && account.tenant == session.person.tenant
-                        && account.password_hash == session.password_hash
-                })
-        });
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.table.len()
+    /// Ends what the store no longer has.
+    pub(crate) async fn keep_checked(self: Arc<Self>, shutdown: Shutdown) {
+        loop {
+            tokio::select! {
+                () = shutdown.requested() => return,
+                () = tokio::time::sleep(RECHECK_INTERVAL) => {}
+            }
+            if let Err(error) = self.recheck(contracts::now_us()).await {
+                tracing::warn!(%error, "sessions could not be checked");
+            }
+            let count = self.known.lock().table.len();
+            metrics::gauge!("braid_dashboard_sessions").set(count as f64);
+        }
     }
 }
 
@@ -127,86 +185,48 @@ impl Sessions {
 mod tests {
     use super::*;
 
-    fn account(name: &str) -> Account {
-        Account {
-            name: name.to_owned(),
+    fn session(n: usize, expires_us: i64) -> StoredSession {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&n.to_be_bytes());
+        StoredSession {
+            key,
+            kind: SessionKind::Person,
+            name: format!("p{n}"),
             tenant: "default".to_owned(),
             role: Role::Clinician,
             password_hash: "h".to_owned(),
-            created_us: 0,
+            opened_us: 0,
+            expires_us,
         }
     }
 
-    fn key(n: u16) -> Key {
-        let mut key = [0; 32];
-        key[..2].copy_from_slice(&n.to_be_bytes());
-        key
+    #[test]
+    fn what_the_store_has_ended_ends_and_what_came_meanwhile_stays() {
+        let [ada, ben, eve] = [1, 2, 3].map(|n| session(n, 100));
+        let mut known = Known::default();
+        known.add(&ada, 0);
+        known.add(&ben, 0);
+        let asked = [ada.key, ben.key];
+        known.add(&eve, 0);
+        known.recheck(&asked, std::slice::from_ref(&ben));
+        assert_eq!(known.person(&ada.key, 0), None);
+        assert!(known.person(&ben.key, 99).is_some());
+        assert!(known.person(&eve.key, 0).is_some());
+        assert_eq!(known.person(&ben.key, 100), None, "expired");
     }
 
     #[test]
-    fn a_session_ends_at_its_time_and_on_sign_out() {
-        let mut sessions = Sessions::default();
-        sessions.open(key(1), &account("ada"), 0, 100);
-        assert_eq!(
-            sessions.person(&key(1), 99).map(|p| p.name.as_str()),
-            Some("ada")
-        );
-        assert_eq!(sessions.person(&key(1), 100), None);
-        assert_eq!(sessions.person(&key(2), 0), None);
-        assert!(sessions.close(&key(1)).is_some());
-        assert_eq!(sessions.person(&key(1), 0), None);
-    }
-
-    #[test]
-    fn one_account_cannot_crowd_out_another() {
-        let mut sessions = Sessions::default();
-        sessions.open(key(0), &account("ada"), 0, 10);
-        for n in 1..=(SESSIONS_PER_ACCOUNT_MAX as u16 * 3) {
-            sessions.open(key(n), &account("mallory"), 0, 1_000 + i64::from(n));
+    fn the_copy_is_bounded() {
+        let mut known = Known::default();
+        for n in 0..KNOWN_MAX {
+            let it = session(n, 1_000);
+            known.table.insert(it.key, (person_of(&it), it.expires_us));
         }
-        assert!(sessions.person(&key(0), 0).is_some());
-        assert_eq!(sessions.count(), SESSIONS_PER_ACCOUNT_MAX + 1);
-        assert!(sessions.person(&key(1), 0).is_none(), "the oldest went");
-    }
-
-    #[test]
-    fn the_table_is_bounded() {
-        let mut sessions = Sessions::default();
-        for n in 0..(SESSIONS_MAX as u16 + 50) {
-            sessions.open(key(n), &account(&format!("p{n}")), 0, 1_000 + i64::from(n));
-        }
-        assert_eq!(sessions.count(), SESSIONS_MAX);
-        assert!(sessions.person(&key(49), 0).is_none());
-        assert!(sessions.person(&key(50), 0).is_some());
-    }
-
-    #[test]
-    fn removal_and_change_of_an_account_end_its_sessions() {
-        for (now, alive) in [
-            (None, false),
-            (Some(account("ada")), true),
-            (
-                Some(Account {
-                    role: Role::Viewer,
-                    ..account("ada")
-                }),
-                false,
-            ),
-            (
-                Some(Account {
-                    password_hash: "new".to_owned(),
-                    ..account("ada")
-                }),
-                false,
-            ),
-        ] {
-            let mut sessions = Sessions::default();
-            sessions.open(key(1), &account("ada"), 0, 100);
-            sessions.open(key(2), &account("bob"), 0, 100);
-            sessions.recheck("ada", now.as_ref());
-            assert_eq!(sessions.person(&key(1), 0).is_some(), alive);
-            assert!(sessions.person(&key(2), 0).is_some());
-        }
+        let last = session(KNOWN_MAX, 2_000);
+        known.add(&last, 0);
+        assert_eq!(known.table.len(), KNOWN_MAX);
+        assert!(known.person(&session(0, 0).key, 0).is_none());
+        assert!(known.person(&last.key, 0).is_some());
     }
 
     #[test]

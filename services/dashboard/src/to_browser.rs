@@ -38,8 +38,6 @@ const API_BODY_BYTES_MAX: usize = 4 * 1024;
 /// A body must arrive within this time, or it is refused with 408, so that slow senders hold no
 /// places.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
-/// A removed account or a changed password ends its sessions within this time.
-const RECHECK_INTERVAL: Duration = Duration::from_secs(15);
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     let query = ServiceBuilder::new()
@@ -91,16 +89,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 
 /// Puts the [`Person`] and the session's [`Key`] into the request, or refuses it.
 async fn signed_in_only(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    let found = sign_in::key(&app, request.headers()).and_then(|key| {
-        let person = app
-            .sessions
-            .lock()
-            .person(&key, contracts::now_us())
-            .cloned()?;
-        Some((key, person))
-    });
-    let Some((key, mut person)) = found else {
+    let Some(key) = sign_in::key(&app, request.headers()) else {
         return StatusCode::UNAUTHORIZED.into_response();
+    };
+    let mut person = match app.person(&key).await {
+        Ok(Some(person)) => person,
+        Ok(None) => return StatusCode::UNAUTHORIZED.into_response(),
+        Err(error) => return sign_in::unavailable(&error),
     };
     match reason::of(request.headers()) {
         Ok(reason) => person.reason = reason,
@@ -120,24 +115,5 @@ async fn whole_bodies_only(request: Request, next: Next) -> Response {
         Ok(Ok(body)) => next.run(Request::from_parts(head, body.into())).await,
         Ok(Err(_)) => StatusCode::PAYLOAD_TOO_LARGE.into_response(),
         Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
-    }
-}
-
-/// Ends sessions whose account was removed or changed.
-pub(crate) async fn recheck_sessions(app: Arc<App>) {
-    loop {
-        tokio::select! {
-            () = app.shutdown.requested() => return,
-            () = tokio::time::sleep(RECHECK_INTERVAL) => {}
-        }
-        let names = app.sessions.lock().names();
-        for name in names {
-            match app.store.account(&name).await {
-                Ok(account) => app.sessions.lock().recheck(&name, account.as_ref()),
-                // Keeps the sessions: an absent store must not sign out the ward's screens.
-                Err(error) => tracing::warn!(%error, "sessions could not be checked"),
-            }
-        }
-        metrics::gauge!("braid_dashboard_sessions").set(app.sessions.lock().count() as f64);
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Each replica signs with its own key, which never leaves its memory. The public half is a
 //! document of the store until its last token has ended, so every replica shows the keys of all
-//! (RFC 7517). The table of sessions alone decides whether a token is valid here: a forged, altered
-//! or signed-out token is not in it.
+//! (RFC 7517). The sessions of the store alone decide whether a token is valid here: a forged,
+//! altered or signed-out token is not among them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@ use service_kit::{
     Shutdown,
     guesses::{Attempts, Guesses},
 };
-use store::{AuditEntry, Store, WriteError};
+use store::{AuditEntry, QueryError, Store, WriteError};
 
 use super::page::Page;
 use super::sign_in_code::SignInCode;
@@ -34,7 +34,7 @@ pub(crate) struct App {
     pub(super) clients: Clients,
     pub(super) issuer: Option<Arc<CertificateIssuer>>,
     pub(super) oidc: Option<Arc<Oidc>>,
-    pub(super) sessions: Mutex<Sessions>,
+    pub(crate) sessions: Arc<Sessions>,
     pub(super) tokens: Tokens,
     pub(super) nobodys_key: Option<serde_json::Value>,
     pub(super) attempts: Arc<Mutex<Attempts>>,
@@ -61,13 +61,13 @@ impl App {
         let session_us = i64::from(config.session_hours) * 3_600_000_000;
         Arc::new(App {
             tokens: Tokens::new(Arc::clone(&store), session_us, config.trust_forwarded_for),
+            sessions: Arc::new(Sessions::new(Arc::clone(&store))),
             nobodys_key: tokens::nobodys_key(),
             store,
             live,
             clients,
             issuer,
             oidc,
-            sessions: Mutex::default(),
             attempts: Arc::default(),
             guesses: Mutex::default(),
             code: Mutex::new(
@@ -106,10 +106,7 @@ impl App {
         self.store.append_audit(vec![entry]).await
     }
 
-    pub(super) fn is_signed_in(&self, key: &Key) -> bool {
-        self.sessions
-            .lock()
-            .person(key, contracts::now_us())
-            .is_some()
+    pub(super) async fn person(&self, key: &Key) -> Result<Option<Person>, QueryError> {
+        self.sessions.person(key, contracts::now_us()).await
     }
 }

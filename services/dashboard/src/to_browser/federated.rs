@@ -142,8 +142,10 @@ pub(crate) async fn admit_caller(
         .oidc
         .as_ref()
         .zip(shown)
-        .filter(|(oidc, token)| !app.is_signed_in(&key_of(token)) && oidc.takes(token));
-    if let Some((oidc, token)) = foreign {
+        .filter(|(oidc, token)| oidc.takes(token));
+    if let Some((oidc, token)) = foreign
+        && !matches!(app.person(&key_of(token)).await, Ok(Some(_)))
+    {
         let (vouched, token_until_us) = match oidc.caller(token).await {
             Ok(caller) => caller,
             Err(error) => return refuse_caller(&error, request.headers()),

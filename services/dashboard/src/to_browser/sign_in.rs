@@ -163,28 +163,34 @@ async fn sign_in_code(
 }
 
 async fn sign_out(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let person = key(&app, &headers).and_then(|key| app.sessions.lock().close(&key));
-    if let Some(person) = person
-        && let Err(error) = app.audit(&person, "sign out", "", String::new()).await
+    let closed = match key(&app, &headers) {
+        Some(key) => app.sessions.close(&key, contracts::now_us()).await,
+        None => Ok(None),
+    };
+    if let Ok(Some(person)) = &closed
+        && let Err(error) = app.audit(person, "sign out", "", String::new()).await
     {
         tracing::warn!(%error, "a sign-out was not recorded");
     }
-    let mut response = StatusCode::NO_CONTENT.into_response();
+    // The browser forgets its token either way, and is told if it may still be valid.
+    let mut response = match closed {
+        Ok(_) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => unavailable(&error),
+    };
     set_cookie(&mut response, &cookie(&app, "", 0));
     response
 }
 
 async fn session(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let person = key(&app, &headers).and_then(|key| {
-        app.sessions
-            .lock()
-            .person(&key, contracts::now_us())
-            .cloned()
-    });
+    let person = match key(&app, &headers) {
+        Some(key) => app.person(&key).await,
+        None => Ok(None),
+    };
     match person {
-        Some(person) => Json(Session::from(&person)).into_response(),
+        Ok(Some(person)) => Json(Session::from(&person)).into_response(),
         // No failure, because the page asks in order to find out.
-        None => StatusCode::NO_CONTENT.into_response(),
+        Ok(None) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => unavailable(&error),
     }
 }
 
@@ -248,9 +254,10 @@ pub(crate) async fn enter(
     let person = person_of(account);
     let audited = app.audit(&person, action, "", format!("from {address}"));
     audited.await.map_err(|error| unavailable(&error))?;
-    app.sessions
-        .lock()
+    let opened = app
+        .sessions
         .open(key_of(token), account, contracts::now_us(), until_us);
+    opened.await.map_err(|error| unavailable(&error))?;
     // A person who signed in from this address is not slowed for an expired token.
     app.guesses.lock().right(address, Instant::now());
     count("accepted");
@@ -278,8 +285,8 @@ fn person_of(account: &Account) -> Person {
     }
 }
 
-fn unavailable(error: &dyn std::error::Error) -> Response {
-    tracing::warn!(%error, "signing in failed");
+pub(crate) fn unavailable(error: &dyn std::error::Error) -> Response {
+    tracing::warn!(%error, "the session could not be asked of the store");
     StatusCode::SERVICE_UNAVAILABLE.into_response()
 }
 

@@ -12,6 +12,7 @@ mod people;
 mod progress;
 mod proofs;
 mod register;
+mod sessions;
 mod silent;
 mod vitals;
 
@@ -52,6 +53,11 @@ pub use proofs::a_heartbeat_is_sent_by_one_member_and_confirmed_by_its_token;
 pub use register::{
     assignments_of_a_device_do_not_overlap, the_register_is_read_in_pages,
     what_is_kept_apart_stays_until_it_is_settled,
+};
+pub use sessions::{
+    a_changed_account_ends_its_sessions, a_display_is_known_by_name_until_it_is_revoked,
+    sessions_have_bounds_and_nobody_crowds_out_another,
+    sessions_outlive_a_process_and_end_for_all_at_once,
 };
 pub use silent::{
     a_silence_is_open_until_its_alert_ends, a_subject_has_one_open_silence,
@@ -99,6 +105,9 @@ macro_rules! conformance_suite {
             a_gateway_has_a_bounded_number_of_newest_reports, newest_reports_are_read_in_pages,
             newest_values_are_read_in_pages,
             a_namesakes_reports_are_not_shown_to_whom_the_name_belongs,
+            sessions_outlive_a_process_and_end_for_all_at_once, a_changed_account_ends_its_sessions,
+            sessions_have_bounds_and_nobody_crowds_out_another,
+            a_display_is_known_by_name_until_it_is_revoked,
             accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
             the_register_refuses_other_tenants, the_newest_restore_is_known, assignments_of_a_device_do_not_overlap,
             the_register_is_read_in_pages,

@@ -14,8 +14,9 @@
 //!
 //! The trait is split by purpose: [`VitalsStore`], [`AlertsStore`], [`SilentStore`],
 //! [`NoticesStore`], [`ProofsStore`], [`DocumentsStore`], [`PathsStore`], [`Register`],
-//! [`QuarantineStore`], [`Accounts`], [`ProgressStore`], [`Maintenance`]. Queries on behalf of
-//! people carry a [`Scope`], so that no query can forget the tenant.
+//! [`QuarantineStore`], [`Accounts`], [`SessionsStore`], [`ProgressStore`],
+//! [`Maintenance`]. Queries on behalf of people carry a [`Scope`], so that no query can forget the
+//! tenant.
 
 mod accounts;
 mod alerts;
@@ -36,6 +37,7 @@ mod quarantine;
 mod register;
 pub mod removals;
 mod scope;
+mod sessions;
 mod silent;
 pub mod sqlite;
 mod thinning;
@@ -78,6 +80,10 @@ pub use register::{
 };
 pub use removals::Removal;
 pub use scope::Scope;
+pub use sessions::{
+    KIOSKS_PER_TENANT_MAX, SESSIONS_MAX, SESSIONS_PER_ACCOUNT_MAX, SessionKey, SessionKind,
+    SessionsStore, StoredSession,
+};
 pub use silent::{Silent, SilentBatch, SilentPage, SilentStore, each_silent};
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use thinning::Thinner;
@@ -99,6 +105,7 @@ pub trait Store:
     + Register
     + QuarantineStore
     + Accounts
+    + SessionsStore
     + ProgressStore
     + Maintenance
 {
@@ -115,6 +122,7 @@ impl<T> Store for T where
         + Register
         + QuarantineStore
         + Accounts
+        + SessionsStore
         + ProgressStore
         + Maintenance
 {

@@ -35,7 +35,8 @@ pub trait Maintenance: Send + Sync {
     /// as configured; this is for operators and tests.
     async fn expire(&self, what: Expire, before_us: i64) -> Result<u64, WriteError>;
 
-    /// For the tool that restores, before any service uses the store.
+    /// For the tool that restores, before any service uses the store. Ends every session: the copy
+    /// may hold one that was revoked since.
     async fn note_restore(&self, restore: Restore) -> Result<(), WriteError>;
 
     /// The newest restore.

@@ -18,6 +18,7 @@ mod register;
 mod retention;
 mod schema;
 mod series;
+mod sessions;
 mod silent;
 mod transaction;
 mod vitals;

@@ -34,6 +34,7 @@ mod retention;
 mod rollups;
 mod runs;
 mod series;
+mod sessions;
 mod silent;
 mod time;
 mod tls;

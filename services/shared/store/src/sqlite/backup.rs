@@ -169,6 +169,8 @@ pub fn restore<'a>(
         "INSERT OR REPLACE INTO restores VALUES (?1, ?2)",
         (restore.restored_us, restore.made_us),
     )?;
+    // The copy may hold a session that was revoked since.
+    transaction.execute("DELETE FROM sessions", [])?;
     transaction.execute("UPDATE progress SET epoch = epoch + ?1", [EPOCHS_AHEAD])?;
     transaction.commit()?;
     // The last connection writes its log into the file.

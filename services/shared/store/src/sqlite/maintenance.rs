@@ -36,6 +36,7 @@ impl Maintenance for SqliteStore {
                 "INSERT OR REPLACE INTO restores VALUES (?1, ?2)",
                 (restore.restored_us, restore.made_us),
             )?;
+            writing.connection.execute("DELETE FROM sessions", [])?;
             Ok(())
         })
         .await

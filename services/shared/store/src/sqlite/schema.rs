@@ -204,6 +204,12 @@ CREATE INDEX outbox_urgent ON outbox (id) WHERE urgency >= 3;
 CREATE TABLE proofs (channel TEXT NOT NULL, tenant TEXT NOT NULL, recipient TEXT NOT NULL, settings TEXT NOT NULL, token TEXT NOT NULL,
     sent_us INTEGER NOT NULL, confirmed_us INTEGER, confirmed_by TEXT NOT NULL, PRIMARY KEY (channel, tenant, recipient)) WITHOUT ROWID;
 CREATE UNIQUE INDEX proofs_token ON proofs (token);
+", "
+-- Sessions of people and of wall displays; key is the hash of the token.
+CREATE TABLE sessions (key BLOB PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, tenant TEXT NOT NULL, role TEXT NOT NULL,
+    password_hash TEXT NOT NULL, opened_us INTEGER NOT NULL, expires_us INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX sessions_name ON sessions (tenant, name);
+CREATE INDEX sessions_expires ON sessions (expires_us);
 "];
 /// The first version whose alerts have a priority.
 const ALERTS_WITH_PRIORITY: usize = 4;

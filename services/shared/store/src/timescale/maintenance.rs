@@ -44,6 +44,7 @@ impl Maintenance for TimescaleStore {
                 &[&restore.restored_us, &restore.made_us],
             )
             .await?;
+            tx.execute("DELETE FROM sessions", &[]).await?;
             Ok::<_, Fault>(())
         })
     }
