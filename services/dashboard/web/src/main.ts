@@ -9,8 +9,10 @@ import { connect, isSignedOut, reason } from "./client";
 import { nowMs, nowUs } from "./clock";
 import { Feed } from "./feed";
 import { Model } from "./model";
+import { keepScreenOn } from "./screen";
 import { POINTS } from "./series";
 import { current, exchange, mayAct, signOut, SignInError, type Session } from "./session";
+import { watchSleep } from "./sleep";
 import { alertsView } from "./view/alerts";
 import { soundEnded } from "./view/outage_sound";
 import { pathsView } from "./view/paths";
@@ -72,6 +74,8 @@ function showWard(session: Session): void {
   };
   const feed = new Feed(query, {
     update(response) {
+      // Updates that waited for a page that slept are old. The new stream sends all again.
+      if (sleep.beat()) return;
       model.apply(response);
       if (model.alerts.disagrees(model.alertTotals, performance.now())) loadAlerts();
       // Also when the address names a patient who is not on this ward. A patient without any
@@ -198,14 +202,21 @@ function showWard(session: Session): void {
     if (linked !== "") seekLinked();
   };
   window.addEventListener("hashchange", follow);
-  const ticking = window.setInterval(() => {
+  const tick = () => {
     ward.tick();
     alerts.tick();
     detail.draw();
     paths.draw();
     steering.draw();
     shell.tick();
-  }, TICK_MS);
+  };
+  const sleep = watchSleep(() => {
+    model.sleptUntilNow();
+    tick();
+    feed.watch(model.selected);
+  });
+  const letScreenOff = keepScreenOn();
+  const ticking = window.setInterval(() => sleep.beat() || tick(), TICK_MS);
   const linking = window.setInterval(loadLinks, LINKS_MS);
   const silencing = window.setInterval(() => void loadSilences(), SILENCES_MS);
   const quarantining = window.setInterval(loadQuarantine, QUARANTINE_MS);
@@ -215,6 +226,8 @@ function showWard(session: Session): void {
     window.clearInterval(silencing);
     window.clearInterval(quarantining);
     window.removeEventListener("hashchange", follow);
+    sleep.stop();
+    letScreenOff();
     ward.stop();
     feed.stop();
   };

@@ -94,6 +94,8 @@ export class Model {
   #heardAtMs = 0;
   // The same by the core's clock.
   #heardAtS = 0;
+  // The page slept, and has not seen the ward since.
+  #isOld = false;
 
   on(topic: Topic, listener: () => void): void {
     let set = this.#listeners.get(topic);
@@ -168,6 +170,7 @@ export class Model {
     this.#heardAtMs = performance.now();
     switch (update.case) {
       case "ward":
+        this.#isOld = false;
         learn(update.value.nowUs);
         this.#heardAtS = nowS();
         this.patients = update.value.patients;
@@ -248,11 +251,17 @@ export class Model {
     this.changed("alerts");
   }
 
+  // sleptUntilNow makes everything out of date until the ward arrives anew.
+  sleptUntilNow(): void {
+    this.#isOld = true;
+    this.changed("ward");
+  }
+
   // outOfDateSinceS is when the server was last heard, if the page is out of date.
   outOfDateSinceS(): number | undefined {
     if (this.#heardAtMs === 0) return undefined;
     const passedMs = performance.now() - this.#heardAtMs;
-    return this.connection.state === "lost" || passedMs > UNHEARD_MS_MAX ? this.#heardAtS : undefined;
+    return this.#isOld || this.connection.state === "lost" || passedMs > UNHEARD_MS_MAX ? this.#heardAtS : undefined;
   }
 
   addPaths(reports: readonly PathReport[]): void {

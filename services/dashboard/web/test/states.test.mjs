@@ -306,6 +306,77 @@ test("when the dashboard is away the page dims everything and says since when", 
   await page.locator('.patient .score[data-risk="low"]').first().waitFor();
 });
 
+test("a tab that was frozen says at once that it is old when it wakes", async () => {
+  const frozen = await context.newPage();
+  await frozen.goto(address);
+  await frozen.locator('.patient .score[data-risk="low"]').first().waitFor();
+  await frozen.evaluate(() => {
+    window.beatMs = performance.now();
+    window.setInterval(() => {
+      const now = performance.now();
+      if (now - window.beatMs > 4_000) window.wokeMs = now;
+      window.beatMs = now;
+    }, 100);
+    new MutationObserver(() => {
+      if (!document.querySelector("[data-out-of-date]")) return;
+      window.dimMs ??= performance.now();
+      window.calm ??= document.querySelectorAll('.patient .score:not([data-risk="unknown"])').length;
+    }).observe(document.body, { subtree: true, attributeFilter: ["data-out-of-date"] });
+  });
+  // Nothing of the page runs meanwhile, and what the server sends waits.
+  const debug = await context.newCDPSession(frozen);
+  await debug.send("Debugger.enable");
+  await debug.send("Debugger.pause");
+  await new Promise((resolve) => setTimeout(resolve, 6_000));
+  await debug.send("Debugger.resume");
+  await debug.send("Debugger.disable");
+  await frozen.waitForFunction(() => window.wokeMs > 0 && window.dimMs > 0);
+  const [lateMs, calm] = await frozen.evaluate(() => [window.dimMs - window.wokeMs, window.calm]);
+  assert.ok(lateMs < 700, `${lateMs} ms after it woke`);
+  assert.equal(calm, 0);
+  // And no longer, once the ward has arrived anew.
+  await frozen.locator("[data-out-of-date]").waitFor({ state: "detached" });
+  await frozen.locator('.patient .score[data-risk="low"]').first().waitFor();
+  // As a browser does that says so: nothing comes first.
+  const resumed = await frozen.evaluate(() => {
+    document.dispatchEvent(new Event("resume"));
+    return [document.querySelector("[data-out-of-date]") !== null, document.querySelectorAll('.patient .score:not([data-risk="unknown"])').length];
+  });
+  assert.deepEqual(resumed, [true, 0]);
+  await frozen.locator("[data-out-of-date]").waitFor({ state: "detached" });
+  await frozen.close();
+});
+
+test("the screen is kept on while the ward is shown, and no longer", async () => {
+  const wall = await browser.newContext({ viewport: { width: 1440, height: 960 } });
+  wall.setDefaultTimeout(DEADLINE);
+  await wall.addInitScript(() => {
+    window.locks = [];
+    WakeLock.prototype.request = async () => {
+      const lock = { released: false, release: async () => void (lock.released = true) };
+      window.locks.push(lock);
+      return lock;
+    };
+  });
+  const display = await wall.newPage();
+  await display.goto(address);
+  await display.getByLabel("Name").fill("viewer");
+  await display.getByLabel("Password").fill(password);
+  assert.equal(await display.evaluate(() => window.locks.length), 0);
+  await display.getByRole("button", { name: "Sign in" }).click();
+  await display.waitForFunction(() => window.locks.length === 1);
+  // As a browser does when the page is hidden, and shown again.
+  await display.evaluate(() => {
+    document.dispatchEvent(new Event("visibilitychange"));
+    window.locks[0].released = true;
+    document.dispatchEvent(new Event("visibilitychange"));
+  });
+  await display.waitForFunction(() => window.locks.length === 2);
+  await display.getByRole("button", { name: "Sign out" }).click();
+  await display.waitForFunction(() => window.locks[1].released);
+  await wall.close();
+});
+
 const RULE = "<img src=x onerror=alert(1)>";
 
 test("of 200 gateways the accesses nearest to their cap come first, and a search finds the others", async () => {

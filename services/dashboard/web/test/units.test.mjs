@@ -5,7 +5,7 @@ import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { createServer } from "vite";
 
-let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf, wordsOf, HeldOrder, liveOf, access;
+let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf, wordsOf, HeldOrder, liveOf, access, Sleep;
 before(async () => {
   const root = fileURLToPath(new URL("..", import.meta.url));
   vite = await createServer({ root, configFile: false, logLevel: "error", server: { middlewareMode: true, ws: false, watch: null }, optimizeDeps: { noDiscovery: true } });
@@ -18,6 +18,7 @@ before(async () => {
   ({ finds } = await vite.ssrLoadModule("/src/search.ts"));
   ({ learn, nowMs } = await vite.ssrLoadModule("/src/clock.ts"));
   access = await vite.ssrLoadModule("/src/access.ts");
+  ({ Sleep } = await vite.ssrLoadModule("/src/sleep.ts"));
   ({ EcgBuffer } = await vite.ssrLoadModule("/src/ecg.ts"));
 });
 after(() => vite.close());
@@ -325,4 +326,13 @@ test("accesses nearest to their cap come first, then those with most bytes", () 
   const track = (gateway, monthBytes, capBytes) => ({ gateway, name: "lte", access: { monthBytes, capBytes } });
   const tracks = [track("a", 10n, undefined), track("b", 1n, 4n), track("c", 3n, 4n), track("d", 20n, undefined), { gateway: "e", name: "x" }];
   assert.deepEqual(byUrgency(tracks).map(({ gateway }) => gateway), ["c", "b", "d", "a", "e"]);
+});
+
+test("a page has slept when either clock says so", () => {
+  const sleep = new Sleep(1_000_000, 1_000);
+  assert.equal(sleep.beat(1_000_500, 1_500), false);
+  assert.equal(sleep.beat(1_003_000, 4_000), false, "a hidden tab is slow");
+  assert.equal(sleep.beat(1_063_000, 4_500), true, "the machine was suspended, which stops one clock");
+  assert.equal(sleep.beat(1_063_500, 5_000), false);
+  assert.equal(sleep.beat(1_000_000, 65_000), true, "the other was set back meanwhile");
 });
