@@ -92,13 +92,8 @@ impl Places {
             let (service, rest) = it["says"].as_str()?.split_once(", ")?;
             Some(format!("{service}/{}", rest.split_once(':')?.0))
         });
-        let mut log = BTreeSet::new();
-        for line in up
-            .program
-            .log()
-            .lines()
-            .filter(|it| it.contains("wrong service="))
-        {
+        let mut logged = BTreeSet::new();
+        for line in log.lines().filter(|it| it.contains("wrong service=")) {
             let line = line.replace('"', "");
             let word = |name: &str| {
                 let (_, after) = line.split_once(&format!("{name}="))?;
@@ -106,8 +101,8 @@ impl Places {
             };
             let name = format!("{}/{}", word("service")?, word("name")?);
             match line.contains("no longer wrong") {
-                true => log.remove(&name),
-                false => log.insert(name),
+                true => logged.remove(&name),
+                false => logged.insert(name),
             };
         }
         Some(Places {
@@ -115,7 +110,7 @@ impl Places {
             alive: listed("/healthz")?,
             metrics: metrics.collect::<Option<_>>()?,
             doctor: found.collect::<Option<_>>()?,
-            log,
+            log: logged,
             page: banners(page, token)?,
         })
     }
