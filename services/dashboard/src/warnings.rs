@@ -14,6 +14,8 @@ use vitals::silence;
 
 /// Warnings in force. At the bound the youngest of the least severe ones leaves.
 const WARNINGS_MAX: usize = 64;
+/// A fault of the process is a banner once it lasts for so long. A start takes less.
+const LASTS_US: i64 = 5_000_000;
 /// The service that these warnings are of.
 const SERVICE: &str = "dashboard";
 /// Alerting itself lists it as wrong.
@@ -26,6 +28,8 @@ pub(crate) struct Warnings {
     in_force: BTreeMap<(String, String), SystemWarning>,
     /// Faults of this process, by service and name.
     process: BTreeMap<String, SystemWarning>,
+    /// Time of the newest look at the process.
+    looked_us: i64,
 }
 
 impl Warnings {
@@ -56,7 +60,8 @@ impl Warnings {
         let concerned = self.in_force.iter();
         let concerned = concerned.filter(|((_, of), _)| of.is_empty() || of == tenant);
         let concerned = concerned.map(|(_, warning)| warning);
-        let all = concerned.chain(self.process.values());
+        let lasts = |it: &&SystemWarning| self.looked_us.saturating_sub(it.since_us) >= LASTS_US;
+        let all = concerned.chain(self.process.values().filter(lasts));
         let mut warnings: Vec<_> = all.cloned().collect();
         warnings.sort_by(|a, b| rank(a).cmp(&rank(b)));
         warnings
@@ -64,6 +69,7 @@ impl Warnings {
 
     /// Takes what is wrong in this process. Names that have a warning of their own say more there.
     pub(crate) fn on_process(&mut self, wrong: Vec<Wrong>, now_us: i64) {
+        self.looked_us = now_us;
         let before = std::mem::take(&mut self.process);
         for it in wrong {
             let is_said = self.in_force.keys().any(|(code, _)| *code == it.name);
@@ -78,8 +84,8 @@ impl Warnings {
             };
             let says = it.says.trim_end_matches('.');
             let text = match it.to_do.trim_end_matches('.') {
-                "" => format!("{}: {says}.", it.service),
-                to_do => format!("{}: {says}. To do: {to_do}.", it.service),
+                "" => format!("{}, {}: {says}.", it.service, it.name),
+                to_do => format!("{}, {}: {says}. To do: {to_do}.", it.service, it.name),
             };
             let warning = warning(&code, severity, since_us, text);
             self.process.insert(code, warning);
@@ -180,11 +186,16 @@ mod tests {
             ]
         };
         warnings.on_process(wrong(), 7);
-        warnings.on_process(wrong(), 9);
+        assert_eq!(
+            codes(&warnings.of("a")),
+            ["canary", "ending"],
+            "a start takes a moment"
+        );
+        warnings.on_process(wrong(), 7 + LASTS_US);
         let shown = warnings.of("a");
         assert_eq!(codes(&shown), ["canary", "ending", "alerting/no-link"]);
         assert_eq!(shown[2].since_us, 7);
-        assert_eq!(shown[2].text, "alerting: no page. To do: look.");
+        assert_eq!(shown[2].text, "alerting, no-link: no page. To do: look.");
         let listed = warnings.wrong();
         let listed: Vec<&str> = listed.iter().map(|it| &*it.name).collect();
         assert_eq!(

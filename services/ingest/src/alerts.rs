@@ -290,10 +290,11 @@ impl Alerts {
     fn pay(&self, gateway: &GatewayId, class: Class, came: &EdgeAlert) -> Payment {
         let (payer, now) = ((gateway.clone(), class), Instant::now());
         let key = self.duplicates.lock().alert_key(came);
+        // Held until the payment is entered, so that of two copies at once only one pays.
+        let mut quotas = self.quotas.lock();
         if self.under_way.has(key, now) {
             return Payment::UnderWay;
         }
-        let mut quotas = self.quotas.lock();
         if quotas.room(&payer, now) == 0 {
             return Payment::NoRoom;
         }
