@@ -2,16 +2,30 @@
 
 SHELL := /bin/bash
 STEP  := infra/dev/step.sh
+BESIDE := infra/dev/beside.sh
 WEB   := services/dashboard/web
 ARGS  ?=
 CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 
 # Within `make test` the programs have the features of the tests, which are built already. So no
 # crate is compiled twice.
-AS_TESTS = BUILD="cargo build --workspace --bins --examples --tests"
+BUILD_TESTS = cargo build --workspace --bins --examples --tests
+AS_TESTS = BUILD="$(BUILD_TESTS)"
 
-# The seed of the faults in `make test`. Other seeds are played by `make chaos SEED=7`.
-TEST_SEED = 6
+# The list lets the tests run while clippy holds cargo's lock.
+LIST_TESTS = cargo test --workspace --no-run --message-format=json-render-diagnostics
+PROGRAMS = $(CURDIR)/target/steps/programs.json
+
+# They are fetched while cargo compiles.
+TOOLS = infra/dev/need.sh ip python programs sctp node chromium cargo-deny buf envoy kafka \
+	timescaledb curl peers go promtool yaml helm kubeconform docker
+
+# A step that measures nothing takes the time that the steps beside it leave.
+IDLE = chrt --idle 0
+
+# The seed of the faults in `make test` follows from the commit, so each commit plays other faults.
+# `make chaos SEED=...` replays one. Without git it is 0.
+TEST_SEED = $(shell printf %d 0x$$(git rev-parse --short=7 HEAD 2>/dev/null) 2>/dev/null)
 
 # Tools that need.sh installed come first.
 export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(CACHE)/go/bin:$(PATH)
@@ -34,17 +48,14 @@ build: ## compiles everything
 
 test: ## runs all checks of CI, and installs the programs that they need
 	@rm -rf target/steps.txt target/steps
-	@infra/dev/need.sh room cc ip python programs sctp node chromium cargo-deny buf envoy kafka timescaledb curl peers
+	@infra/dev/need.sh room cc
 	@$(STEP) format   cargo fmt --all --check
+	@$(BESIDE) tools '$(TOOLS)' build '$(BUILD_TESTS) && $(LIST_TESTS) > $(PROGRAMS)'
 	@$(STEP) contracts $(MAKE) --no-print-directory proto
-	@$(STEP) lint     $(MAKE) --no-print-directory lint
 	@$(STEP) licences $(MAKE) --no-print-directory deny
-	@$(STEP) unit     env BRAID_EXECUTED=$(CURDIR)/target/steps/tests.txt $(MAKE) --no-print-directory unit
-	@$(STEP) chaos    $(MAKE) --no-print-directory chaos SEED=$(TEST_SEED) MINUTES=3 $(AS_TESTS)
-	@$(STEP) web      $(MAKE) --no-print-directory web-check
+	@$(BESIDE) lint '$(IDLE) $(MAKE) --no-print-directory lint' unit 'BRAID_EXECUTED=$(CURDIR)/target/steps/tests.txt BRAID_TEST_PROGRAMS=$(PROGRAMS) $(MAKE) --no-print-directory unit'
+	@$(BESIDE) chaos '$(MAKE) --no-print-directory chaos SEED=$(TEST_SEED) MINUTES=3 $(AS_TESTS)' web '$(IDLE) $(MAKE) --no-print-directory web-check' dashboards '$(IDLE) $(MAKE) --no-print-directory dashboards' charts '$(IDLE) $(MAKE) --no-print-directory chart'
 	@$(STEP) page     $(MAKE) --no-print-directory page $(AS_TESTS)
-	@$(STEP) dashboards $(MAKE) --no-print-directory dashboards
-	@$(STEP) charts   $(MAKE) --no-print-directory chart
 	@$(STEP) compose  $(MAKE) --no-print-directory compose $(AS_TESTS)
 	@$(STEP) hazards  infra/dev/hazards.py target/steps
 	@echo; cat target/steps.txt

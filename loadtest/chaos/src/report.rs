@@ -26,6 +26,8 @@ pub struct Report {
     pub unexpected: Vec<String>,
     /// Gateways whose readings were refused after their revocation.
     pub revoked: usize,
+    /// Restores of the database; only longer runs have one.
+    pub restored: usize,
     /// Faults of the plan that this machine cannot play, each with the reason.
     pub not_played: Vec<String>,
     /// Folder of the logs; `None` after a good run.
@@ -50,6 +52,7 @@ impl Report {
             verdict,
             unexpected,
             revoked: 0,
+            restored: 0,
             not_played: Vec::new(),
             folder: None,
             command: format!(
@@ -96,7 +99,7 @@ fn kind(fault: &crate::plan::Fault) -> String {
         Target::Radio { .. } => "sensors of a patient".to_owned(),
         Target::Wearer { .. } => "device of a patient".to_owned(),
         Target::Disk { .. } => "disk of a gateway".to_owned(),
-        Target::Clock { .. } => "clock of a gateway".to_owned(),
+        Target::Clock { process } if process.starts_with("gw-") => "clock of a gateway".to_owned(),
         target => target.to_string(),
     };
     format!("{target} {}", fault.kind)
@@ -143,6 +146,7 @@ impl fmt::Display for Report {
         )?;
         line(f, "reminders", verdict.reminders)?;
         line(f, "gateways revoked", self.revoked)?;
+        line(f, "databases restored", self.restored)?;
         line(
             f,
             "readings of next wearers of a device",

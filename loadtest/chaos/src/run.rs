@@ -5,6 +5,7 @@
 )]
 
 mod afterwards;
+mod backup;
 mod clock;
 mod disk;
 mod found;
@@ -44,6 +45,7 @@ pub use found::FoundError;
 pub use site::SiteError;
 
 use self::{
+    backup::Backup,
     disk::Disk,
     links::Accesses,
     mailbox::Mailbox,
@@ -132,10 +134,12 @@ pub fn run(options: &Options) -> Result<Report, RunError> {
                 verdict,
                 ended,
                 revoked,
+                restored,
                 not_played,
             } = played;
             let mut report = Report::new(&plan, verdict, ended, began.elapsed());
             report.revoked = revoked;
+            report.restored = restored;
             report.not_played = not_played;
             if report.is_good() && !options.keep {
                 fs::remove_dir_all(&folder)?;
@@ -185,6 +189,7 @@ struct Played {
     /// Events that the plan does not contain.
     ended: Vec<String>,
     revoked: usize,
+    restored: usize,
     not_played: Vec<String>,
 }
 
@@ -196,6 +201,7 @@ struct Stage {
     mailbox: Arc<Mailbox>,
     broker: EngineLane,
     database: EngineLane,
+    backup: Backup,
     folder: PathBuf,
     /// The last field: its users are dropped first.
     runtime: Runtime,
@@ -246,6 +252,7 @@ impl Stage {
                 node = (node + 1) % brokers;
             }
         });
+        let backup = Backup::new(&url, server.folder(), folder);
         let database =
             EngineLane::start(move |down| if down { server.kill() } else { server.run() });
         let folder = folder.to_owned();
@@ -257,6 +264,7 @@ impl Stage {
             mailbox,
             broker,
             database,
+            backup,
             folder,
             runtime,
         })
@@ -324,11 +332,16 @@ impl Stage {
             verdict
         };
         let mut verdict = self.settle(judge, deadline, &mut ended)?;
-        let mut revoked = 0;
+        let (mut revoked, mut restored) = (0, 0);
         if verdict.is_good() {
+            let is_copied = plan.has_restore() && self.copy(&mut ended);
             self.revoke(&mut ended)?;
             revoked = 1;
-            verdict = self.restart_in_silence(judge, &mut ended)?;
+            verdict = self.restart_in_silence(&judge, &mut ended)?;
+            if is_copied && verdict.is_good() {
+                verdict = self.restore(&judge, &mut ended)?;
+                restored = 1;
+            }
         }
         ended.extend(counts.refusals.lock().drain(..));
         self.keep_evidence(&verdict, &due, &accepted);
@@ -341,6 +354,7 @@ impl Stage {
             verdict,
             ended,
             revoked,
+            restored,
             not_played,
         })
     }
@@ -361,7 +375,7 @@ impl Stage {
     fn not_played(&self) -> Vec<String> {
         let disk = self.site.disk.as_ref().err();
         let disk = disk.map(|reason| format!("full disks, which need root: {reason}"));
-        let clock = self.site.clock.as_ref().err();
+        let clock = self.site.clocks.as_ref().err();
         let clock = clock.map(|reason| format!("steps of a clock, which need cc: {reason}"));
         disk.into_iter().chain(clock).collect()
     }
@@ -444,13 +458,13 @@ impl Stage {
                     disk.fill(is_begin);
                 }
             }
-            (Target::Clock { .. }, kind) => {
+            (Target::Clock { process }, kind) => {
                 let shift_s = match kind {
                     Kind::Behind => -STEP_S,
                     _ => STEP_S,
                 };
-                if let Ok(clock) = &self.site.clock {
-                    clock.step(if is_begin { shift_s } else { 0 })?;
+                if let Ok(clocks) = &self.site.clocks {
+                    clocks.step(process, if is_begin { shift_s } else { 0 })?;
                 }
             }
             (Target::Mailbox, _) => self.mailbox.is_away.store(is_begin, Ordering::Relaxed),

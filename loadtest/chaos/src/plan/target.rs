@@ -43,9 +43,9 @@ pub enum Target {
     Disk {
         gateway: &'static str,
     },
-    /// The wall clock of the gateway's machine.
+    /// The wall clock of the machine of this process.
     Clock {
-        gateway: &'static str,
+        process: &'static str,
     },
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for Target {
             Target::Radio { patient } => write!(f, "sensors of {patient}"),
             Target::Wearer { patient } => write!(f, "device of {patient}"),
             Target::Disk { gateway } => write!(f, "disk of {gateway}"),
-            Target::Clock { gateway } => write!(f, "clock of {gateway}"),
+            Target::Clock { process } => write!(f, "clock of {process}"),
         }
     }
 }

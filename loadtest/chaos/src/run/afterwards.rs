@@ -1,13 +1,13 @@
-//! The scenes after the last reading, when everything is stored and told. A gateway is revoked, and
-//! processes restart while all is silent.
+//! The scenes after the last reading, when everything is stored and told. A gateway is revoked,
+//! processes restart while all is silent, and the database is restored.
 
 use std::time::{Duration, Instant};
 
 use super::{LOOK, RunError, Stage, http, sensors};
 use crate::{
-    facts::{Found, Raised, Reading},
+    facts::{Call, Found, Raised, Reading},
     plan::WATCHES,
-    scenario::{METRICS, SILENT_AFTER_S, device_of},
+    scenario::{METRICS, SERVICES, SILENT_AFTER_S, device_of},
     verdict::Verdict,
 };
 
@@ -25,6 +25,10 @@ const REVOKED_WITHIN: Duration = Duration::from_secs(5);
 /// They know of a revocation, also after a restart.
 const REFUSERS: [&str; 2] = ["ingest", "proxy"];
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
+/// After the end of the services the database closes their connections within this time.
+const UNUSED_WITHIN: Duration = Duration::from_secs(30);
+/// Time in which the services work again on the restored database.
+const RESTORED_WITHIN: Duration = Duration::from_secs(90);
 
 impl Stage {
     /// Revokes a gateway, which then gets one more reading of its sensor. A restart of those who
@@ -66,7 +70,7 @@ impl Stage {
     /// silence.
     pub(super) fn restart_in_silence(
         &mut self,
-        judge: impl Fn(&Found) -> Verdict,
+        judge: &impl Fn(&Found) -> Verdict,
         ended: &mut Vec<String>,
     ) -> Result<Verdict, RunError> {
         eprintln!("chaos: all sensors are silent; the members of alerting restart");
@@ -99,6 +103,76 @@ impl Stage {
         }
         Ok(judge(&found))
     }
+
+    /// Whether there is a copy of the database now.
+    pub(super) fn copy(&self, ended: &mut Vec<String>) -> bool {
+        eprintln!("chaos: the database is copied");
+        let made = self.backup.make();
+        let said = made
+            .as_ref()
+            .err()
+            .map(|said| format!("no backup was made: {said}"));
+        ended.extend(said);
+        made.is_ok()
+    }
+
+    /// The copy of before the revocation replaces the database. The gateway stays revoked, nobody is
+    /// told again, and the bus brings the silences that came since.
+    pub(super) fn restore(
+        &mut self,
+        judge: &impl Fn(&Found) -> Verdict,
+        ended: &mut Vec<String>,
+    ) -> Result<Verdict, RunError> {
+        eprintln!("chaos: the copy is restored");
+        let services: Vec<&str> = SERVICES.iter().map(|(name, _)| *name).collect();
+        for name in &services {
+            self.site.kill(name);
+        }
+        let told = self.receiver.calls.lock().len();
+        let deadline = Instant::now() + UNUSED_WITHIN;
+        while let Err(said) = self.backup.restore() {
+            if Instant::now() > deadline {
+                ended.push(format!("the database was not restored: {said}"));
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        for name in &services {
+            self.site.start(name)?;
+        }
+        for (name, _) in SERVICES {
+            self.runtime.block_on(self.site.wait_ready(name))?;
+        }
+        let deadline = Instant::now() + RESTORED_WITHIN;
+        std::thread::sleep(SILENT_AGAIN);
+        let found = loop {
+            let found = self.found()?;
+            let is_as_before = judge(&found).is_good()
+                && found.alerts.iter().any(is_silence_of_all)
+                && !found.rows.iter().any(|row| row.number == REVOKED_NUMBER);
+            if is_as_before || Instant::now() > deadline {
+                break found;
+            }
+            std::thread::sleep(LOOK);
+        };
+        if found.rows.iter().any(|row| row.number == REVOKED_NUMBER) {
+            ended.push(format!("a restore made the revocation of {REVOKED} void"));
+        }
+        if !found.alerts.iter().any(is_silence_of_all) {
+            ended.push("after a restore the silence of all sensors is over".to_owned());
+        }
+        let (before, after) = found.calls.split_at(told.min(found.calls.len()));
+        let again = after.iter().filter(|call| is_repeated(call, before));
+        ended.extend(again.map(|call| format!("told again after a restore: {call:?}")));
+        Ok(judge(&found))
+    }
+}
+
+/// A reminder is no repetition, since an alert that nobody acknowledges has further ones.
+fn is_repeated(call: &Call, before: &[Call]) -> bool {
+    let is_same =
+        |it: &Call| (&it.id, it.revision, it.is_reminder) == (&call.id, call.revision, false);
+    !call.is_reminder && before.iter().any(is_same)
 }
 
 fn is_silence_of_all(alert: &Raised) -> bool {

@@ -14,9 +14,9 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{ports, timescale_server::PASSWORD};
 
-use super::{clock::Clock, disk::Disk, http, nurse};
+use super::{clock::Clocks, disk::Disk, http, nurse};
 use crate::{
-    plan::{CLOCK_OF, DISK_OF},
+    plan::{CLOCKS_OF, DISK_OF},
     scenario::{self, GATEWAYS, LINKS, SERVICES, SILENT_AFTER_S},
 };
 
@@ -76,8 +76,8 @@ pub(super) struct Site {
     on_store: Vec<String>,
     /// The disk of the journal of [`DISK_OF`]. `Err`: why there is none.
     pub disk: Result<Disk, String>,
-    /// The wall clock of [`CLOCK_OF`].
-    pub clock: Result<Clock, String>,
+    /// The wall clocks of [`CLOCKS_OF`].
+    pub clocks: Result<Clocks, String>,
 }
 
 pub(super) struct Engines {
@@ -104,7 +104,7 @@ impl Site {
             rules_again: BTreeMap::new(),
             on_store: Vec::new(),
             disk: Disk::mount(&folder.join(DATA).join(DISK_OF)),
-            clock: Clock::build(folder),
+            clocks: Clocks::build(folder),
         };
         fs::create_dir_all(site.logs()).map_err(io_error(folder.display()))?;
         let rules = site.folder.join("rules.json");
@@ -291,8 +291,8 @@ impl Site {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(&self.braid);
         without_settings(&mut command);
-        if let (CLOCK_OF, Ok(clock)) = (name, &self.clock) {
-            clock.apply(&mut command);
+        if let (true, Ok(clocks)) = (CLOCKS_OF.contains(&name), &self.clocks) {
+            clocks.apply(name, &mut command);
         }
         let Some(process) = self.processes.get_mut(name) else {
             return Ok(());
