@@ -65,15 +65,14 @@ const ROLLING_END_MS: u32 = 2_500;
 /// The gateway whose journal has a small disk of its own, which fills.
 pub const DISK_OF: &str = "gw-3";
 
-/// The processes whose clocks are stepped. The gateway's devices keep their wearers: a step leaves
-/// in doubt who wore a device that changed hands within it.
+/// Processes whose clocks step. The gateway's devices keep their wearers, since a step leaves in
+/// doubt who wore a device that changed hands.
 pub const CLOCKS_OF: [&str; 3] = ["gw-3", "alerting-2", "dashboard"];
 /// The system does not correct an error of this size, so the times of the sensors must stay.
 pub const STEP_S: i64 = 90;
 
 /// Runs of this length and longer end with a restore of the database.
 const RESTORE_S_MIN: u32 = 300;
-
 /// Runs of this length and longer have an outage of both links of a gateway of twelve minutes.
 const OUTAGE_RUN_S_MIN: u32 = 1_200;
 const OUTAGE_MS: u32 = 720_000;
@@ -273,9 +272,8 @@ impl Plan {
         }
     }
 
-    /// Times in milliseconds in which the database and at least one watch for silence work. A watch
-    /// that was paused, or whose clock stepped, holds its judgement for one limit of silence, and a
-    /// new one learns first.
+    /// Times in milliseconds in which the database and a watch for silence work. After a pause or a
+    /// step of its clock a watch waits for one limit of silence, and a new one learns first.
     pub fn able_to_watch_ms(&self) -> Vec<(u32, u32)> {
         let down_ms = |target: &Target, again_ms: u32| -> Vec<(u32, u32)> {
             let faults = self.lanes.iter().flatten();
@@ -288,9 +286,9 @@ impl Plan {
             let judges_again_ms = WORKS_AFTER_MS + SILENT_AFTER_S * 1_000;
             let mut down = down_ms(&Target::Process(name), judges_again_ms);
             down.extend(down_ms(&Target::Database, WORKS_AFTER_MS));
-            let wrong_ms = down_ms(&Target::Clock { process: name }, 0);
-            let steps_ms = wrong_ms.into_iter().flat_map(|(from, to)| [from, to]);
-            down.extend(steps_ms.map(|step_ms| (step_ms, step_ms + judges_again_ms)));
+            let wrong_ms = down_ms(&Target::Clock { process: name }, 0).into_iter();
+            let steps_ms = wrong_ms.flat_map(|(from_ms, to_ms)| [from_ms, to_ms]);
+            down.extend(steps_ms.map(|at_ms| (at_ms, at_ms + judges_again_ms)));
             down.sort_unstable();
             let mut from_ms = 0;
             for (down_ms, up_ms) in down {

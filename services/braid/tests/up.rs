@@ -386,30 +386,29 @@ fn six_places_say_the_same_of_what_is_wrong() {
     let running = up(dir.path());
     let credentials =
         serde_json::json!({"name": "admin", "password": password(&running.program.log())});
+    let credentials = credentials.to_string();
     let headers = "content-type: application/json\r\n";
-    let (status, answer) = http(
-        running.page,
-        "POST",
-        "/api/token",
-        headers,
-        &credentials.to_string(),
-    )
-    .unwrap();
+    let answer = http(running.page, "POST", "/api/token", headers, &credentials);
+    let (status, answer) = answer.unwrap();
     assert_eq!(status, 200, "{answer}");
     let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
-    let token = answer["token"].as_str().unwrap().to_owned();
-    let agreed =
-        |running: &Up, what: &str, name: &str| agree(running, data_flag, &token, what, name);
+    let token = answer["token"].as_str().unwrap();
+    let agreed = |running: &Up, what: &str, name: &str| {
+        six_places::agree(what, name, || {
+            let log = running.program.log();
+            Places::look(running.admin, running.page, &log, data_flag, token)
+        });
+    };
     agreed(&running, "no channel exists", "alerting/nobody-told");
-    for link in ["wifi", "lte"] {
-        let (code, _, error) = run(&["link", "cut", link, "--data", data_flag]);
-        assert_eq!(code, 0, "{error}");
-    }
+    let links = |act: &str| {
+        for link in ["wifi", "lte"] {
+            let (code, _, error) = run(&["link", act, link, "--data", data_flag]);
+            assert_eq!(code, 0, "{error}");
+        }
+    };
+    links("cut");
     agreed(&running, "both networks are cut", "gateway/no-network");
-    for link in ["wifi", "lte"] {
-        let (code, _, error) = run(&["link", "restore", link, "--data", data_flag]);
-        assert_eq!(code, 0, "{error}");
-    }
+    links("restore");
     send(running.sensors, 1);
     eventually("a reading of the guest", || {
         rows(&data, "guest-sensor").0 == 1
@@ -421,10 +420,9 @@ fn six_places_say_the_same_of_what_is_wrong() {
     send(running.sensors, 2);
     agreed(&running, "a reading is of nobody", "ingest/quarantine");
     end(running);
-    for file in ["bus.db", "bus.db-wal", "bus.db-shm"] {
-        // The last two exist only while the bus has records that are not in the first.
-        let _ = std::fs::remove_file(data.join(file));
-    }
+    // The others exist only at times.
+    let files = ["bus.db", "bus.db-wal", "bus.db-shm"];
+    files.map(|file| std::fs::remove_file(data.join(file)).ok());
     let running = up(dir.path());
     agreed(
         &running,
@@ -432,27 +430,6 @@ fn six_places_say_the_same_of_what_is_wrong() {
         "ingest/storing-vitals-log",
     );
     end(running);
-}
-
-/// Each look takes a moment, in which something may begin or end.
-fn agree(running: &Up, data: &str, token: &str, what: &str, name: &str) {
-    let mut last = String::new();
-    let until = std::panic::AssertUnwindSafe(|| {
-        eventually(what, || {
-            let log = running.program.log();
-            let places = Places::look(running.admin, running.page, &log, data, token);
-            let Some(places) = places else {
-                return false;
-            };
-            last = places.show();
-            places.ready.contains(name) && places.agree()
-        });
-    });
-    if let Err(error) = std::panic::catch_unwind(until) {
-        eprintln!("{last}");
-        std::panic::resume_unwind(error);
-    }
-    println!("{what}:\n{last}\n");
 }
 
 fn schema(file: &Path) -> i64 {

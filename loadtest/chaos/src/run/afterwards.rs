@@ -116,8 +116,8 @@ impl Stage {
         made.is_ok()
     }
 
-    /// The copy of before the revocation replaces the database. The gateway stays revoked, nobody is
-    /// told again, and the bus brings the silences that came since.
+    /// A copy from before the revocation replaces the database. The gateway stays revoked, nobody
+    /// is told again, and the silences since are there again.
     pub(super) fn restore(
         &mut self,
         judge: &impl Fn(&Found) -> Verdict,

@@ -5,12 +5,15 @@ use std::{
     process::{Command, Stdio},
 };
 
-const INFRA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../infra");
+use testkit::sources;
+
+const SERVER: &str = "infra/airgap/timescaledb.sh";
+const TOOL: &str = "infra/backup/backup.py";
 
 pub(super) struct Backup {
     database: String,
-    /// Prefix that runs the programs of the database's server.
-    server: String,
+    /// The folder of the database's server.
+    server: PathBuf,
     folder: PathBuf,
 }
 
@@ -20,7 +23,7 @@ impl Backup {
         let path = url.split('?').next().unwrap_or(url);
         Backup {
             database: path.rsplit('/').next().unwrap_or_default().to_owned(),
-            server: format!("{INFRA}/airgap/timescaledb.sh tool {}", server.display()),
+            server: server.to_owned(),
             folder: folder.join("backup"),
         }
     }
@@ -35,10 +38,13 @@ impl Backup {
     }
 
     fn run(&self, what: &str) -> Result<(), String> {
-        let output = Command::new(format!("{INFRA}/backup/backup.py"))
+        let path = |file: &str| sources::file(file).map_err(|error| error.to_string());
+        // The prefix runs the programs of the server.
+        let server = format!("{} tool {}", path(SERVER)?.display(), self.server.display());
+        let output = Command::new(path(TOOL)?)
             .arg(what)
             .arg(&self.folder)
-            .args(["--server", &self.server, "--database", &self.database])
+            .args(["--server", &server, "--database", &self.database])
             .stdin(Stdio::null())
             .output();
         match output {

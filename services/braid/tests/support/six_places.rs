@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use super::program::{http, run};
+use super::program::{eventually, http, run};
 
 /// Codes of the banners that the page shows to this session.
 fn banners(page: SocketAddr, token: &str) -> Option<BTreeSet<String>> {
@@ -145,4 +145,24 @@ impl Places {
             "readyz {ready:?}\nhealthz {alive:?}\nmetrics {metrics:?}\ndoctor {doctor:?}\nlog {log:?}\npage {page:?}"
         )
     }
+}
+
+/// Waits until the places agree and name this. Each look takes a moment, in which something may
+/// begin or end.
+pub fn agree(what: &str, name: &str, mut look: impl FnMut() -> Option<Places>) {
+    let mut last = String::new();
+    let until = std::panic::AssertUnwindSafe(|| {
+        eventually(what, || {
+            let Some(places) = look() else {
+                return false;
+            };
+            last = places.show();
+            places.ready.contains(name) && places.agree()
+        });
+    });
+    if let Err(error) = std::panic::catch_unwind(until) {
+        eprintln!("{last}");
+        std::panic::resume_unwind(error);
+    }
+    println!("{what}:\n{last}\n");
 }
