@@ -1,10 +1,14 @@
-//! `braid accounts`: people who sign in with a password. A changed or removed account loses its
-//! sessions within seconds.
+//! `braid accounts`: people who sign in with a password, and wall displays. A changed or removed
+//! account loses its sessions within seconds.
+
+mod kiosk;
+mod logged;
 
 use serde_json::json;
 use service_kit::Secret;
-use store::{AuditEntry, Role, Scope, Store};
+use store::{Role, Scope, Store};
 
+use self::logged::audit;
 use crate::audit::Asker;
 use crate::process::{self, Failure};
 use crate::signed::By;
@@ -51,6 +55,9 @@ pub enum AccountsCommand {
         #[command(flatten)]
         tenancy: Tenancy,
     },
+    /// Wall displays: screens that only show the ward of a tenant, without an end.
+    #[command(subcommand)]
+    Kiosk(kiosk::KioskCommand),
 }
 
 impl AccountsCommand {
@@ -116,6 +123,7 @@ impl AccountsCommand {
                 println!("{name} is removed");
                 Ok(())
             }
+            Self::Kiosk(command) => command.on_store().await,
         }
     }
 }
@@ -130,29 +138,6 @@ async fn own(store: &dyn Store, name: &str, tenant: &str, required: bool) -> Res
         None if required => Err(Failure::other(format!("there is no account {name:?}"))),
         _ => Ok(()),
     }
-}
-
-/// Written before the recorded action happens.
-async fn audit(
-    store: &dyn Store,
-    tenant: &str,
-    by: &By,
-    action: &str,
-    name: &str,
-    role: &str,
-) -> Result<(), Failure> {
-    let entry = AuditEntry {
-        time_us: contracts::now_us(),
-        tenant: tenant.to_owned(),
-        who: by.who(store, tenant).await?,
-        action: action.to_owned(),
-        patient: String::new(),
-        detail: format!("{name} {role}").trim_end().to_owned(),
-    };
-    store
-        .append_audit(vec![entry])
-        .await
-        .map_err(Failure::other)
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@
 //! low priority with one old fall among them. `patient-150` fell four minutes ago, and one patient
 //! wears no sensor. The gateway of `patient-4` was lost eight minutes ago. One patient never sent
 //! a reading, and two sensors without a patient did. A line `cut` on standard input stops all
-//! readings and reports, and `restore` resumes them. `fall` raises a fall of `patient-7`. The end
-//! of the input ends the ward. The further patients are spread over up to 200 gateways. A steering
-//! document is in force, whose rule has a name that a page must escape.
+//! readings and reports, and `restore` resumes them. `fall` raises a fall of `patient-7`.
+//! `kiosk NAME` prints the code of a wall display, `revoke NAME` ends it, and `restart` starts the
+//! dashboard anew. The end of the input ends the ward. The further patients are spread over up to
+//! 200 gateways. A steering document is in force, whose rule has a name that a page must escape.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/support/ward.rs"]
@@ -68,7 +69,8 @@ async fn main() {
     let (more_patients, alerts): (usize, usize) = (number(1), number(2));
     let is_hard = args.len() > 1;
     // The test alert is never sent here, and its banner would hide others in the end.
-    let ward = Ward::start(dir.path(), &listen, &["--canary-within-s", "0"]).await;
+    let flags = ["--canary-within-s", "0"];
+    let mut ward = Ward::start(dir.path(), &listen, &flags).await;
     let mut patients = first_patients(&ward).await;
     let further: Vec<String> = (NAMES.len() + 1..=more_patients)
         .map(|number| format!("patient-{number}"))
@@ -100,7 +102,8 @@ async fn main() {
                     let fall = fall("patient-7", "fell-now", contracts::now_us());
                     ward.alert(fall).await;
                 }
-                Some(_) => {}
+                Some("restart") => ward = ward.restarted(&flags).await,
+                Some(line) => kiosk(&ward, line).await,
                 None => break,
             }
         }
@@ -151,6 +154,20 @@ async fn main() {
         }
     }
     ward.end().await;
+}
+
+/// Adds or revokes a wall display.
+async fn kiosk(ward: &Ward, line: &str) {
+    let (store, tenant) = (ward.store.as_ref(), store::DEFAULT_TENANT);
+    match line.split_once(' ') {
+        Some(("kiosk", name)) => {
+            let now_us = contracts::now_us();
+            let code = dashboard::kiosks::add(store, tenant, name, now_us).await;
+            println!("kiosk {name} {}", code.unwrap().text);
+        }
+        Some(("revoke", name)) => assert!(store.revoke_kiosk(tenant, name).await.unwrap()),
+        _ => {}
+    }
 }
 
 /// Adds the cases that a page must show well.

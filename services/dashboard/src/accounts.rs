@@ -13,6 +13,8 @@ pub const PASSWORD_BYTES_MAX: usize = 256;
 pub const PASSWORD_BYTES_MIN: usize = 8;
 /// Bytes of an account's name; no account has a longer one.
 pub const NAME_BYTES_MAX: usize = 64;
+/// In front of a wall display's name, as the audit log has it.
+pub(crate) const KIOSK_PREFIX: &str = "kiosk:";
 /// RFC 9106 recommends 128 bits.
 const SALT_BYTES: usize = 16;
 /// Verified against when there is no such account, so that the duration does not reveal which names
@@ -22,7 +24,7 @@ const NOBODY: &str = "$argon2id$v=19$m=19456,t=2,p=1$c29tZXNhbHRzb21lc2FsdA$L5C2
 #[derive(Debug, thiserror::Error)]
 pub enum EnsureError {
     #[error(
-        "a name has 1 to {NAME_BYTES_MAX} bytes in one line and no `sso:` in front, a password {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes"
+        "a name has 1 to {NAME_BYTES_MAX} bytes in one line and neither `sso:` nor `kiosk:` in front, a password {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes"
     )]
     Length,
     #[error("the password cannot be hashed: {0}")]
@@ -78,6 +80,7 @@ async fn account(
 ) -> Result<Account, EnsureError> {
     if name.is_empty()
         || name.starts_with(crate::oidc::NAME_PREFIX)
+        || name.starts_with(KIOSK_PREFIX)
         || name.len() > NAME_BYTES_MAX
         || !contracts::text::is_plain(name)
         || !(PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&password.len())

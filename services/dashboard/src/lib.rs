@@ -27,6 +27,7 @@ mod from_gateway;
 mod from_store;
 pub mod gateways;
 mod hashing;
+pub mod kiosks;
 mod live;
 pub mod moment;
 mod oidc;

@@ -15,6 +15,8 @@ use store::{
     WriteError,
 };
 
+use crate::accounts::KIOSK_PREFIX;
+
 /// Sessions of the copy. When reached, the session that would expire first leaves the copy, and is
 /// looked up again when it is used.
 const KNOWN_MAX: usize = SESSIONS_MAX;
@@ -28,6 +30,8 @@ pub(crate) struct Person {
     pub name: String,
     pub tenant: String,
     pub role: Role,
+    /// A wall display, which nobody has signed in at.
+    pub is_kiosk: bool,
     /// The reason of this request, if the person gave one.
     pub reason: String,
 }
@@ -36,6 +40,12 @@ impl Person {
     /// Viewers only look. Acknowledging and cutting links need a clinician or an administrator.
     pub(crate) fn may_act(&self) -> bool {
         self.role >= Role::Clinician
+    }
+
+    /// The wall display's own name.
+    pub(crate) fn kiosk(&self) -> Option<&str> {
+        let name = self.name.strip_prefix(KIOSK_PREFIX)?;
+        self.is_kiosk.then_some(name)
     }
 
     /// Whether the person decides about teams and rules.
@@ -47,11 +57,15 @@ impl Person {
 /// SHA-256 of the token.
 pub(crate) type Key = SessionKey;
 
-fn person_of(session: &StoredSession) -> Person {
+pub(crate) fn person_of(session: &StoredSession) -> Person {
+    let is_kiosk = session.kind == SessionKind::Kiosk;
+    let prefix = if is_kiosk { KIOSK_PREFIX } else { "" };
     Person {
-        name: session.name.clone(),
+        name: format!("{prefix}{}", session.name),
         tenant: session.tenant.clone(),
-        role: session.role,
+        // A display only looks, whatever its row says.
+        role: if is_kiosk { Role::Viewer } else { session.role },
+        is_kiosk,
         reason: String::new(),
     }
 }
@@ -127,8 +141,16 @@ impl Sessions {
             opened_us: now_us,
             expires_us,
         };
-        self.store.open_session(&session).await?;
-        self.known.lock().add(&session, now_us);
+        self.admit(&session, now_us).await
+    }
+
+    pub(crate) async fn admit(
+        &self,
+        session: &StoredSession,
+        now_us: i64,
+    ) -> Result<(), WriteError> {
+        self.store.open_session(session).await?;
+        self.known.lock().add(session, now_us);
         Ok(())
     }
 
@@ -235,6 +257,7 @@ mod tests {
             name: String::new(),
             tenant: String::new(),
             role,
+            is_kiosk: false,
             reason: String::new(),
         };
         assert!(!person(Role::Viewer).may_act());

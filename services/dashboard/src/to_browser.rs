@@ -22,6 +22,8 @@ mod calls;
 mod confirm;
 mod federated;
 mod guesses;
+mod kiosk;
+mod kiosk_code;
 mod origin;
 mod page;
 mod query;
@@ -56,6 +58,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .layer(middleware::from_fn_with_state(app.clone(), signed_in_only));
     let api = sign_in::routes()
         .merge(federated::routes())
+        .merge(kiosk_code::routes())
         .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
         .layer(middleware::from_fn(whole_bodies_only));
     // A second check besides the one against other sites, because a provider is another site.

@@ -1,5 +1,6 @@
-//! Slows an address that shows wrong tokens: session tokens as `Authorization: Bearer`, the tokens
-//! and certificates of gateways, and the tokens of heartbeats.
+//! Slows an address that shows wrong tokens. They are session tokens as `Authorization: Bearer`,
+//! the tokens and certificates of gateways, the codes of wall displays, and the tokens of
+//! heartbeats.
 //!
 //! Passwords and sign-in codes have counters of their own. A cookie is no guess: a ward's screen
 //! repeats requests with an expired cookie.
@@ -15,7 +16,7 @@ use contracts::identity::administration_service_server::SERVICE_NAME as ADMINIST
 use contracts::query::query_service_server::SERVICE_NAME;
 use service_kit::grpc::Peer;
 
-use super::{app::App, confirm, sign_in};
+use super::{app::App, confirm, kiosk_code, sign_in};
 
 /// Where a request brings a token, and how the answer shows that the token is wrong.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,8 @@ enum TokenEntry {
     Session,
     /// 403: the token is unknown, used, or expired.
     Certificate,
+    /// 403: no wall display waits for the code.
+    KioskCode,
     /// 404: the token belongs to no heartbeat.
     Heartbeat,
 }
@@ -39,6 +42,9 @@ impl TokenEntry {
         }
         if path.starts_with(confirm::PATH) {
             return (request.method() == Method::POST).then_some(TokenEntry::Heartbeat);
+        }
+        if path == kiosk_code::PATH {
+            return Some(TokenEntry::KioskCode);
         }
         sign_in::bearer(request.headers())?;
         let service = path.strip_prefix('/')?.split('/').next()?;
@@ -54,7 +60,7 @@ impl TokenEntry {
         match self {
             TokenEntry::Service => StatusCode::UNAUTHORIZED,
             TokenEntry::Session => StatusCode::NO_CONTENT,
-            TokenEntry::Certificate => StatusCode::FORBIDDEN,
+            TokenEntry::Certificate | TokenEntry::KioskCode => StatusCode::FORBIDDEN,
             TokenEntry::Heartbeat => StatusCode::NOT_FOUND,
         }
     }

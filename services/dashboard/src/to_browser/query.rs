@@ -24,7 +24,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::calls::{self, identifier, person, plain, store_status};
-use super::{app::App, watch};
+use super::{app::App, kiosk, watch};
 use crate::explain::{self, Described, ExplainError};
 use crate::from_store::{self, SeriesError};
 use crate::moment;
@@ -82,6 +82,9 @@ async fn own_gateways(app: &App, person: &Person) -> Result<HashSet<String>, Sta
 fn may_act(person: &Person) -> Result<(), Status> {
     if person.may_act() {
         return Ok(());
+    }
+    if person.is_kiosk {
+        return Err(Status::permission_denied(kiosk::LOOKS_ONLY));
     }
     Err(Status::permission_denied(
         "viewers look only; this needs a clinician or an administrator",

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use service_kit::{Secret, grpc::Peer};
 use store::{Account, Role};
 
-use super::app::App;
+use super::{app::App, kiosk};
 use crate::accounts::{self, FIRST_ACCOUNT};
 use crate::sessions::{Key, Person};
 use crate::tokens::key_of;
@@ -40,14 +40,17 @@ struct Credentials {
 }
 
 #[derive(Deserialize)]
-struct CodeGiven {
-    code: String,
+pub(crate) struct CodeGiven {
+    pub code: String,
 }
 
 #[derive(Serialize)]
-struct Session {
+pub(crate) struct Session {
     name: String,
     role: &'static str,
+    /// Name of the wall display.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kiosk: Option<String>,
 }
 
 impl From<&Person> for Session {
@@ -55,6 +58,7 @@ impl From<&Person> for Session {
         Session {
             name: person.name.clone(),
             role: person.role.name(),
+            kiosk: person.kiosk().map(str::to_owned),
         }
     }
 }
@@ -163,6 +167,12 @@ async fn sign_in_code(
 }
 
 async fn sign_out(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    if let Some(key) = key(&app, &headers)
+        && let Ok(Some(person)) = app.person(&key).await
+        && person.is_kiosk
+    {
+        return (StatusCode::FORBIDDEN, kiosk::STAYS).into_response();
+    }
     let closed = match key(&app, &headers) {
         Some(key) => app.sessions.close(&key, contracts::now_us()).await,
         None => Ok(None),
@@ -182,16 +192,20 @@ async fn sign_out(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
 }
 
 async fn session(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let person = match key(&app, &headers) {
-        Some(key) => app.person(&key).await,
-        None => Ok(None),
+    // No failure, because the page asks in order to find out.
+    let Some(key) = key(&app, &headers) else {
+        return StatusCode::NO_CONTENT.into_response();
     };
-    match person {
-        Ok(Some(person)) => Json(Session::from(&person)).into_response(),
-        // No failure, because the page asks in order to find out.
-        Ok(None) => StatusCode::NO_CONTENT.into_response(),
-        Err(error) => unavailable(&error),
+    let person = match app.person(&key).await {
+        Ok(Some(person)) => person,
+        Ok(None) => return StatusCode::NO_CONTENT.into_response(),
+        Err(error) => return unavailable(&error),
+    };
+    let mut response = Json(Session::from(&person)).into_response();
+    if let Some(token) = kiosk::renewed(&app, &key, &person).await {
+        set_cookie(&mut response, &cookie(&app, &token, kiosk::COOKIE_S));
     }
+    response
 }
 
 /// The answer after too many failures.
@@ -281,6 +295,7 @@ fn person_of(account: &Account) -> Person {
         name: account.name.clone(),
         tenant: account.tenant.clone(),
         role: account.role,
+        is_kiosk: false,
         reason: String::new(),
     }
 }
@@ -316,7 +331,7 @@ fn cookie_name(app: &App) -> &'static str {
     }
 }
 
-fn cookie(app: &App, value: &str, seconds: i64) -> String {
+pub(crate) fn cookie(app: &App, value: &str, seconds: i64) -> String {
     let name = cookie_name(app);
     let secure = if app.secure_cookies { "; Secure" } else { "" };
     format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")

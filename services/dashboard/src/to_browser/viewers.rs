@@ -79,6 +79,7 @@ mod tests {
             name: format!("person-{number}"),
             tenant: tenant.to_owned(),
             role: Role::Viewer,
+            is_kiosk: false,
             reason: String::new(),
         }
     }

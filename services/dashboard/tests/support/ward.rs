@@ -58,6 +58,16 @@ impl Ward {
         Ward::over(self.bus.clone(), self.store.clone(), listen, flags).await
     }
 
+    /// The dashboard anew, at its address. The demonstration keeps its links.
+    pub async fn restarted(self, flags: &[&str]) -> Ward {
+        let (bus, store) = (self.bus.clone(), self.store.clone());
+        let (address, links) = (self.address.to_string(), self.links.lock().clone());
+        self.end().await;
+        let ward = Ward::over(bus, store, &address, flags).await;
+        *ward.links.lock() = links;
+        ward
+    }
+
     async fn over(bus: Arc<dyn Bus>, store: Arc<dyn Store>, listen: &str, flags: &[&str]) -> Ward {
         let acknowledged = Arc::new(Mutex::new(Vec::new()));
         let links = Arc::new(Mutex::new(Vec::new()));

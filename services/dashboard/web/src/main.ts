@@ -11,16 +11,17 @@ import { Feed } from "./feed";
 import { Model } from "./model";
 import { keepScreenOn } from "./screen";
 import { POINTS } from "./series";
-import { current, exchange, mayAct, signOut, SignInError, type Session } from "./session";
+import { current, exchange, knownKiosk, mayAct, openKiosk, rememberKiosk, signOut, SignInError, type Session } from "./session";
 import { watchSleep } from "./sleep";
 import { alertsView } from "./view/alerts";
+import { kioskView } from "./view/kiosk";
 import { soundEnded } from "./view/outage_sound";
 import { pathsView } from "./view/paths";
 import { patientView, TREND_METRICS, WINDOWS_S } from "./view/patient";
 import { noticesOf, quarantineView } from "./view/quarantine";
 import { shellView } from "./view/shell";
 import { signInView } from "./view/signin";
-import { soundAlerts } from "./view/sound";
+import { soundAlerts, tryToPlay } from "./view/sound";
 import { steeringView } from "./view/steering";
 import { applyTheme, theme } from "./view/theme";
 import { wardView } from "./view/ward";
@@ -40,6 +41,9 @@ const QUARANTINE_MS = 60_000;
 const NO_SUCH_ALERT = "The alert of the link is not known here. It may have been removed, or it belongs to another tenant.";
 
 const ENDED = "Your session has ended. Sign in again.";
+// The answer to a wall display's question for its session also renews its token.
+const KIOSK_MS = 600_000;
+const KIOSK_AGAIN_MS = 3_000;
 
 const page = document.getElementById("page") as HTMLElement;
 let teardown: () => void = () => {};
@@ -56,8 +60,20 @@ function showEnded(): void {
   soundEnded();
 }
 
+// The end of a wall display is heard and fills the page.
+function showKioskEnded(name: string): void {
+  teardown();
+  teardown = () => {};
+  const text = `“${name}” shows no ward and sounds no alert any more. An administrator revoked it, or a backup was restored. A new link: braid accounts kiosk add.`;
+  kioskView(page, "This display was revoked", text, () => showSignIn());
+  tryToPlay();
+  soundEnded();
+}
+
 function showWard(session: Session): void {
   teardown();
+  rememberKiosk(session.kiosk);
+  if (session.kiosk !== undefined) tryToPlay();
   const query = connect();
   const model = new Model();
   const sound = soundAlerts(model);
@@ -68,7 +84,7 @@ function showWard(session: Session): void {
     try {
       return await call;
     } catch (error) {
-      if (isSignedOut(error)) showEnded();
+      if (isSignedOut(error)) ended();
       throw new Error(reason(error));
     }
   };
@@ -98,8 +114,26 @@ function showWard(session: Session): void {
       model.connection = connection;
       model.changed("connection");
     },
-    signedOut: showEnded,
+    signedOut: () => ended(),
   });
+  // A wall display whose token was renewed, or that only a front refuses, asks for its session. It
+  // goes on if there is one.
+  let asking: number | undefined;
+  const askKiosk = (name: string) => {
+    asking ??= window.setTimeout(() => {
+      current().then((held) => {
+        asking = undefined;
+        if (held?.kiosk === name) feed.watch(model.selected);
+        else showKioskEnded(name);
+      }, () => {
+        asking = undefined;
+        askKiosk(name);
+      });
+    }, KIOSK_AGAIN_MS);
+  };
+  const { kiosk } = session;
+  const ended = () => (kiosk === undefined ? showEnded() : askKiosk(kiosk));
+  const renewing = kiosk === undefined ? undefined : window.setInterval(() => void current().then(ignore, ignore), KIOSK_MS);
 
   const loadHistory = (nextS: number) => {
     windowS = nextS;
@@ -221,6 +255,8 @@ function showWard(session: Session): void {
   const silencing = window.setInterval(() => void loadSilences(), SILENCES_MS);
   const quarantining = window.setInterval(loadQuarantine, QUARANTINE_MS);
   teardown = () => {
+    window.clearTimeout(asking);
+    window.clearInterval(renewing);
     window.clearInterval(ticking);
     window.clearInterval(linking);
     window.clearInterval(silencing);
@@ -251,16 +287,26 @@ async function boot(): Promise<void> {
   applyTheme(theme());
   const address = new URL(window.location.href);
   const code = address.searchParams.get("code");
-  if (code) {
+  const kioskCode = address.searchParams.get("kiosk");
+  if (code ?? kioskCode) {
     // The code leaves the address bar before anything else can copy it.
     address.searchParams.delete("code");
+    address.searchParams.delete("kiosk");
     history.replaceState(null, "", address.pathname + address.hash);
   }
   try {
-    const session = (await current()) ?? (code ? await exchange(code) : null);
+    const session = kioskCode ? await openKiosk(kioskCode) : ((await current()) ?? (code ? await exchange(code) : null));
+    const kiosk = knownKiosk();
     if (session) showWard(session);
+    else if (kiosk !== null) showKioskEnded(kiosk);
     else showSignIn();
   } catch (error) {
+    const kiosk = knownKiosk();
+    if (kiosk !== null && !(error instanceof SignInError)) {
+      kioskView(page, "The dashboard cannot be reached", `“${kiosk}” shows no ward and sounds no alert. It tries again by itself.`);
+      window.setTimeout(() => void boot(), KIOSK_AGAIN_MS);
+      return;
+    }
     showSignIn(error instanceof SignInError ? error.message : "The dashboard cannot be reached. Reload to try again.");
   }
 }

@@ -5,13 +5,21 @@ export type Role = "viewer" | "clinician" | "administrator";
 export interface Session {
   readonly name: string;
   readonly role: Role;
+  // The wall display's name, where no person has signed in.
+  readonly kiosk?: string;
 }
+
+const KIOSK = "/api/kiosk";
+const KNOWN = "braid.kiosk";
 
 export class SignInError extends Error {}
 
+// current throws when it is not known whether there is a session: only an answer ends one.
 export async function current(): Promise<Session | null> {
   const response = await fetch("/api/session", { cache: "no-store" });
-  return response.status === 200 ? ((await response.json()) as Session) : null;
+  if (response.status === 204) return null;
+  if (response.status !== 200) throw new Error(`the dashboard answers ${response.status}`);
+  return (await response.json()) as Session;
 }
 
 // viaProvider reports whether people may sign in at a provider, at /api/sso/begin.
@@ -43,6 +51,7 @@ async function post(path: string, body: object): Promise<Session> {
   if (response.status === 401) {
     throw new SignInError("code" in body ? "This link was used already or has expired." : "Name or password is wrong.");
   }
+  if (response.status === 403 && path === KIOSK) throw new SignInError(sentence(await response.text()));
   throw new SignInError("Signing in failed on the server. Try again in a moment.");
 }
 
@@ -53,6 +62,25 @@ export function signIn(name: string, password: string): Promise<Session> {
 // exchange turns the code of a one-time link into a session.
 export function exchange(code: string): Promise<Session> {
   return post("/api/sign-in-code", { code });
+}
+
+// openKiosk makes this browser a wall display, by the code of a link that works once.
+export function openKiosk(code: string): Promise<Session> {
+  return post(KIOSK, { code });
+}
+
+// knownKiosk is the name of the wall display that this browser is, also when its session has ended.
+export function knownKiosk(): string | null {
+  return localStorage.getItem(KNOWN);
+}
+
+export function rememberKiosk(name: string | undefined): void {
+  if (name === undefined) localStorage.removeItem(KNOWN);
+  else localStorage.setItem(KNOWN, name);
+}
+
+function sentence(text: string): string {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }
 
 export async function signOut(): Promise<void> {

@@ -56,6 +56,7 @@ pub use register::{
 };
 pub use sessions::{
     a_changed_account_ends_its_sessions, a_display_is_known_by_name_until_it_is_revoked,
+    a_display_renews_its_token_and_a_revoked_one_does_not,
     sessions_have_bounds_and_nobody_crowds_out_another,
     sessions_outlive_a_process_and_end_for_all_at_once,
 };
@@ -108,6 +109,7 @@ macro_rules! conformance_suite {
             sessions_outlive_a_process_and_end_for_all_at_once, a_changed_account_ends_its_sessions,
             sessions_have_bounds_and_nobody_crowds_out_another,
             a_display_is_known_by_name_until_it_is_revoked,
+            a_display_renews_its_token_and_a_revoked_one_does_not,
             accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
             the_register_refuses_other_tenants, the_newest_restore_is_known, assignments_of_a_device_do_not_overlap,
             the_register_is_read_in_pages,

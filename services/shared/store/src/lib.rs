@@ -81,8 +81,8 @@ pub use register::{
 pub use removals::Removal;
 pub use scope::Scope;
 pub use sessions::{
-    KIOSKS_PER_TENANT_MAX, SESSIONS_MAX, SESSIONS_PER_ACCOUNT_MAX, SessionKey, SessionKind,
-    SessionsStore, StoredSession,
+    KIOSK_RENEWAL_PAUSE_US, KIOSKS_PER_TENANT_MAX, SESSIONS_MAX, SESSIONS_PER_ACCOUNT_MAX,
+    SessionKey, SessionKind, SessionsStore, StoredSession, TOKENS_PER_KIOSK_MAX,
 };
 pub use silent::{Silent, SilentBatch, SilentPage, SilentStore, each_silent};
 pub use sqlite::{SqliteOptions, SqliteStore};

@@ -18,6 +18,11 @@ pub const SESSIONS_MAX: usize = 10_000;
 pub const SESSIONS_PER_ACCOUNT_MAX: usize = 32;
 /// Wall displays of one tenant; a further one is refused, and none ever gives way.
 pub const KIOSKS_PER_TENANT_MAX: usize = 200;
+/// Tokens of one wall display. When reached, the oldest that was never shown again ends.
+pub const TOKENS_PER_KIOSK_MAX: usize = 4;
+/// A wall display gets at most one token in this time. So two tabs get one, and a display in wrong
+/// hands writes rarely.
+pub const KIOSK_RENEWAL_PAUSE_US: i64 = 60_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SessionKind {
@@ -102,8 +107,15 @@ pub trait SessionsStore: Send + Sync {
         now_us: i64,
     ) -> Result<Option<StoredSession>, WriteError>;
 
-    /// A display's session ends at `until_us`, unless earlier: it has a newer token.
-    async fn shorten_session(&self, key: &SessionKey, until_us: i64) -> Result<(), WriteError>;
+    /// Adds a token, by its `next` key, for the display that shows `shown`. The tokens before
+    /// `shown` end. `shown` goes on, because the answer may be lost. False: no display shows it, or
+    /// the display got another within [`KIOSK_RENEWAL_PAUSE_US`].
+    async fn renew_kiosk(
+        &self,
+        shown: &SessionKey,
+        next: &SessionKey,
+        now_us: i64,
+    ) -> Result<bool, WriteError>;
 
     /// Wall displays and codes that hold at `now_us`, by tenant and name, the newest first.
     async fn kiosks(&self, scope: &Scope, now_us: i64) -> Result<Vec<StoredSession>, QueryError>;

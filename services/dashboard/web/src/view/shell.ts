@@ -74,8 +74,9 @@ export function shellView(
     h("span", { class: "grow" }),
     soundButton,
     themeButton,
-    h("span", { class: "person" }, session.name, h("small", {}, session.role)),
-    h("button", { type: "button", class: "quiet", onclick: signOut }, "Sign out"),
+    ...(session.kiosk === undefined
+      ? [h("span", { class: "person" }, session.name, h("small", {}, session.role)), h("button", { type: "button", class: "quiet", onclick: signOut }, "Sign out")]
+      : [h("span", { class: "person", id: "kiosk" }, session.kiosk, h("small", {}, "Wall display"))]),
   );
   const banners = bannerView(model).element;
   // A jump must end below the elements that stick to the top.

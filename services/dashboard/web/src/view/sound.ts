@@ -25,6 +25,11 @@ function resume(): Promise<void> {
 
 for (const touch of ["pointerdown", "keydown"]) document.addEventListener(touch, () => outageSoundState() !== "off" && void resume());
 
+// tryToPlay plays from here on in a browser that needs no touch for it, as at a wall display.
+export function tryToPlay(): void {
+  if (outageSoundState() !== "off") void resume();
+}
+
 const played = (): SoundState => (context?.state === "running" ? "on" : "blocked");
 
 // audio is the context, where it plays.

@@ -1,7 +1,8 @@
 use super::{Harness, SECOND_US, START_US, ok};
 use crate::{
-    Account, KIOSKS_PER_TENANT_MAX, Role, SESSIONS_MAX, SESSIONS_PER_ACCOUNT_MAX, Scope,
-    SessionKey, SessionKind, Store, StoredSession, WriteError,
+    Account, KIOSK_RENEWAL_PAUSE_US, KIOSKS_PER_TENANT_MAX, Role, SESSIONS_MAX,
+    SESSIONS_PER_ACCOUNT_MAX, Scope, SessionKey, SessionKind, Store, StoredSession,
+    TOKENS_PER_KIOSK_MAX, WriteError,
 };
 
 fn key(n: usize) -> SessionKey {
@@ -136,13 +137,9 @@ pub async fn a_display_is_known_by_name_until_it_is_revoked(harness: &dyn Harnes
     assert_eq!(ok(store.close_session(&key(1), START_US).await), None);
     ok(store.open_session(&kiosk(2, "hall")).await);
     assert!(holds(&*store, 2, i64::MAX - 1).await, "it has no end");
-    ok(store.shorten_session(&key(2), START_US + SECOND_US).await);
-    ok(store.open_session(&kiosk(3, "hall")).await);
-    ok(store.shorten_session(&key(2), i64::MAX).await);
-    assert!(!holds(&*store, 2, START_US + SECOND_US).await);
     assert!(!ok(store.revoke_kiosk("two", "hall").await));
     assert!(ok(store.revoke_kiosk("one", "hall").await));
-    assert!(!holds(&*store, 3, START_US).await);
+    assert!(!holds(&*store, 2, START_US).await);
     assert!(!ok(store.revoke_kiosk("one", "hall").await));
 
     for n in 0..KIOSKS_PER_TENANT_MAX {
@@ -151,4 +148,39 @@ pub async fn a_display_is_known_by_name_until_it_is_revoked(harness: &dyn Harnes
     let refused = store.open_session(&kiosk(5, "further")).await;
     assert!(matches!(refused, Err(WriteError::Invalid(_))));
     ok(store.open_session(&kiosk(5, "k0")).await);
+}
+
+pub async fn a_display_renews_its_token_and_a_revoked_one_does_not(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let renew =
+        async |shown, next, now_us| ok(store.renew_kiosk(&key(shown), &key(next), now_us).await);
+    let all_hold = async |keys: &[usize]| {
+        let mut held = Vec::new();
+        for n in 1..=10 {
+            if holds(&*store, n, START_US).await {
+                held.push(n);
+            }
+        }
+        assert_eq!(held, keys);
+    };
+    ok(store.open_session(&kiosk(1, "hall")).await);
+    ok(store.open_session(&session(10, "hall")).await);
+    let at = |n: i64| START_US + n * KIOSK_RENEWAL_PAUSE_US;
+    assert!(!renew(1, 2, at(1) - 1).await, "too soon");
+    assert!(renew(1, 2, at(1)).await);
+    all_hold(&[1, 2, 10]).await;
+    assert!(!renew(1, 3, at(2) - 1).await, "another tab");
+    // The answers are lost: the shown token stays, and the others are bounded.
+    for n in 3..=6 {
+        assert!(renew(1, n, at(n as i64)).await);
+    }
+    const { assert!(TOKENS_PER_KIOSK_MAX == 4) };
+    all_hold(&[1, 4, 5, 6, 10]).await;
+    assert!(renew(6, 7, at(7)).await);
+    all_hold(&[6, 7, 10]).await;
+    assert!(!renew(5, 8, at(9)).await, "replaced");
+    assert!(!renew(10, 8, at(9)).await, "a person signs in again");
+    assert!(ok(store.revoke_kiosk("one", "hall").await));
+    assert!(!renew(7, 8, at(9)).await, "revoked");
+    all_hold(&[10]).await;
 }

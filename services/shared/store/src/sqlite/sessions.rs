@@ -4,8 +4,9 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::SqliteStore;
 use crate::sessions::{key_of, too_many_kiosks};
 use crate::{
-    KIOSKS_PER_TENANT_MAX, QueryError, Role, SESSIONS_MAX, SESSIONS_PER_ACCOUNT_MAX, Scope,
-    SessionKey, SessionKind, SessionsStore, StoredSession, WriteError,
+    KIOSK_RENEWAL_PAUSE_US, KIOSKS_PER_TENANT_MAX, QueryError, Role, SESSIONS_MAX,
+    SESSIONS_PER_ACCOUNT_MAX, Scope, SessionKey, SessionKind, SessionsStore, StoredSession,
+    TOKENS_PER_KIOSK_MAX, WriteError,
 };
 
 const COLUMNS: &str = "key, kind, name, tenant, role, password_hash, opened_us, expires_us";
@@ -120,14 +121,49 @@ impl SessionsStore for SqliteStore {
         .await
     }
 
-    async fn shorten_session(&self, key: &SessionKey, until_us: i64) -> Result<(), WriteError> {
-        let key = *key;
+    async fn renew_kiosk(
+        &self,
+        shown: &SessionKey,
+        next: &SessionKey,
+        now_us: i64,
+    ) -> Result<bool, WriteError> {
+        let (shown, next) = (*shown, *next);
         self.write(move |writing| {
-            writing.connection.execute(
-                "UPDATE sessions SET expires_us = min(expires_us, ?2) WHERE key = ?1",
-                (&key[..], until_us),
+            let connection = writing.connection;
+            let held = format!(
+                "SELECT {COLUMNS} FROM sessions WHERE key = ?1 AND kind = 'kiosk' AND expires_us > ?2"
+            );
+            let held = connection.query_row(&held, (&shown[..], now_us), session);
+            let Some(held) = held.optional()? else {
+                return Ok(false);
+            };
+            let of_kiosk = "kind = 'kiosk' AND tenant = ?1 AND name = ?2";
+            let newest: i64 = connection.query_row(
+                &format!("SELECT max(opened_us) FROM sessions WHERE {of_kiosk}"),
+                (&held.tenant, &held.name),
+                |row| row.get(0),
             )?;
-            Ok(())
+            if newest > now_us.saturating_sub(KIOSK_RENEWAL_PAUSE_US) {
+                return Ok(false);
+            }
+            connection.execute(
+                &format!("DELETE FROM sessions WHERE {of_kiosk} AND opened_us < ?3"),
+                (&held.tenant, &held.name, held.opened_us),
+            )?;
+            connection.execute(
+                &format!(
+                    "DELETE FROM sessions WHERE key IN (SELECT key FROM sessions
+                         WHERE {of_kiosk} AND key <> ?3
+                         ORDER BY opened_us DESC, key DESC LIMIT -1 OFFSET ?4)"
+                ),
+                (&held.tenant, &held.name, &shown[..], TOKENS_PER_KIOSK_MAX - 2),
+            )?;
+            connection.execute(
+                "INSERT INTO sessions SELECT ?2, kind, name, tenant, role, password_hash, ?3, expires_us
+                     FROM sessions WHERE key = ?1",
+                (&shown[..], &next[..], now_us),
+            )?;
+            Ok(true)
         })
         .await
     }

@@ -5,8 +5,9 @@ use tokio_postgres::Row;
 use super::{TimescaleStore, fault::Fault, transaction};
 use crate::sessions::{key_of, too_many_kiosks};
 use crate::{
-    KIOSKS_PER_TENANT_MAX, QueryError, Role, SESSIONS_MAX, SESSIONS_PER_ACCOUNT_MAX, Scope,
-    SessionKey, SessionKind, SessionsStore, StoredSession, WriteError,
+    KIOSK_RENEWAL_PAUSE_US, KIOSKS_PER_TENANT_MAX, QueryError, Role, SESSIONS_MAX,
+    SESSIONS_PER_ACCOUNT_MAX, Scope, SessionKey, SessionKind, SessionsStore, StoredSession,
+    TOKENS_PER_KIOSK_MAX, WriteError,
 };
 
 const COLUMNS: &str = "key, kind, name, tenant, role, password_hash, opened_us, expires_us";
@@ -29,11 +30,15 @@ fn rows_kept(max: usize) -> i64 {
     i64::try_from(max - 1).unwrap_or(i64::MAX)
 }
 
+/// One at a time, so that replicas keep the bounds together, and what is ended is not renewed.
+async fn lock(tx: &Transaction<'_>) -> Result<(), Fault> {
+    let lock = "LOCK TABLE sessions IN SHARE ROW EXCLUSIVE MODE";
+    Ok(tx.batch_execute(lock).await?)
+}
+
 /// Leaves room for one more.
 async fn make_room(tx: &Transaction<'_>, session: &StoredSession) -> Result<(), Fault> {
-    // One at a time, so that replicas keep the bounds together.
-    tx.batch_execute("LOCK TABLE sessions IN SHARE ROW EXCLUSIVE MODE")
-        .await?;
+    lock(tx).await?;
     let expired = "DELETE FROM sessions WHERE expires_us <= $1";
     tx.execute(expired, &[&session.opened_us]).await?;
     if session.kind != SessionKind::Person {
@@ -125,11 +130,48 @@ impl SessionsStore for TimescaleStore {
         })
     }
 
-    async fn shorten_session(&self, key: &SessionKey, until_us: i64) -> Result<(), WriteError> {
+    async fn renew_kiosk(
+        &self,
+        shown: &SessionKey,
+        next: &SessionKey,
+        now_us: i64,
+    ) -> Result<bool, WriteError> {
         transaction!(self, tx => async {
-            let shorten = "UPDATE sessions SET expires_us = least(expires_us, $2) WHERE key = $1";
-            tx.execute(shorten, &[&&key[..], &until_us]).await?;
-            Ok::<_, Fault>(())
+            lock(tx).await?;
+            let held = format!(
+                "SELECT {COLUMNS} FROM sessions WHERE key = $1 AND kind = 'kiosk' AND expires_us > $2"
+            );
+            let Some(row) = tx.query_opt(&held, &[&&shown[..], &now_us]).await? else {
+                return Ok::<_, Fault>(false);
+            };
+            let held = session(&row);
+            let of_kiosk = "kind = 'kiosk' AND tenant = $1 AND name = $2";
+            let newest = format!("SELECT max(opened_us) FROM sessions WHERE {of_kiosk}");
+            let newest = tx.query_one(&newest, &[&held.tenant, &held.name]).await?;
+            if newest.get::<_, i64>(0) > now_us.saturating_sub(KIOSK_RENEWAL_PAUSE_US) {
+                return Ok(false);
+            }
+            tx.execute(
+                &format!("DELETE FROM sessions WHERE {of_kiosk} AND opened_us < $3"),
+                &[&held.tenant, &held.name, &held.opened_us],
+            )
+            .await?;
+            let kept = rows_kept(TOKENS_PER_KIOSK_MAX - 1);
+            tx.execute(
+                &format!(
+                    "DELETE FROM sessions WHERE key IN (SELECT key FROM sessions
+                         WHERE {of_kiosk} AND key <> $3 ORDER BY opened_us DESC, key DESC OFFSET $4)"
+                ),
+                &[&held.tenant, &held.name, &&shown[..], &kept],
+            )
+            .await?;
+            tx.execute(
+                "INSERT INTO sessions SELECT $2::bytea, kind, name, tenant, role, password_hash, $3::bigint, expires_us
+                     FROM sessions WHERE key = $1",
+                &[&&shown[..], &&next[..], &now_us],
+            )
+            .await?;
+            Ok(true)
         })
     }
 
