@@ -49,6 +49,9 @@ pub enum AlertsCommand {
     /// List the silences in force.
     #[command(after_help = "Example:\n  braid alerts silences --by \"Eve Operator\"")]
     Silences {
+        /// Print JSON.
+        #[arg(long, default_value_t = false)]
+        json: bool,
         #[command(flatten)]
         asker: Asker,
         #[command(flatten)]
@@ -108,6 +111,9 @@ pub enum AlertsCommand {
         /// The alert's id: see `braid alerts list`.
         #[arg(value_name = "ALERT")]
         id: String,
+        /// Print JSON.
+        #[arg(long, default_value_t = false)]
+        json: bool,
         #[command(flatten)]
         asker: Asker,
         #[command(flatten)]
@@ -186,7 +192,11 @@ impl AlertsCommand {
                 }
                 silence(Silence { patient, rule }, hours, &signed, &tenancy).await
             }
-            Self::Silences { asker, tenancy } => list_silences(&asker, tenancy).await,
+            Self::Silences {
+                json,
+                asker,
+                tenancy,
+            } => shown::silences(json, &asker, tenancy).await,
             Self::Unsilence {
                 id,
                 signed,
@@ -228,7 +238,12 @@ impl AlertsCommand {
                 };
                 shown::list(query, json, &asker, tenancy).await
             }
-            Self::History { id, asker, tenancy } => shown::history(&id, &asker, tenancy).await,
+            Self::History {
+                id,
+                json,
+                asker,
+                tenancy,
+            } => shown::history(&id, json, &asker, tenancy).await,
             // Needs no store: `run` has answered.
             Self::Team(TeamCommand::Example | TeamCommand::Check { .. }) => Ok(()),
         }
@@ -276,35 +291,6 @@ async fn confirm(code: &str, asker: &Asker, tenancy: Tenancy) -> Result<(), Fail
         recipient => format!(" to {recipient}"),
     };
     println!("{}{to} is proven", proof.channel);
-    Ok(())
-}
-
-async fn list_silences(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
-    let store = tenancy.store.open().await?;
-    let now_us = contracts::now_us();
-    asker
-        .reads(
-            &*store,
-            &tenancy.tenant,
-            "read documents",
-            "",
-            ", silences".to_owned(),
-        )
-        .await?;
-    let silences = store
-        .stored_documents(&Scope::Tenant(tenancy.tenant), SILENCE, now_us)
-        .await;
-    let silences = silences.map_err(Failure::other)?.into_iter();
-    for silence in silences.filter_map(StoredDocument::readable) {
-        println!(
-            "{}  {}  for another {:.1} h  by {}: {}",
-            silence.subject,
-            silence.body,
-            (silence.until_us - now_us) as f64 / HOUR_US,
-            silence.author,
-            silence.reason
-        );
-    }
     Ok(())
 }
 
@@ -452,6 +438,7 @@ mod tests {
         run(&["list"]).unwrap();
         run(&["list", "--patient", "ada"]).unwrap();
         run(&["history", "fall-1"]).unwrap();
+        run(&["history", "fall-1", "--json"]).unwrap();
         run(&["history", "fall-2"]).unwrap_err();
         run(&["silence", "--patient", "ada", "--hours", "2"]).unwrap();
         for (named, near) in [
@@ -463,6 +450,7 @@ mod tests {
             assert!(refused.contains(near), "{refused}");
         }
         run(&["silences"]).unwrap();
+        run(&["silences", "--json"]).unwrap();
         run(&["team", "show"]).unwrap_err();
         let log = process::block_on(async {
             let store = SqliteStore::open(dir.path()).unwrap();
@@ -486,6 +474,7 @@ mod tests {
             silenced(dir.path())
         );
         let list = "by command line; reason: the ward asks";
+        let silences = "by command line, silences; reason: the ward asks";
         let history = "by command line, history of fall-1; reason: the ward asks";
         assert_eq!(
             read,
@@ -493,12 +482,10 @@ mod tests {
                 ["read alerts", "", list],
                 ["read alerts", "ada", list],
                 ["read alerts", "ada", history],
+                ["read alerts", "ada", history],
                 ["put document", "ada", silence],
-                [
-                    "read documents",
-                    "",
-                    "by command line, silences; reason: the ward asks"
-                ],
+                ["read documents", "", silences],
+                ["read documents", "", silences],
                 [
                     "read documents",
                     "",

@@ -3,11 +3,12 @@
 
 use alerting::documents::{self, RULES, SILENCE};
 use contracts::alerts::Document;
+use serde_json::{Value, json};
 use store::{AuditEntry, STEERING, Scope, Store, StoredDocument, WriteError};
 use tunnel::steering_rules;
 
 use crate::audit::Asker;
-use crate::process::Failure;
+use crate::process::{self, Failure};
 use crate::signed::Signed;
 use crate::tenancy::Tenancy;
 
@@ -93,6 +94,22 @@ pub async fn put_version(store: &dyn Store, document: &Document) -> Result<bool,
         Err(WriteError::Conflict(_)) => Ok(false),
         Err(error) => Err(Failure::other(error)),
     }
+}
+
+/// One version of a document, for a program: with an error if it cannot be read.
+pub fn version_json(stored: &StoredDocument) -> Value {
+    let mut shown = json!({"subject": stored.subject, "version": stored.version});
+    match &stored.document {
+        Ok(document) => {
+            shown["at"] = process::when(document.at_us).into();
+            shown["author"] = document.author.clone().into();
+            shown["reason"] = document.reason.clone().into();
+            // An empty body takes the document back.
+            shown["body"] = serde_json::from_str(&document.body).unwrap_or_default();
+        }
+        Err(error) => shown["error"] = error.to_string().into(),
+    }
+    shown
 }
 
 async fn newest(

@@ -66,6 +66,9 @@ pub enum RulesCommand {
         /// default, group:NAME or patient:ID.
         #[arg(value_name = "SUBJECT")]
         subject: Option<String>,
+        /// Print JSON.
+        #[arg(long, default_value_t = false)]
+        json: bool,
         #[command(flatten)]
         asker: Asker,
         #[command(flatten)]
@@ -138,9 +141,10 @@ impl RulesCommand {
             }
             Self::List {
                 subject,
+                json,
                 asker,
                 tenancy,
-            } => process::block_on(list(subject, &asker, tenancy))?,
+            } => process::block_on(list(subject, json, &asker, tenancy))?,
             Self::Show { rules, .. } => {
                 let document = read_document(rules.as_deref())?;
                 // With the inherited rules, and the word of the file.
@@ -177,6 +181,7 @@ impl RulesCommand {
 
 async fn list(
     subject: Option<String>,
+    as_json: bool,
     asker: &Asker,
     tenancy: Tenancy,
 ) -> Result<ExitCode, Failure> {
@@ -196,7 +201,13 @@ async fn list(
                 .await
         }
     };
-    for stored in documents.map_err(Failure::other)? {
+    let documents = documents.map_err(Failure::other)?;
+    if as_json {
+        let shown = documents.iter().map(decisions::version_json);
+        process::json(&shown.collect::<Vec<_>>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for stored in documents {
         let document = match stored.document {
             Ok(document) => document,
             Err(error) => {

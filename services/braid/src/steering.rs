@@ -64,6 +64,9 @@ pub enum SteeringCommand {
     /// List the versions that were put: number, time, author and reason.
     #[command(after_help = "Example:\n  braid steering history --by \"Eve\"")]
     History {
+        /// Print JSON.
+        #[arg(long, default_value_t = false)]
+        json: bool,
         #[command(flatten)]
         asker: Asker,
         #[command(flatten)]
@@ -140,7 +143,11 @@ impl SteeringCommand {
                 process::block_on(put(document, &signed, &tenancy))??;
             }
             Self::Show { asker, tenancy } => process::block_on(show(&asker, tenancy))??,
-            Self::History { asker, tenancy } => process::block_on(history(&asker, tenancy))??,
+            Self::History {
+                json,
+                asker,
+                tenancy,
+            } => process::block_on(history(json, &asker, tenancy))??,
             Self::Freshness(freshness) => freshness.run()?,
             Self::Explain(explain) => explain.run()?,
         }
@@ -221,12 +228,17 @@ async fn show(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn history(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
+async fn history(as_json: bool, asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
     let store = tenancy.store.open().await?;
     asker.reads_steering(&*store, &tenancy.tenant).await?;
     let scope = Scope::Tenant(tenancy.tenant);
     let history = store.stored_history(&scope, STEERING, SUBJECT, DOCUMENTS_MAX);
-    for stored in history.await.map_err(Failure::other)? {
+    let history = history.await.map_err(Failure::other)?;
+    if as_json {
+        let shown = history.iter().map(decisions::version_json);
+        return process::json(&shown.collect::<Vec<_>>());
+    }
+    for stored in history {
         let line = match stored.document {
             Ok(document) => {
                 let what = match document.body.as_str() {

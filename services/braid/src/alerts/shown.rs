@@ -1,12 +1,17 @@
-//! Alerts and their history, as lines or as JSON.
+//! Alerts, their history and silences, as lines or as JSON.
 
-use contracts::alerts::{Alert, AlertCount};
+use alerting::documents::SILENCE;
+use alerting::silence::Silence;
+use contracts::alerts::{Alert, AlertCount, Document, Notice, NoticeOutcome, NoticeRecord};
 use contracts::vitals::Priority;
-use store::{AlertsQuery, OpenAlerts, Scope};
+use serde_json::{Value, json};
+use store::{AlertsQuery, OpenAlerts, Scope, StoredDocument};
 
 use crate::audit::Asker;
 use crate::process::{self, Failure};
 use crate::tenancy::Tenancy;
+
+const HOUR_US: f64 = 3_600e6;
 
 pub async fn list(
     query: AlertsQuery,
@@ -77,10 +82,13 @@ fn line(alert: &Alert) -> String {
     )
 }
 
+fn given(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
 /// Null: the alert is of no patient, of no gateway, or acknowledged by nobody.
-fn json(alert: &Alert) -> serde_json::Value {
-    let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    serde_json::json!({
+fn json(alert: &Alert) -> Value {
+    json!({
         "id": alert.id,
         "state": state(alert),
         "priority": name(alert.priority()),
@@ -100,7 +108,12 @@ fn state(alert: &Alert) -> String {
     name.trim_start_matches("ALERT_STATE_").to_lowercase()
 }
 
-pub async fn history(id: &str, asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
+pub async fn history(
+    id: &str,
+    as_json: bool,
+    asker: &Asker,
+    tenancy: Tenancy,
+) -> Result<(), Failure> {
     let store = tenancy.store.open().await?;
     let scope = Scope::Tenant(tenancy.tenant.clone());
     let transitions = store
@@ -117,47 +130,126 @@ pub async fn history(id: &str, asker: &Asker, tenancy: Tenancy) -> Result<(), Fa
     asker
         .reads(&*store, &tenancy.tenant, "read alerts", patient, detail)
         .await?;
-    for alert in transitions {
+    let notices = store.notices(&scope, id).await.map_err(Failure::other)?;
+    if as_json {
+        let transitions: Vec<Value> = transitions.iter().map(transition_json).collect();
+        let notices: Vec<Value> = notices.iter().filter_map(notice_json).collect();
+        return process::json(&json!({"transitions": transitions, "notices": notices}));
+    }
+    for alert in &transitions {
+        let by = match alert.acknowledged_by.as_str() {
+            "" => String::new(),
+            by => format!(" (by {by})"),
+        };
         println!(
-            "{}  {}  {} {}{}",
+            "{}  {}  {} {}{by}",
             process::when(alert.recorded_us),
             alert.revision,
-            state(&alert),
+            state(alert),
             alert.summary,
-            if alert.acknowledged_by.is_empty() {
-                String::new()
-            } else {
-                format!(" (by {})", alert.acknowledged_by)
-            }
         );
     }
-    for record in store.notices(&scope, id).await.map_err(Failure::other)? {
-        let Some(notice) = record.notice else {
+    for record in &notices {
+        let Some(notice) = &record.notice else {
             continue;
         };
-        let outcome = record.outcome.map_or("waits".to_owned(), |outcome| {
-            let result = outcome
-                .result()
-                .as_str_name()
-                .trim_start_matches("NOTICE_RESULT_")
-                .to_lowercase();
-            format!(
-                "{result} after {} attempts {}",
-                outcome.attempts, outcome.detail
-            )
+        let outcome = record.outcome.as_ref().map_or("waits".to_owned(), |it| {
+            let result = result(it);
+            format!("{result} after {} attempts {}", it.attempts, it.detail)
         });
         println!(
             "{}  {}  {} {}: {}",
             process::when(notice.created_us),
-            notice
-                .reason()
-                .as_str_name()
-                .trim_start_matches("NOTICE_REASON_")
-                .to_lowercase(),
+            reason(notice),
             notice.channel,
             notice.recipient,
             outcome.trim_end()
         );
     }
     Ok(())
+}
+
+fn reason(notice: &Notice) -> String {
+    let name = notice.reason().as_str_name();
+    name.trim_start_matches("NOTICE_REASON_").to_lowercase()
+}
+
+fn result(outcome: &NoticeOutcome) -> String {
+    let name = outcome.result().as_str_name();
+    name.trim_start_matches("NOTICE_RESULT_").to_lowercase()
+}
+
+fn transition_json(alert: &Alert) -> Value {
+    let mut shown = json(alert);
+    shown["revision"] = alert.revision.into();
+    shown["recorded"] = process::when(alert.recorded_us).into();
+    shown
+}
+
+/// Without an outcome the notice waits.
+fn notice_json(record: &NoticeRecord) -> Option<Value> {
+    let notice = record.notice.as_ref()?;
+    let outcome = record.outcome.as_ref().map(|it| {
+        json!({
+            "result": result(it),
+            "attempts": it.attempts,
+            "detail": given(&it.detail),
+        })
+    });
+    Some(json!({
+        "created": process::when(notice.created_us),
+        "reason": reason(notice),
+        "channel": notice.channel,
+        "recipient": given(&notice.recipient),
+        "people": notice.people,
+        "step": notice.step,
+        "outcome": outcome,
+    }))
+}
+
+pub async fn silences(as_json: bool, asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
+    let store = tenancy.store.open().await?;
+    let now_us = contracts::now_us();
+    let (tenant, detail) = (&tenancy.tenant, ", silences".to_owned());
+    asker
+        .reads(&*store, tenant, "read documents", "", detail)
+        .await?;
+    let silences = store
+        .stored_documents(&Scope::Tenant(tenancy.tenant), SILENCE, now_us)
+        .await;
+    let silences = silences.map_err(Failure::other)?.into_iter();
+    let silences = silences.filter_map(StoredDocument::readable);
+    if as_json {
+        return process::json(&silences.map(|it| silence_json(&it)).collect::<Vec<_>>());
+    }
+    for silence in silences {
+        println!(
+            "{}  {}  for another {:.1} h  by {}: {}",
+            silence.subject,
+            silence.body,
+            (silence.until_us - now_us) as f64 / HOUR_US,
+            silence.author,
+            silence.reason
+        );
+    }
+    Ok(())
+}
+
+/// Null: the silence holds for every patient, or for every rule.
+fn silence_json(silence: &Document) -> Value {
+    let mut shown = json!({
+        "id": silence.subject,
+        "since": process::when(silence.at_us),
+        "until": process::when(silence.until_us),
+        "author": silence.author,
+        "reason": silence.reason,
+    });
+    match Silence::from_json(&silence.body) {
+        Ok(of) => {
+            shown["patient"] = given(&of.patient).into();
+            shown["rule"] = given(&of.rule).into();
+        }
+        Err(error) => shown["error"] = error.to_string().into(),
+    }
+    shown
 }
