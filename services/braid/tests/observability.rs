@@ -1,5 +1,5 @@
 //! Monitoring matches the platform: rules and dashboards use existing metrics, and each rule has
-//! its runbook.
+//! its runbook and its figures on a panel.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -127,6 +127,56 @@ fn patterns_of_names_in_rules_name_metrics_that_are_written() {
         }
     }
     assert!(seen > 5, "{seen} names in patterns");
+}
+
+/// The metrics of the expressions in a text, with those that patterns name.
+fn figures(text: &str) -> BTreeSet<String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let (mut plain, mut found) = (String::new(), BTreeSet::new());
+    for (n, part) in text.split("__name__=~\"").enumerate() {
+        let rest = if n == 0 {
+            part
+        } else {
+            let (pattern, rest) = part.split_once('"').unwrap();
+            found.extend(alternatives(pattern));
+            rest
+        };
+        plain.push_str(rest);
+    }
+    let words = plain.split(|c| !is_name(c));
+    let whole = words.filter(|word| !word.ends_with('_'));
+    let metrics = whole.filter(|word| word.starts_with("braid_") || word.starts_with("envoy_"));
+    found.extend(metrics.map(str::to_owned));
+    // The label of Envoy's metrics.
+    found.remove("envoy_listener_address");
+    found
+}
+
+#[test]
+fn the_dashboard_platform_shows_the_figures_of_every_rule() {
+    let sample = figures(r#"max({__name__=~"braid_(a|b)_c"}) > 0 or sum(braid_d[2m])"#);
+    assert_eq!(
+        sample.iter().collect::<Vec<_>>(),
+        ["braid_a_c", "braid_b_c", "braid_d"]
+    );
+    let rules = read("infra/prometheus/rules.yml");
+    let mut asked = BTreeSet::new();
+    for rule in rules.split("- alert:").skip(1) {
+        let expression = rule.split_once("expr:").unwrap().1;
+        // An expression may have several lines; the labels follow it.
+        asked.extend(figures(expression.split("labels:").next().unwrap()));
+    }
+    assert!(asked.len() > 30, "{asked:?}");
+    let mut shown = BTreeSet::new();
+    let dashboards = dashboards();
+    let (_, platform) = dashboards.iter().find(|it| it.0 == "platform").unwrap();
+    for panel in platform["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().unwrap() {
+            shown.extend(figures(target["expr"].as_str().unwrap_or_default()));
+        }
+    }
+    let missing: Vec<&String> = asked.difference(&shown).collect();
+    assert!(missing.is_empty(), "no panel shows {missing:?}");
 }
 
 #[test]
