@@ -12,6 +12,8 @@
                         (default: docker compose exec -T timescaledb; on a cluster:
                         kubectl -n ward exec -i timescaledb-0 -c timescaledb --)
     --database NAME     default: braid
+    --data DIR          instead of a database: the embedded store of `braid up` in this data directory. The
+                        program `braid` does the work (`braid backup`), by --braid COMMAND if it is not found
 
 Rows and their offsets of the bus are written in one transaction, so a copy is consistent. After
 `restore` the services read later records from the bus. No record is lost or doubled while the
@@ -32,6 +34,7 @@ import subprocess
 import sys
 
 FORMAT = 1
+SERVER = "docker compose exec -T timescaledb"
 # Checksum of one comparison: rows are added up by their text, in any order. numeric, because a sum
 # of bigints may overflow.
 SUM = "SELECT count(*), coalesce(sum(('x' || left(md5(t::text), 16))::bit(64)::bigint::numeric), 0) FROM %s t"
@@ -56,6 +59,10 @@ class Refused(Exception):
     pass
 
 
+class NoServer(Refused):
+    """The command of --server has answered nothing."""
+
+
 def say(text):
     print("backup: " + text, flush=True)
 
@@ -64,6 +71,7 @@ class Session:
     """One psql with one connection, whose transaction sees one snapshot."""
 
     def __init__(self, server, database):
+        self.answered = False
         self.process = subprocess.Popen(
             server + ["psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-F", "\t", "-U", "postgres", "-d", database],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -79,9 +87,11 @@ class Session:
             pass
         for line in self.process.stdout:
             if line.rstrip("\n") == end:
+                self.answered = True
                 return rows
             rows.append(line.rstrip("\n").split("\t"))
-        raise Refused("the database: " + (self.process.stderr.read().strip() or "psql ended"))
+        said = "the database: " + (self.process.stderr.read().strip() or "psql ended")
+        raise Refused(said) if self.answered else NoServer(said)
 
     def value(self, sql):
         return self(sql)[0][0]
@@ -385,18 +395,36 @@ def complete_from_present(server, database, file):
         return listed(file)
 
 
+def embedded(chosen):
+    """Leaves the work to the program that knows the embedded store, with the same four words."""
+    command = shlex.split(chosen.braid) + ["backup", chosen.what, str(chosen.folder)]
+    if chosen.what != "check":
+        command += ["--data", chosen.data]
+    if chosen.removed is not None and chosen.what in ("make", "restore"):
+        command += ["--removed", str(chosen.removed)]
+    try:
+        sys.stdout.flush()
+        os.execvp(command[0], command)
+    except OSError as failure:
+        sys.exit("backup: %s: %s; --braid names the program" % (command[0], failure.strerror))
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("what", choices=["make", "restore", "check", "removed"])
     arguments.add_argument("folder", type=pathlib.Path, metavar="FOLDER|FILE")
     arguments.add_argument("--removed", type=pathlib.Path, metavar="FILE")
-    arguments.add_argument("--server", default="docker compose exec -T timescaledb", metavar="COMMAND")
+    arguments.add_argument("--server", default=SERVER, metavar="COMMAND")
     arguments.add_argument("--database", default="braid", metavar="NAME")
+    arguments.add_argument("--data", metavar="DIR")
+    arguments.add_argument("--braid", default="braid", metavar="COMMAND")
     chosen = arguments.parse_args()
     if not chosen.database.replace("_", "").isalnum() or not chosen.database[0].isalpha() or chosen.database != chosen.database.lower():
         arguments.error("--database takes a name of small letters, digits and underscores, such as braid")
     if len(chosen.database) > NAME_LENGTH_MAX:
         arguments.error("--database takes %d letters at most" % NAME_LENGTH_MAX)
+    if chosen.data is not None:
+        embedded(chosen)
     # Like Ctrl-C: the running step is undone.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     server = shlex.split(chosen.server)
@@ -408,7 +436,8 @@ def main():
             list_of_removals = chosen.removed or chosen.folder.with_name("removed.jsonl")
             work[chosen.what](server, chosen.database, chosen.folder, list_of_removals)
     except (Refused, OSError) as failure:
-        sys.exit("backup: %s" % failure)
+        other = "" if chosen.server != SERVER else "\nThe database was looked for by `%s`: --server names another command, and --data DIR a data directory of `braid up`." % SERVER
+        sys.exit("backup: %s%s" % (failure, other if isinstance(failure, (NoServer, FileNotFoundError)) else ""))
     except KeyboardInterrupt:
         sys.exit("backup: interrupted")
 

@@ -43,7 +43,7 @@ prepare() {
     done
     cargo update --workspace --offline --quiet
   fi
-  sed -i "s/^## Unreleased$/## Unreleased\n\n## $new ($(date -u +%F))/" CHANGELOG.md
+  sed -i "s/^## Unreleased$/## Unreleased\n\n## $new - $(date -u +%F)/" CHANGELOG.md
   proto/breaking.sh release "$new"
   say "look at git diff, commit, then: infra/release/release.sh build"
 }
