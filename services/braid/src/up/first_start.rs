@@ -7,6 +7,7 @@
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
+use dashboard::accounts::{self, FIRST_ACCOUNT};
 use service_kit::tls::authority::LocalAuthority;
 use service_kit::tls::{IdentityFiles, PeerId};
 use service_kit::{ConfigError, Secret};
@@ -77,21 +78,40 @@ impl Start {
         self.sign_in_code.clone()
     }
 
-    /// The administrator's password, generated on the first start and kept beside the keys.
-    pub async fn ensure_account(&self, store: &dyn Store) -> Result<Secret, Failure> {
+    /// The administrator's password, generated on the first start and kept beside the keys. `None`:
+    /// the account has another one, which a person has set or a backup has brought.
+    pub async fn ensure_account(&self, store: &dyn Store) -> Result<Option<Secret>, Failure> {
         let password = password::kept_in(&self.password_file)?;
-        dashboard::accounts::ensure(
-            store,
-            dashboard::accounts::FIRST_ACCOUNT,
-            password.expose(),
-            Role::Administrator,
-        )
-        .await
-        .map_err(Failure::other)?;
-        Ok(password)
+        let (name, text) = (FIRST_ACCOUNT, password.expose());
+        let ensured = accounts::ensure(store, name, text, Role::Administrator).await;
+        ensured.map_err(Failure::other)?;
+        let verified = accounts::verify(store, name, text).await;
+        let is_right = verified.map_err(Failure::other)?.is_some();
+        Ok(is_right.then_some(password))
     }
 
     fn issue(&self, id: &PeerId) -> Result<IdentityFiles, Failure> {
         self.authority.issue(id, &[]).map_err(Failure::other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use store::SqliteStore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_password_that_the_account_does_not_have_is_not_printed() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = prepare(dir.path()).unwrap();
+        let store = SqliteStore::open(dir.path()).unwrap();
+        let first = start.ensure_account(&store).await.unwrap().unwrap();
+        let again = start.ensure_account(&store).await.unwrap().unwrap();
+        assert_eq!(first.expose(), again.expose());
+        // As after a restore into an empty directory.
+        std::fs::remove_file(&start.password_file).unwrap();
+        assert!(start.ensure_account(&store).await.unwrap().is_none());
     }
 }

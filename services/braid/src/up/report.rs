@@ -20,7 +20,8 @@ pub struct Report {
     pub links: SocketAddr,
     pub admin: SocketAddr,
     pub sign_in_code: Secret,
-    pub password: Secret,
+    /// `None`: the account has another one.
+    pub password: Option<Secret>,
 }
 
 /// Addresses of a running `braid up`. A killed one leaves the file behind, so a refused connection
@@ -76,10 +77,13 @@ impl Report {
         );
         println!();
         println!("  page      {page}/?code={}", self.sign_in_code.expose());
-        println!(
-            "            {page}  sign in as admin with {}",
-            self.password.expose()
-        );
+        match &self.password {
+            Some(password) => println!(
+                "            {page}  sign in as admin with {}",
+                password.expose()
+            ),
+            None => println!("            {page}  admin has a password of its own"),
+        }
         if let Some(sensors) = self.sensors {
             println!("  beside    http://{sensors}/  for the person beside the first gateway");
         }
