@@ -410,9 +410,8 @@ fn two_paths_in_one_queue_are_one_flow() {
     }
 }
 
-/// Beside a Cubic flow a window of products shrank with the rate that it measured until a twentieth
-/// was left. The first RTT probe had come at a moment of a short queue. A queue that stood twice
-/// was taken for a longer path.
+/// Beside a Cubic flow the bandwidth-delay product shrank with each measured rate, down to a
+/// twentieth. The first RTT probe met a short queue, so a standing queue looked like a longer path.
 #[test]
 fn a_cubic_flow_takes_no_more_than_its_share_of_ours() {
     for seed in [3, 4, 6, 10] {

@@ -19,7 +19,7 @@ fn braid(args: &[&str], dir: &Path) -> (i32, String, String) {
     (status.code().unwrap(), text(stdout), text(stderr))
 }
 
-/// A folder where a store is: of one that is begun anew a word is said.
+/// A folder with a store. The program prints a line when it makes one, so it exists before.
 fn with_store() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     drop(store::SqliteStore::open(&dir.path().join("data")).unwrap());

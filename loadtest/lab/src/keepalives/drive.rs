@@ -182,7 +182,7 @@ impl Course {
         100.0 * self.served as f64 / self.steps.max(1) as f64
     }
 
-    /// Cost by that of a choice that knows the accesses.
+    /// Mean round trip, divided by that of a choice that knows the accesses.
     fn ratio(&self) -> f64 {
         self.rtt_s / self.rtt_best_s.max(1e-9)
     }

@@ -254,7 +254,7 @@ fn best_single(singles: &[&Ran]) -> Vec<f64> {
     (0..runs).map(best).collect()
 }
 
-/// Goodput over both by that of the best single path, run by run, the least first.
+/// Goodput over both paths divided by that of the best single path, for each run, sorted.
 fn ratios(singles: &[&Ran], both: &Ran) -> Vec<f64> {
     let pairs = both
         .of(versions::goodput)

@@ -197,7 +197,7 @@ impl Prober {
                 let restarted = |now: u32, then: u32| now.wrapping_sub(then) > u32::MAX / 2;
                 if restarted(counted.up.1, before.up.1) || restarted(counted.down.0, before.down.0)
                 {
-                    // The other end began anew, so its counters did.
+                    // The other end has restarted, so its counters begin at zero.
                     self.up = OneWayLoss::starting_at(counted.up.0, counted.up.1);
                     self.down = OneWayLoss::starting_at(counted.down.0, counted.down.1);
                     self.base = counted;

@@ -71,7 +71,7 @@ impl Assignment {
         std::mem::take(&mut self.state.lock().revoked)
     }
 
-    /// Those that the library reads: it must release them, and they wait to be begun anew.
+    /// Marks held partitions for a new start, and returns them. The library must release them.
     pub fn renew(&self, partitions: &[u32]) -> Vec<u32> {
         let mut state = self.state.lock();
         let mine: Vec<u32> = partitions

@@ -11,13 +11,13 @@ use noq_proto::PathId;
 
 use super::{BULK_ENDS_AFTER, Path, Steering};
 
-/// A path is late if its round trip is longer than the fastest one by this part of that and by
-/// [`LATE_MIN`].
+/// A path is late if its round trip exceeds the fastest one by more than this part of the fastest
+/// plus [`LATE_MIN`].
 const LATE_PART: u32 = 2;
 const LATE_MIN: Duration = Duration::from_millis(5);
 
 impl Steering {
-    /// By how much the path is later than the fastest one; none if by little.
+    /// Excess of the round trip over the fastest one. `None`: the path is not late.
     fn lateness(&self, now: Instant, id: PathId, path: &Path) -> Option<Duration> {
         let fastest = self.fastest.get().filter(|fastest| *fastest != id)?;
         let fastest = self.paths.get(&fastest)?;

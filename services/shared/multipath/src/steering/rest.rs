@@ -440,7 +440,7 @@ impl Steering {
         }
     }
 
-    /// A question to a doubted path that is due; it counts as sent.
+    /// A ping of a path in doubt that is due. It counts as sent.
     pub(super) fn poll_rest_ask(&mut self, now: Instant) -> Option<PathId> {
         if !self.terms.rest.tolerates {
             return None;
@@ -464,7 +464,7 @@ impl Steering {
         Some(id)
     }
 
-    /// The pause after a ping of the path, where it is not the keepalive's.
+    /// Pause between pings of a path at rest. `None`: the keepalive sets the pause.
     pub(super) fn rest_interval(&self, now: Instant, path: &Path) -> Option<Duration> {
         if self.pings_densely(now, path) {
             return None;
@@ -475,7 +475,7 @@ impl Steering {
         })
     }
 
-    /// A ping that is due is not needed yet where something was sent on the path and acknowledged.
+    /// A due ping is put off if other data on the path was sent and acknowledged meanwhile.
     pub(super) fn put_off_pings(&mut self, now: Instant) {
         let due = |path: &Path| path.established && now >= path.liveness.ping_at();
         let put_off: Vec<(PathId, Instant)> = (self.paths.iter())

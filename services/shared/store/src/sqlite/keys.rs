@@ -1,11 +1,11 @@
-//! Integer keys of texts that repeat, cached. A row of these tables is never removed nor
-//! renumbered, so what was committed once stays true, also when another process made it.
+//! Integer keys of texts that repeat, cached. Rows of these tables are never removed or renumbered.
+//! So a committed key stays valid, also one that another process has made.
 
 use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension};
 
-/// Entries of each cache; beyond it is emptied and filled anew from the tables.
+/// Entries of each cache. A full cache is emptied, and filled again from the tables.
 const CACHE_MAX: usize = 100_000;
 
 #[derive(Default)]

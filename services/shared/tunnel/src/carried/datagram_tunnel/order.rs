@@ -40,16 +40,16 @@ const HELD_MAX: usize = 4_096;
 /// Their bytes: 300 ms at 100 Mbit/s.
 pub(super) const HELD_BYTES_MAX: usize = 4 << 20;
 
-/// Numbers before the next expected one for which duplicates are known; a packet that comes later
-/// than that is dropped.
+/// Numbers before the next expected one for which duplicates are recognised. A packet with an
+/// earlier number is dropped.
 const KNOWN_MAX: u64 = 1_024;
 const WORDS: usize = (KNOWN_MAX / 64) as usize;
 
-/// Time for which a lateness that was observed decides the bound, at least and at most twice.
+/// An observed lateness decides the bound for at least this time, and at most twice as long.
 const OBSERVED_LASTS: Duration = Duration::from_secs(1);
 
-/// Passed gaps of a lane in which a late packet is recognised; at the bound the oldest is
-/// forgotten.
+/// Gaps of a lane that the order has passed, and in which a late packet is recognised. At the bound
+/// the oldest is forgotten.
 const GAPS_MAX: usize = 64;
 
 /// Time in which an earlier packet comes, if it is not lost. `observed` is how late packets were
