@@ -61,6 +61,7 @@ fn run(first: &str, again: &str, again_code: i32, list: &str) -> Ran {
         .env("UNSTEADY_LIST", at("list"))
         .env("ALONE_LIST", at("alone"))
         .env("BRAID_CACHE", folder.path())
+        .env_remove("BRAID_TEST_PROGRAMS")
         .env("BRAID_EXECUTED", at("executed"))
         .output()
         .unwrap();
