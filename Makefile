@@ -131,33 +131,36 @@ chaos: ## runs faults on a real Kafka and TimescaleDB (SEED=7 MINUTES=20 ARGS=--
 
 bench: ## compares figures of this machine with their targets, also in target/bench.json
 	@infra/dev/need.sh cc kafka timescaledb
-	cargo run --release -p braid -- bench $(ARGS)
+	cargo build --release -p braid -p braid-lab
+	$${CARGO_TARGET_DIR:-target}/release/braid-lab bench $(ARGS)
 
 # The fleet consists of moving people, and the result is part by part.
 capacity: ## finds how many gateways a core carries (ARGS="--gateways 300 --seconds 30")
 	@infra/dev/need.sh cc kafka timescaledb
-	cargo run --release -p braid -- bench --only fleet $(ARGS)
+	cargo build --release -p braid -p braid-lab
+	$${CARGO_TARGET_DIR:-target}/release/braid-lab bench --only fleet $(ARGS)
 
 # The report takes hours, and a new run continues where the last one stopped.
 lab: ## writes the whole report of the five papers as HTML (ARGS="--traces DIR")
 	@infra/dev/need.sh cc
 	@[ "$$(id -u)" != 0 ] || infra/dev/need.sh ip sctp
-	cargo run --release -p lab --example lab -- all $(ARGS)
+	cargo run --release -p braid-lab -- all $(ARGS)
 
 # After the build the report takes between two and three minutes on two idle cores.
 lab-quick: ## writes the same report with few runs of each experiment
 	@infra/dev/need.sh cc
 	@[ "$$(id -u)" != 0 ] || infra/dev/need.sh ip sctp
-	cargo run --release -p lab --example lab -- all --quick $(ARGS)
+	cargo run --release -p braid-lab -- all --quick $(ARGS)
 
 lab-targets: ## compares figures in virtual time with the papers' and our targets
 	@infra/dev/need.sh cc
-	cargo run --release -p braid -- lab targets $(ARGS)
+	cargo run --release -p braid-lab -- targets $(ARGS)
 
 # The lab uses namespaces and TUN, and compares TCP and MPTCP with Braid.
 lab-kernel: ## runs the lab in kernel time, and needs root (ARGS="--only kernel.product")
 	@infra/dev/need.sh cc ip
-	cargo run --release -p braid -- lab kernel $(ARGS)
+	cargo build --release -p braid -p braid-lab
+	$${CARGO_TARGET_DIR:-target}/release/braid-lab kernel $(ARGS)
 
 dashboards: ## checks dashboards by Grafana's own schema, and tests the rules of Prometheus
 	@infra/dev/need.sh go promtool

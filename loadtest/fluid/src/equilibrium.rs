@@ -5,7 +5,9 @@
 //! constant. The exponent is at most 0.5 / (1 + beta), so a penalty changes by a factor below e and
 //! the iteration does not overshoot.
 
-use crate::network::{Invalid, Network};
+use toml_errors::Invalid;
+
+use crate::network::Network;
 
 /// Largest number of iterations; the answer is refused when they do not suffice.
 const ITERATIONS_MAX: u32 = 4_000_000;

@@ -1,16 +1,15 @@
 //! An experiment from the text of a TOML file. Each error names line, field and an example.
 
-mod errors;
 mod shape;
 
 use crate::mobility::{NODE_AHEAD_M_MAX, Segment, Track};
-use crate::network::{Capacity, Decay, Invalid, Network, Resource, Route, Source};
+use crate::network::{Capacity, Decay, Network, Resource, Route, Source};
 use crate::solver::{Run, Settings, solve};
-pub use errors::{FileError, line_of};
 pub use shape::Show;
 use shape::{
     EXAMPLES, File, FileFigure, FileNode, FileResource, FileRoute, FileSegment, FileStation,
 };
+use toml_errors::{FileError, Invalid};
 
 /// Longest name or title.
 const TEXT_BYTES_MAX: usize = 400;

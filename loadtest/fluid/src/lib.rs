@@ -18,8 +18,8 @@ mod settle;
 mod solver;
 
 pub use equilibrium::{Equilibrium, NoEquilibrium, equilibrium};
-pub use file::{Experiment, FileError, Panel, Show, Station, line_of};
+pub use file::{Experiment, Panel, Show, Station};
 pub use mobility::{NODE_AHEAD_M_MAX, Segment, Track, TrackError, WAY_SECONDS_MAX};
-pub use network::{Capacity, Decay, Invalid, Network, Resource, Route, Source, Warning};
+pub use network::{Capacity, Decay, Network, Resource, Route, Source, Warning};
 pub use settle::settling_s;
 pub use solver::{Run, Settings, solve};

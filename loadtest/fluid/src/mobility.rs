@@ -1,6 +1,8 @@
 //! Ways in the plane, and the nodes that follow them at a fixed distance along the way (7), (8).
 
-use crate::network::{Invalid, positive};
+use toml_errors::Invalid;
+
+use crate::network::positive;
 
 /// Longest way; the table of positions grows with it.
 pub const WAY_SECONDS_MAX: f64 = 86_400.0;

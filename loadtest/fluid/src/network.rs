@@ -1,5 +1,7 @@
 //! Sources, routes and resources, and the condition under which they are stable.
 
+use toml_errors::Invalid;
+
 /// Bounds of a network; the solver's memory grows with them.
 pub const ROUTES_MAX: usize = 256;
 pub const RESOURCES_MAX: usize = 256;
@@ -77,14 +79,6 @@ pub struct Network {
     pub sources: Vec<Source>,
     pub routes: Vec<Route>,
     pub resources: Vec<Resource>,
-}
-
-/// A value that the model cannot take, with the field's path.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{field}: {reason}")]
-pub struct Invalid {
-    pub field: String,
-    pub reason: String,
 }
 
 /// A network that can be solved, but whose result may mislead.

@@ -6,7 +6,8 @@
 //! (11) of the paper then errs by less than 1e-5.
 
 use crate::mobility::Track;
-use crate::network::{Capacity, Invalid, Network, Resource, Warning, positive};
+use crate::network::{Capacity, Network, Resource, Warning, positive};
+use toml_errors::Invalid;
 
 /// Steps of one run, and values that it may record.
 const STEPS_MAX: f64 = 1e9;

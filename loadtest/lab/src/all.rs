@@ -1,4 +1,4 @@
-//! `braid lab all`: every experiment of the papers, as one HTML report with its data beside it.
+//! `braid-lab all`: every experiment of the papers, as one HTML report with its data beside it.
 //!
 //! An experiment that is done is kept in the output folder, by seed, program and parameters. So a
 //! run that was interrupted goes on where it stopped; long ones are kept by parts.

@@ -79,7 +79,7 @@ impl Scenario {
             None => Ok(()),
             Some((field, _)) => Err(ScenarioError::Invalid {
                 field,
-                reason: "runs in virtual time only; for example braid lab run FILE".to_owned(),
+                reason: "runs in virtual time only; for example braid-lab run FILE".to_owned(),
             }),
         }
     }

@@ -1,17 +1,14 @@
-//! `braid lab budget`: what a gateway costs on a SIM card, and what its alerts gain or lose by it.
+//! `braid-lab budget`: what a gateway costs on a SIM card, and what its alerts gain or lose by it.
 //!
 //! Bytes are those of IP packets both ways, UDP and IP headers included, of two paths in virtual
 //! time, and extrapolated to a month. A run of a few minutes is subtracted from a longer one of the
 //! same seed, so the handshakes are not counted.
 
-mod messages;
-
-pub(crate) use messages::heart_mv;
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use data_budget::{Exchange, FRAMES_BYTES, Gateway, MONTH_S, report_bytes, upload_bytes};
 use rayon::prelude::*;
 
 use crate::error::LabError;
@@ -28,7 +25,6 @@ use crate::thin::{Regular, Thin};
 use crate::to_terminal;
 use crate::world;
 
-const MONTH_S: f64 = 30.0 * 24.0 * 3600.0;
 /// Not counted: handshakes, and the dense pings of new paths.
 const WARM_S: f64 = 30.0;
 /// Counted hours of an idle gateway, and of one with vitals.
@@ -37,19 +33,6 @@ const VITALS_S: f64 = 600.0;
 /// Interface numbers: the path in use has the shorter round trip.
 const IN_USE: usize = 0;
 const STANDBY: usize = 1;
-/// HTTP/2 frame, prefix of gRPC, TLS record and its tag: around each message.
-const FRAMES_BYTES: usize = 9 + 5 + 22;
-/// A report of two paths, on the slow beat; and its answer.
-const REPORT_EVERY: Duration = Duration::from_secs(300);
-const REPORT_ANSWER_BYTES: usize = 3;
-/// A question for the policy, with its header, and the answer.
-const POLICY_EVERY: Duration = Duration::from_secs(120);
-const POLICY_BYTES: usize = 60;
-const POLICY_ANSWER_BYTES: usize = 90;
-/// Each of the gateway's connections to the core is asked whether it lives.
-const LINKS: usize = 7;
-const LINKS_EVERY: Duration = Duration::from_secs(900);
-const PING_BYTES: usize = 17 + 22;
 /// An electrocardiogram: 250 readings a second of two bytes.
 const ECG_RAW_BYTES_PER_S: f64 = 500.0;
 const ALERT_BYTES: u64 = 220 + FRAMES_BYTES as u64;
@@ -85,8 +68,8 @@ pub struct BudgetOptions {
 
 const EXAMPLES: &str = "\
 Examples:
-  braid lab budget
-  braid lab budget --quick --out target/budget     charts and their data";
+  braid-lab budget
+  braid-lab budget --quick --out target/budget     charts and their data";
 
 impl BudgetOptions {
     /// Runs all parts and prints their rows; failure when a target is missed.
@@ -104,15 +87,15 @@ pub fn study(identity: &Identity, seed: u64, quick: bool) -> Result<Exhibit, Lab
     let flag = if quick { " --quick" } else { "" };
     let mut exhibit = Exhibit::new(
         "Data budget of a gateway",
-        &format!("braid lab budget --seed {seed}{flag}"),
+        &format!("braid-lab budget --seed {seed}{flag}"),
     );
     exhibit.notes.push(format!(
         "assumed: round trips of 30 and 60 ms; by the encoder that ships, an upload of six samples \
          has {} bytes, one of sixty {}, one of 250 readings {}, and a report of the paths {}",
-        messages::vitals_upload(1),
-        messages::vitals_upload(10),
-        messages::ecg_upload(),
-        messages::report(),
+        upload_bytes(6, false, 1),
+        upload_bytes(6, false, 10),
+        upload_bytes(0, true, 1),
+        report_bytes(),
     ));
     monthly_rows(&mut exhibit, identity, seed)?;
     alert_rows(
@@ -124,32 +107,33 @@ pub fn study(identity: &Identity, seed: u64, quick: bool) -> Result<Exhibit, Lab
     Ok(exhibit)
 }
 
-/// Traffic of a gateway without sensors.
-fn idle_flows() -> Vec<Regular> {
-    let report = Regular {
-        every: REPORT_EVERY,
-        bytes: messages::report() + FRAMES_BYTES,
-        answer_bytes: REPORT_ANSWER_BYTES + FRAMES_BYTES,
-    };
-    let policy = Regular {
-        every: POLICY_EVERY,
-        bytes: POLICY_BYTES + FRAMES_BYTES,
-        answer_bytes: POLICY_ANSWER_BYTES + FRAMES_BYTES,
-    };
-    let link = Regular {
-        every: LINKS_EVERY,
-        bytes: PING_BYTES,
-        answer_bytes: PING_BYTES,
-    };
-    let links = std::iter::repeat_n(link, LINKS);
-    [report, policy].into_iter().chain(links).collect()
+/// Six streams of one value a second.
+fn vitals(freshness_s: u64) -> Gateway {
+    Gateway {
+        streams: 6,
+        freshness_s,
+        ..Gateway::default()
+    }
 }
 
-fn upload_flow(every_s: u64, bytes: usize) -> Regular {
+fn cases() -> [(&'static str, Gateway, f64); 4] {
+    let ecg = Gateway {
+        electrocardiogram: true,
+        ..Gateway::default()
+    };
+    [
+        ("idle", Gateway::default(), IDLE_S),
+        ("vitals_1s", vitals(1), VITALS_S),
+        ("vitals_10s", vitals(10), VITALS_S),
+        ("ecg", ecg, VITALS_S),
+    ]
+}
+
+fn flow(exchange: Exchange) -> Regular {
     Regular {
-        every: Duration::from_secs(every_s),
-        bytes: bytes + FRAMES_BYTES,
-        answer_bytes: messages::upload_answer() + FRAMES_BYTES,
+        every: exchange.every,
+        bytes: exchange.bytes,
+        answer_bytes: exchange.answer_bytes,
     }
 }
 
@@ -177,9 +161,13 @@ fn monthly(
     identity: &Identity,
     seed: u64,
     name: &str,
-    thin: &Thin,
+    gateway: &Gateway,
     counted_s: f64,
 ) -> Result<[f64; 2], LabError> {
+    let thin = Thin {
+        flows: gateway.exchanges().into_iter().map(flow).collect(),
+        alert: None,
+    };
     let after = |limit_s: f64| -> Result<[f64; 2], LabError> {
         let scenario = scenario(name, seed, thin.clone(), limit_s);
         let report = world::run(&scenario, identity, Mechanisms::default())?;
@@ -197,31 +185,10 @@ fn monthly(
 }
 
 fn monthly_rows(exhibit: &mut Exhibit, identity: &Identity, seed: u64) -> Result<(), LabError> {
-    let with = |flow: Option<Regular>| Thin {
-        flows: flow.into_iter().chain(idle_flows()).collect(),
-        alert: None,
-    };
-    let cases = [
-        ("idle", with(None), IDLE_S),
-        (
-            "vitals_1s",
-            with(Some(upload_flow(1, messages::vitals_upload(1)))),
-            VITALS_S,
-        ),
-        (
-            "vitals_10s",
-            with(Some(upload_flow(10, messages::vitals_upload(10)))),
-            VITALS_S,
-        ),
-        (
-            "ecg",
-            with(Some(upload_flow(1, messages::ecg_upload()))),
-            VITALS_S,
-        ),
-    ];
+    let cases = cases();
     let mut bars = [Vec::new(), Vec::new()];
-    for (name, thin, counted_s) in &cases {
-        let bytes = monthly(identity, seed, name, thin, *counted_s)?;
+    for (name, gateway, counted_s) in &cases {
+        let bytes = monthly(identity, seed, name, gateway, *counted_s)?;
         let [used, standby] = bytes.map(|bytes| bytes / 1e6);
         let id = |what: &str| format!("budget.{name}.{what}");
         exhibit.figures.extend(match *name {
@@ -283,8 +250,9 @@ fn alert_ms(identity: &Identity, seed: u64, number: u32, busy: bool) -> Result<f
     let alert_s = cut_s + ALERT_WITHIN_S * draw(3);
     let thin = Thin {
         flows: busy
-            .then(|| upload_flow(1, messages::vitals_upload(1)))
+            .then(|| vitals(1).exchanges().into_iter().take(1).map(flow))
             .into_iter()
+            .flatten()
             .collect(),
         alert: Some((Duration::from_secs_f64(alert_s), ALERT_BYTES)),
     };
@@ -334,6 +302,22 @@ fn alert_rows(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_sum_of_a_month_is_that_of_the_simulator() {
+        let identity = Identity::new().expect("an identity");
+        for (name, gateway, counted_s) in cases() {
+            let simulated = monthly(&identity, 7, name, &gateway, counted_s).expect("runs");
+            let [used, standby] = simulated.map(|bytes| bytes / 1e6);
+            let sum = gateway.month();
+            for (sum, simulated) in [(sum.in_use_mb, used), (sum.standby_mb, standby)] {
+                assert!(
+                    (sum / simulated - 1.0).abs() < 0.1,
+                    "{name}: {sum} {simulated}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn an_idle_gateway_fits_a_sim_card_and_its_alerts_come_in_time() {

@@ -1,4 +1,4 @@
-//! `braid lab ...`: which experiments are run with which flags, and how the figures are printed.
+//! `braid-lab ...`: which experiments are run with which flags, and how the figures are printed.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ pub enum LabCommand {
     Keepalive(KeepaliveOptions),
     /// Bytes of a gateway in a month, and the delay of its alerts over a silent cut.
     Budget(BudgetOptions),
-    /// Compute the rates, shares and costs of an operator's accesses for its patients.
+    /// Rates of a plan (`braid plan`) beside the packet simulator.
     Plan(PlanOptions),
     /// One scenario from a TOML file.
     Run(RunOptions),
@@ -105,8 +105,8 @@ pub struct RunOptions {
 
 const RUN_EXAMPLES: &str = "\
 Examples, from loadtest/lab/scenarios:
-  braid lab run two-links.toml                     one run, as JSON
-  braid lab run own-trace.toml --report --out mine  a report over a drive";
+  braid-lab run two-links.toml                     one run, as JSON
+  braid-lab run own-trace.toml --report --out mine  a report over a drive";
 
 impl LabCommand {
     /// The flags of an experiment with figures.

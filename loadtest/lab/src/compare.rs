@@ -1,6 +1,6 @@
-//! `braid lab compare OLD.json NEW.json`: figures before and after a change, in pairs.
+//! `braid-lab compare OLD.json NEW.json`: figures before and after a change, in pairs.
 //!
-//! Each file holds what `braid lab ... --json` printed, once for each seed, in the same order of
+//! Each file holds what `braid-lab ... --json` printed, once for each seed, in the same order of
 //! seeds. A pair is one figure of one seed. The mean of the differences of an id has an interval of
 //! 95 %, by Student's t; one pair has none. The last row is the mean over all ids, relative to the
 //! old value and signed so that more is better.
@@ -43,7 +43,7 @@ pub enum CompareError {
         file: PathBuf,
         source: std::io::Error,
     },
-    #[error("{} holds no figures of `braid lab --json`: {source}", file.display())]
+    #[error("{} holds no figures of `braid-lab --json`: {source}", file.display())]
     Parse {
         file: PathBuf,
         source: serde_json::Error,

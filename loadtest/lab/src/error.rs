@@ -37,7 +37,7 @@ pub enum LabError {
     },
     #[error("{0} has no entry in loadtest/lab/references.toml: give its value, or why it has none")]
     NoReference(String),
-    #[error("no experiment begins with {0:?}: braid lab all --list names them")]
+    #[error("no experiment begins with {0:?}: braid-lab all --list names them")]
     NoSection(String),
     #[error("cannot print")]
     Print(#[from] std::io::Error),

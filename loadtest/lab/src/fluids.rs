@@ -1,4 +1,4 @@
-//! `braid lab fluid`: the fluid model of a convoy (the paper of Bejan and others), and of any
+//! `braid-lab fluid`: the fluid model of a convoy (the paper of Bejan and others), and of any
 //! network from a file.
 
 mod charts;
@@ -41,10 +41,10 @@ pub struct FluidOptions {
 
 const EXAMPLES: &str = "\
 Examples:
-  braid lab fluid                       the seven experiments of the paper
-  braid lab fluid --out target/fluid    charts, data, and a convoy with a slider
-  braid lab fluid --experiment static --json
-  braid lab fluid --experiment my-network.toml --out charts";
+  braid-lab fluid                       the seven experiments of the paper
+  braid-lab fluid --out target/fluid    charts, data, and a convoy with a slider
+  braid-lab fluid --experiment static --json
+  braid-lab fluid --experiment my-network.toml --out charts";
 
 impl FluidOptions {
     /// Solves the experiments and prints their rows; failure when a target is missed.
@@ -114,7 +114,7 @@ pub fn study(name: &str) -> Result<Exhibit, LabError> {
 
 fn exhibit(experiment: &Experiment, run: &Run) -> Exhibit {
     let title = format!("Fluid model: {}", experiment.title);
-    let command = format!("braid lab fluid --experiment {}", experiment.name);
+    let command = format!("braid-lab fluid --experiment {}", experiment.name);
     let mut exhibit = Exhibit::new(&title, &command);
     for assumed in &experiment.assumed {
         exhibit.notes.push(format!("assumed: {assumed}"));

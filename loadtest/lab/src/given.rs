@@ -1,4 +1,4 @@
-//! `braid lab run FILE --report`: the report for a scenario that somebody wrote.
+//! `braid-lab run FILE --report`: the report for a scenario that somebody wrote.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -56,7 +56,7 @@ fn exhibit(task: &Task<'_>, scenario: &Scenario, file: &str) -> Result<(Exhibit,
         let own = versions::run(task, &name, &[version], &scenarios)?;
         ran.extend(own.into_iter().map(|own| (name.clone(), own)));
     }
-    let mut exhibit = Exhibit::new(&scenario.name, &format!("braid lab run {file} --report"));
+    let mut exhibit = Exhibit::new(&scenario.name, &format!("braid-lab run {file} --report"));
     let seeds: Vec<String> = scenarios.iter().map(|own| own.seed.to_string()).collect();
     exhibit.notes.push(format!("Seeds: {}.", seeds.join(", ")));
     exhibit.tables.push(links(scenario));

@@ -1,4 +1,4 @@
-//! `braid lab keepalive`: the paper on measurements at the level of IP, with the prober that
+//! `braid-lab keepalive`: the paper on measurements at the level of IP, with the prober that
 //! ships, in virtual time.
 
 mod cost;
@@ -40,8 +40,8 @@ pub struct KeepaliveOptions {
 
 const EXAMPLES: &str = "\
 Examples:
-  braid lab keepalive
-  braid lab keepalive --quick --out target/keepalive     charts and their data";
+  braid-lab keepalive
+  braid-lab keepalive --quick --out target/keepalive     charts and their data";
 
 impl KeepaliveOptions {
     /// Runs all parts and prints their rows; failure when a target is missed.
@@ -59,7 +59,7 @@ impl KeepaliveOptions {
 pub fn study(seed: u64, quick: bool) -> Exhibit {
     let (cuts, hours, seconds) = if quick { QUICK } else { WHOLE };
     let flag = if quick { " --quick" } else { "" };
-    let command = format!("braid lab keepalive --seed {seed}{flag}");
+    let command = format!("braid-lab keepalive --seed {seed}{flag}");
     let mut exhibit = Exhibit::new("Keepalive and selection of the access", &command);
     exhibit.notes.push(
         "assumed: links of 10 Mbit/s with the delay split evenly; 50 data packets a second beside \

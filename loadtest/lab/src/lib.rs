@@ -57,6 +57,7 @@ mod runner;
 pub mod scenario;
 mod seed;
 mod selection;
+pub mod shipped;
 pub mod speed;
 pub mod steered;
 pub mod steering;

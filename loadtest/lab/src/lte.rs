@@ -7,13 +7,13 @@
 //!   before make.
 //!
 //! In the report a link's propagation delay follows its capacity, second by second, by the paper's
-//! two points. `braid lab lte` and recorded drives keep round trips of 50 ms, and 6 ms more for
+//! two points. `braid-lab lte` and recorded drives keep round trips of 50 ms, and 6 ms more for
 //! each further link. Queues are one BDP of the link's best second.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use testkit::link::Trace;
+use emulated_link::link::Trace;
 
 use crate::address::INTERFACES_MAX;
 use crate::drive::{Drive, Environment};

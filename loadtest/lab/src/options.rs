@@ -68,10 +68,10 @@ pub struct ReportOptions {
 
 const EXAMPLES: &str = "\
 Examples:
-  braid lab all --quick                     every experiment with few runs
-  braid lab all --only pals --seed 77       one section
-  braid lab all --traces drives/            with recorded drives
-  braid lab all --out report --again        nothing taken from an earlier run";
+  braid-lab all --quick                     every experiment with few runs
+  braid-lab all --only pals --seed 77       one section
+  braid-lab all --traces drives/            with recorded drives
+  braid-lab all --out report --again        nothing taken from an earlier run";
 
 impl ReportOptions {
     /// For the report of one scenario.

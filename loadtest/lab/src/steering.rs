@@ -339,7 +339,7 @@ mod tests {
     use super::*;
     use crate::identity::Identity;
 
-    /// Every mode, both directions; the same as `braid lab steering`.
+    /// Every mode, both directions; the same as `braid-lab steering`.
     #[test]
     fn every_mode_shows_what_its_name_says() {
         let runner = Runner::new(Identity::new().unwrap(), false);

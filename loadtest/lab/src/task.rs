@@ -64,7 +64,7 @@ impl Task<'_> {
     /// The command that repeats the experiment with this id.
     pub fn command(&self, id: &str) -> String {
         let quick = if self.quick { " --quick" } else { "" };
-        format!("braid lab all --only {id} --seed {}{quick}", self.seed)
+        format!("braid-lab all --only {id} --seed {}{quick}", self.seed)
     }
 }
 

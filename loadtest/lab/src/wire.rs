@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use emulated_link::link::{Link, Rate, Verdict};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use testkit::link::{Link, Rate, Verdict};
 
 use crate::bounds::SECONDS_MAX;
 use crate::oracle::{AHEAD, AHEAD_SLOW, PACKETS_MIN};

@@ -6,7 +6,7 @@ use lab::Identity;
 use lab::kernel::{Identities, compare, permitted};
 use lab::scenario::{Controller, Direction, Interface, Scenario};
 
-/// Percentage points within which the two agree (target of `braid lab kernel`).
+/// Percentage points within which the two agree (target of `braid-lab kernel`).
 const POINTS_MAX: f64 = 3.0;
 const ATTEMPTS_MAX: u32 = 5;
 

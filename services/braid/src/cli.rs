@@ -18,7 +18,7 @@ use crate::accounts::AccountsCommand;
 use crate::alerts::AlertsCommand;
 use crate::audit::AuditCommand;
 use crate::backup::BackupCommand;
-use crate::bench::{BenchCommand, bare};
+use crate::budget::BudgetCommand;
 use crate::dead_letters::DeadLettersCommand;
 use crate::doctor::DoctorCommand;
 use crate::episode::EpisodeCommand;
@@ -28,6 +28,7 @@ use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
 use crate::migrate::MigrateCommand;
 use crate::paths::PathsCommand;
+use crate::plan::PlanCommand;
 use crate::probe::ProbeCommand;
 use crate::process::{self, Failure};
 use crate::qlog::QlogCommand;
@@ -161,13 +162,10 @@ enum Braid {
     /// Issue certificates from the authority in a data directory.
     #[command(subcommand)]
     Identity(IdentityCommand),
-    /// Figures of this machine, each beside its target.
-    Bench(BenchCommand),
-    #[command(hide = true)]
-    BenchEnd(bare::EndCommand),
-    /// Experiments in virtual time.
-    #[command(subcommand)]
-    Lab(lab::LabCommand),
+    /// Compute what access networks give to patients: load, headroom, and cost of a month.
+    Plan(PlanCommand),
+    /// Compute the bytes of a gateway in a month, and their price.
+    Budget(BudgetCommand),
     /// Print a completion script for a shell.
     #[command(
         after_help = "Examples:\n  braid completion bash > /etc/bash_completion.d/braid\n  braid completion zsh > \"${fpath[1]}/_braid\""
@@ -241,9 +239,8 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Doctor(doctor) => return doctor.run(),
         Braid::DeadLetters(letters) => letters.run()?,
         Braid::Identity(identity) => identity.run()?,
-        Braid::Bench(bench) => return bench.run(),
-        Braid::BenchEnd(end) => end.run()?,
-        Braid::Lab(lab) => return process::lab(lab),
+        Braid::Plan(plan) => plan.run()?,
+        Braid::Budget(budget) => budget.run()?,
         Braid::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut layered(None)?, "braid", &mut script);
@@ -365,13 +362,22 @@ fn refuse(error: &clap::Error, typed: &[OsString], file: Option<&ConfigFile>) ->
     ExitCode::from(EXIT_CONFIG)
 }
 
-/// The source of a refused value, unless it was typed, and the flag's default as an example.
+/// The source of a refused value, unless it was typed, and the flag's default as an example. For a
+/// command of the laboratory, its program.
 fn advice(
     error: &clap::Error,
     typed: &[OsString],
     file: Option<&ConfigFile>,
     is_set: impl Fn(&str) -> bool,
 ) -> Vec<String> {
+    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+        && ["lab", "bench"].contains(&word.as_str())
+    {
+        let of_lab = if word == "lab" { "" } else { " bench" };
+        return vec![format!(
+            "the laboratory is the program braid-lab: cargo run --release -p braid-lab --{of_lab}"
+        )];
+    }
     let is_value = matches!(
         error.kind(),
         ErrorKind::ValueValidation | ErrorKind::InvalidValue
@@ -532,6 +538,19 @@ mod tests {
             told("braid config ingest", Some(&file), variable),
             [&in_variable, example]
         );
+    }
+
+    #[test]
+    fn a_command_of_the_laboratory_names_its_program() {
+        for (typed, told) in [("braid lab targets", "-- "), ("braid bench", "-- bench")] {
+            let words: Vec<OsString> = typed.split(' ').map(OsString::from).collect();
+            let error = layered(None).unwrap().try_get_matches_from(&words);
+            let advice = advice(&error.unwrap_err(), &words, None, |_| false).concat();
+            assert!(
+                advice.contains("braid-lab") && advice.ends_with(told.trim()),
+                "{advice}"
+            );
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ mod admin_address;
 mod alerts;
 mod audit;
 mod backup;
-mod bench;
+mod budget;
 mod cli;
 #[cfg(test)]
 mod commit;
@@ -43,6 +43,7 @@ mod migrate;
 mod moment;
 mod password;
 mod paths;
+mod plan;
 mod probe;
 mod process;
 mod qlog;

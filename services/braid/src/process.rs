@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use contracts::text;
@@ -208,9 +207,4 @@ pub fn watch_signals(shutdown: Shutdown) -> Result<(), Failure> {
         }
     });
     Ok(())
-}
-
-/// Runs an experiment; a missed target is exit status 1.
-pub fn lab(command: lab::LabCommand) -> Result<ExitCode, Failure> {
-    command.run().map_err(Failure::other)
 }

@@ -27,7 +27,6 @@ pub use config::UpConfig;
 pub use first_start::OPERATOR;
 pub use report::Addresses;
 use services::Services;
-pub use services::defaults;
 
 /// Time for the gateways' last uploads before the core is asked to end.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_500);

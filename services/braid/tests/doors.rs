@@ -47,11 +47,7 @@ const ON_BEHALF: [(&str, &str); 2] = [
 
 /// Test beds and figures, which are no services, and a command that makes a device and reads no
 /// packet of it.
-const NO_DOORS: [&str; 3] = [
-    "services/braid/src/bench",
-    "services/braid/src/tun.rs",
-    "services/shared/testkit",
-];
+const NO_DOORS: [&str; 2] = ["services/braid/src/tun.rs", "services/shared/testkit"];
 
 /// Images of the compose files that are Braid's own or emulate links.
 const OWN_IMAGES: [&str; 2] = ["${BRAID_IMAGE}", "${NETLAB_IMAGE}"];

@@ -13,8 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use emulated_link::link::LinkConfig;
 use stage::{DEVICES, LISTED, PORT, Stage, own, ping, until};
-use testkit::{link::LinkConfig, netns::World};
+use testkit::netns::World;
 
 const LINK: (f64, Duration) = (20e6, Duration::from_millis(10));
 /// More than one access carries.

@@ -11,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use emulated_link::link::LinkConfig;
 use stage::{LISTED, PORT, Stage, own, ping, until};
-use testkit::link::LinkConfig;
 
 /// The paths' rates and one-way delays.
 const PATHS: [(f64, Duration); 2] = [

@@ -1,6 +1,6 @@
-//! Measures the way from an admitted upload to the bus for `braid bench`. Uploads of many gateways
-//! enter the lane as gateways' streams do, each with a bounded number in flight. An upload counts
-//! when the bus holds it.
+//! Measures the way from an admitted upload to the bus for `braid-lab bench`. Uploads of many
+//! gateways enter the lane as gateways' streams do, each with a bounded number in flight. An upload
+//! counts when the bus holds it.
 
 use std::{sync::Arc, time::Duration, time::Instant};
 

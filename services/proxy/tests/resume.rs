@@ -8,8 +8,8 @@ mod bench;
 use std::{io, net::SocketAddr, time::Duration};
 
 use bench::{Proxy, authority_of};
+use emulated_link::{LinkControl, link::LinkConfig};
 use testkit::{DEADLINE, noise, within};
-use testkit::{emulated_link::LinkControl, link::LinkConfig};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpListener,

@@ -8,8 +8,8 @@ mod bench;
 use std::{net::SocketAddr, time::Duration};
 
 use bench::{NAMES, Proxy, authority_of, echo, fast};
+use emulated_link::link::LinkConfig;
 use service_kit::tls::PeerId;
-use testkit::link::LinkConfig;
 use testkit::{DEADLINE, noise, within, write_until_blocked};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 
+use emulated_link::link::{Link, LinkConfig, Loss, Verdict};
 use parking_lot::Mutex;
-use testkit::link::{Link, LinkConfig, Loss, Verdict};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use ::fluid::{Experiment, FileError, Run};
+use ::fluid::{Experiment, Run};
+use toml_errors::FileError;
 
 use crate::error::LabError;
 

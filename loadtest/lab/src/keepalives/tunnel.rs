@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use emulated_link::link::{Link, LinkConfig, Loss, Verdict};
 use path_probe::{
     Check, Client, Command, Connectivity, Observation, PAYLOAD_BYTES, Payload, Server,
 };
-use testkit::link::{Link, LinkConfig, Loss, Verdict};
 
 use crate::packet::IP_UDP_HEADER_BYTES;
 use crate::seed::derive_seed;

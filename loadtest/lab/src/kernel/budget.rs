@@ -36,7 +36,6 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::bed::{Bed, KernelError, Receipt};
 use super::identities::SERVER_NAME;
 use super::network::{SERVER_IP, device_name};
-use crate::budget::heart_mv;
 use crate::figures::Figure;
 use crate::scenario::{Controller, Direction, Interface, Scenario};
 
@@ -118,7 +117,7 @@ pub(super) struct Counted {
     pub(super) kept_up: bool,
 }
 
-/// Rows of a case beside the targets of `braid lab budget`.
+/// Rows of a case beside the targets of `braid-lab budget`.
 pub(super) fn figures(case: &Case, counted: &Counted) -> Vec<Figure> {
     let [used, standby] = counted.mb_a_month;
     let id = |what: &str| format!("kernel.budget.{}.{what}", case.name);
@@ -484,7 +483,7 @@ fn electrocardiogram(second: u64) -> Sample {
     let readings = second * ECG_HZ..(second + 1) * ECG_HZ;
     let waveform = Waveform {
         period_us: (1_000_000 / ECG_HZ) as u32,
-        values: readings.map(heart_mv).collect(),
+        values: readings.map(data_budget::heart_mv).collect(),
     };
     sample(Metric::Ecg, "mV", Reading::Waveform(waveform))
 }

@@ -1,4 +1,4 @@
-//! `braid lab kernel`: which parts run with which flags, and the tables that they print.
+//! `braid-lab kernel`: which parts run with which flags, and the tables that they print.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -42,13 +42,13 @@ const ONLY: &str = "Only figures whose id starts with this: kernel.emulator, ker
      kernel.baseline, kernel.product, kernel.yardstick, kernel.budget";
 const EXAMPLES: &str = "\
 Examples:
-  braid lab kernel                                all, some twenty minutes
-  braid lab kernel --only kernel.vs_virtual.pals  PALS in both times
-  braid lab kernel --only kernel.product --direction upload
-  braid lab kernel --only kernel.budget           a month on a SIM card, 6 min
-  braid lab kernel --file scenario.toml           one scenario in both times
-  braid lab kernel --only kernel.yardstick        mqvpn's, an inner QUIC flow
-  braid lab kernel --only kernel.baseline --json  beside TCP and MPTCP, as JSON
+  braid-lab kernel                                all, some twenty minutes
+  braid-lab kernel --only kernel.vs_virtual.pals  PALS in both times
+  braid-lab kernel --only kernel.product --direction upload
+  braid-lab kernel --only kernel.budget           a month on a SIM card, 6 min
+  braid-lab kernel --file scenario.toml           one scenario in both times
+  braid-lab kernel --only kernel.yardstick        mqvpn's, an inner QUIC flow
+  braid-lab kernel --only kernel.baseline --json  beside TCP and MPTCP, as JSON
 
 Needs root, /dev/net/tun and iproute2. Namespaces are called braidlab-<process>-<number>-<role> and
 go with the run; those of a run that was killed go with the next one. Each run lasts some ten
@@ -431,7 +431,7 @@ impl Session<'_> {
 
     /// Bytes of a gateway in a month.
     fn budget(&mut self) -> Result<(), LabError> {
-        let program = std::env::current_exe()?;
+        let program = crate::shipped::braid()?;
         self.say(
             "bytes of IP packets both ways, some minutes of each case extrapolated to 30 days:",
         );

@@ -1,15 +1,17 @@
 //! The plan's rates beside the packet simulator: the transport that ships, over links as the
 //! accesses are.
 
-use super::file::{Group, Plan, fault, read};
-use super::model;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use access_plan::{Group, Plan};
+
 use crate::error::LabError;
 use crate::figures::Figure;
 use crate::mechanisms::Mechanisms;
 use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, Interface, Scenario};
 use crate::world;
-use std::time::Duration;
 
 /// Virtual seconds of a run, and from when on rates are taken.
 const LIMIT_S: f64 = 40.0;
@@ -18,7 +20,7 @@ const TO: Duration = Duration::from_secs(40);
 /// More than any link of a check carries in that time.
 const BYTES: u64 = 2_000_000_000;
 /// Largest difference from the simulator, in percent.
-pub(super) const ERROR_MAX: f64 = 6.0;
+const ERROR_MAX: f64 = 6.0;
 /// Packets cost time: faster accesses are simulated at this rate, and the result is scaled.
 const MBIT_MAX: f64 = 15.0;
 
@@ -47,6 +49,14 @@ const NETWORKS: [(&str, &str); 6] = [
     ),
 ];
 
+/// A plan from the text of the file `name`.
+pub(super) fn read(name: &str, text: &str) -> Result<Plan, LabError> {
+    Plan::from_toml(text).map_err(|source| LabError::Fluid {
+        file: PathBuf::from(name),
+        source: Box::new(source),
+    })
+}
+
 /// Rows of all.
 pub(super) fn rows(runner: &Runner, seed: u64) -> Result<Vec<Figure>, LabError> {
     let mut rows = Vec::new();
@@ -59,14 +69,9 @@ pub(super) fn rows(runner: &Runner, seed: u64) -> Result<Vec<Figure>, LabError> 
 
 /// One gateway of the first group with all its accesses; each further group is one gateway with
 /// one access, in the order of the accesses.
-pub(super) fn of(
-    runner: &Runner,
-    name: &str,
-    plan: &Plan,
-    seed: u64,
-) -> Result<Vec<Figure>, LabError> {
+fn of(runner: &Runner, name: &str, plan: &Plan, seed: u64) -> Result<Vec<Figure>, LabError> {
     let plan = &alone_of(plan);
-    let expected = model::solve(plan).map_err(|error| fault(name, error))?;
+    let expected = access_plan::solve(plan);
     let widest = plan
         .access
         .iter()

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use testkit::link::TraceError;
+use emulated_link::link::TraceError;
 
 use crate::csv_trace::CsvError;
 

@@ -1,6 +1,6 @@
 //! Examples for the fields of a scenario file, for errors about them.
 
-use fluid::FileError;
+use toml_errors::FileError;
 
 use super::error::ScenarioError;
 

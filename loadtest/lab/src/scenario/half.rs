@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use emulated_link::link::{LinkConfig, Loss, Rate, Trace, queue_of_one_bdp};
 use serde::{Deserialize, Serialize};
-use testkit::link::{LinkConfig, Loss, Rate, Trace, queue_of_one_bdp};
 
 use super::error::ScenarioError;
 use super::text::{FILE_BYTES_MAX, read_bounded};

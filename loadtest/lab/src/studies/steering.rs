@@ -18,7 +18,7 @@ pub(super) fn experiments() -> Vec<Experiment> {
 
 fn run(task: &Task<'_>) -> Result<Exhibit, LabError> {
     let title = "Steering modes over Wi-Fi and LTE";
-    let command = format!("braid lab steering --seed {}", task.seed);
+    let command = format!("braid-lab steering --seed {}", task.seed);
     let mut exhibit = Exhibit::new(title, &command).note(steering::NOTE);
     for (direction, prefix) in [
         (Direction::Upload, "steering"),

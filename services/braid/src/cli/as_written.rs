@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use testkit::command_lines::{Written, in_documents, words};
+
 use super::*;
 
 /// Columns of a default terminal.
@@ -25,41 +27,8 @@ fn all() -> Vec<(String, Command)> {
     found
 }
 
-/// The words of a line up to a pipe, a redirection, a comment or an explanation; none if it does
-/// not begin with `braid`.
-fn words(line: &str) -> Vec<String> {
-    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
-    let mut characters = line.trim().chars().peekable();
-    while let Some(character) = characters.next() {
-        match (character, quote) {
-            (it, Some(open)) if it == open => quote = None,
-            ('\'' | '"', None) => {
-                quote = Some(character);
-                word.get_or_insert_default();
-            }
-            (' ', None) => {
-                words.extend(word.take());
-                if characters.peek() == Some(&' ') {
-                    break;
-                }
-            }
-            ('|' | '>' | '#' | ';', None) if word.is_none() => break,
-            (it, _) => word.get_or_insert_default().push(it),
-        }
-    }
-    words.extend(word);
-    // Variables stand before the command, and `...` means more of the same.
-    let begin = words.iter().take_while(|it| it.contains('=')).count();
-    words.drain(..begin);
-    words.pop_if(|word| word == "...");
-    match words.first().is_some_and(|word| word == "braid") {
-        true => words,
-        false => Vec::new(),
-    }
-}
-
 fn refusal(line: &str) -> Option<clap::Error> {
-    let words = words(line);
+    let words = words("braid", line);
     let refused = layered(None).unwrap().try_get_matches_from(words).err()?;
     let is_help = matches!(
         refused.kind(),
@@ -71,21 +40,6 @@ fn refusal(line: &str) -> Option<clap::Error> {
 fn root() -> PathBuf {
     let lock = testkit::sources::file("Cargo.lock").unwrap();
     lock.parent().unwrap().to_owned()
-}
-
-fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() {
-            if !["target", "node_modules"].contains(&&*name) && !name.starts_with('.') {
-                documents(&path, found);
-            }
-        // Records of a version or of a day need not hold for this version.
-        } else if name.ends_with(".md") && !["CHANGELOG.md", "ARCHITECTURE.md"].contains(&&*name) {
-            found.push(path);
-        }
-    }
 }
 
 #[test]
@@ -113,7 +67,7 @@ fn examples_in_help_are_valid() {
             wrong.push(format!("{of} --help: longer than {COLUMNS}:\n{line}"));
         }
         for line in help.replace(" \\\n     ", "").lines() {
-            if words(line).is_empty() {
+            if words("braid", line).is_empty() {
                 continue;
             }
             examples += 1;
@@ -153,33 +107,21 @@ fn is_named_only(refused: &clap::Error) -> bool {
 
 #[test]
 fn commands_in_documents_are_valid() {
-    let (mut files, mut commands, mut wrong) = (Vec::new(), 0, Vec::new());
-    documents(&root(), &mut files);
-    for file in files {
-        let text = fs::read_to_string(&file).unwrap();
-        let text = text.replace(" \\\n    ", " ");
-        let mut is_block = false;
-        for line in text.lines() {
-            if line.starts_with("```") {
-                is_block = !is_block;
-                continue;
-            }
-            let typed = is_block || line.starts_with("    ");
-            let lines: Vec<&str> = match typed {
-                true => vec![line],
-                false => line.split('`').skip(1).step_by(2).collect(),
-            };
-            for line in lines.into_iter().filter(|line| !words(line).is_empty()) {
-                commands += 1;
-                // Variables before the command may supply required values.
-                let is_whole = line.trim().starts_with("braid");
-                if let Some(refused) = refusal(line)
-                    && (is_whole || refused.kind() != ErrorKind::MissingRequiredArgument)
-                    && (typed || !is_named_only(&refused))
-                {
-                    wrong.push(format!("{}:\n{line}\n{refused}", file.display()));
-                }
-            }
+    let (mut commands, mut wrong) = (0, Vec::new());
+    for Written {
+        file,
+        line,
+        is_typed,
+    } in in_documents("braid")
+    {
+        commands += 1;
+        // Variables before the command may supply required values.
+        let is_whole = line.trim().starts_with("braid");
+        if let Some(refused) = refusal(&line)
+            && (is_whole || refused.kind() != ErrorKind::MissingRequiredArgument)
+            && (is_typed || !is_named_only(&refused))
+        {
+            wrong.push(format!("{}:\n{line}\n{refused}", file.display()));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -107,7 +107,7 @@ fn metrics_page() -> String {
                     .chars()
                     .all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '_')
                 && name.matches('_').count() >= 2;
-            if is_name && !file.starts_with("services/braid/src/bench") {
+            if is_name {
                 found
                     .entry(name.to_owned())
                     .or_default()

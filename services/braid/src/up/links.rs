@@ -9,11 +9,11 @@ use contracts::paths::link_service_server::{LinkService, LinkServiceServer};
 use contracts::paths::{
     Link, ListLinksRequest, ListLinksResponse, SetLinkRequest, SetLinkResponse,
 };
+use emulated_link::link::LinkConfig;
+use emulated_link::{LinkControl, emulate};
 use parking_lot::Mutex;
 use service_kit::grpc;
 use service_kit::tls::{Identity, PeerId};
-use testkit::emulated_link::{LinkControl, emulate};
-use testkit::link::LinkConfig;
 use tonic::{Request, Response, Status};
 use tunnel::Interface;
 

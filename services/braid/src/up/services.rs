@@ -206,7 +206,7 @@ pub struct Core {
 }
 
 /// The configuration that `braid <service>` would have without any flag, file or variable.
-pub fn defaults<C: clap::Args>() -> Result<C, Failure> {
+pub(super) fn defaults<C: clap::Args>() -> Result<C, Failure> {
     service_kit::config::defaults().map_err(Failure::other)
 }
 

@@ -14,6 +14,7 @@ use std::{
 };
 
 use clap::Parser;
+use emulated_link::{emulate, link::LinkConfig};
 use service_kit::{
     Context,
     tls::{IdentityFiles, PeerId, authority::LocalAuthority},
@@ -22,8 +23,6 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tempfile::TempDir;
 use testkit::{
     DEADLINE,
-    emulated_link::emulate,
-    link::LinkConfig,
     netns::{World, proxy},
 };
 use tunnel::Interface;

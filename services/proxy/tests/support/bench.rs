@@ -6,17 +6,14 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use clap::Parser;
+use emulated_link::{LinkControl, emulate, link::LinkConfig};
 use proxy::{Config, RunError};
 use service_kit::{
     Context,
     tls::{Identity, IdentityFiles, PeerId, authority::LocalAuthority},
 };
 use tempfile::TempDir;
-use testkit::{
-    emulated_link::{LinkControl, emulate},
-    link::LinkConfig,
-    within,
-};
+use testkit::within;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tunnel::{Authority, Interface, Tunnel, TunnelConfig};
 

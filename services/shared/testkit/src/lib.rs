@@ -1,10 +1,9 @@
-//! Virtual network pieces and fakes for tests. No service uses them in production.
+//! Engines, namespaces and fakes for tests and measurements. No service uses them.
 
+pub mod command_lines;
 pub mod disk;
-pub mod emulated_link;
 mod engine;
 pub mod kafka;
-pub mod link;
 pub mod netns;
 pub mod oidc;
 pub mod ports;

@@ -1,5 +1,5 @@
-//! Files of the repository at run time: its scripts start the engines, also for `braid bench`. The
-//! search goes from the working directory upwards. A path from compile time would put the
+//! Files of the repository at run time: its scripts start the engines, also for `braid-lab bench`.
+//! The search goes from the working directory upwards. A path from compile time would put the
 //! checkout's place into the binary, and equal sources would not give equal bytes.
 
 use std::{

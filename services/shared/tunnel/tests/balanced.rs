@@ -14,7 +14,8 @@ use std::{
 };
 
 use bench::{Bench, Identities, authority, echo, listen_anywhere, serve};
-use testkit::{link::LinkConfig, noise, within};
+use emulated_link::link::LinkConfig;
+use testkit::{noise, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UdpSocket,

@@ -12,7 +12,8 @@ use std::{
 };
 
 use bench::{Bench, Identities, authority, listen_anywhere, serve};
-use testkit::{link::LinkConfig, within};
+use emulated_link::link::LinkConfig;
+use testkit::within;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{TunnelServer, Urgency, steering_rules::Schedule};
 

@@ -12,8 +12,9 @@ use std::{
 };
 
 use bench::{Bench, Identities, NAMES, authority, listen_anywhere, serve};
+use emulated_link::link::LinkConfig;
 use parking_lot::Mutex;
-use testkit::{link::LinkConfig, within};
+use testkit::within;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::mpsc,

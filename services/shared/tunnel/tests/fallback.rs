@@ -15,8 +15,9 @@ use std::{
 };
 
 use bench::{Bench, Identities, authority, echo, listen_anywhere, serve};
+use emulated_link::link::LinkConfig;
 use futures::FutureExt;
-use testkit::{link::LinkConfig, noise, within};
+use testkit::{noise, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::mpsc,

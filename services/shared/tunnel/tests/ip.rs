@@ -15,8 +15,9 @@ use std::{
 };
 
 use bench::{Bench, Identities, listen_anywhere, serve};
+use emulated_link::link::LinkConfig;
 use ip_packets::IpRange;
-use testkit::{link::LinkConfig, noise, within};
+use testkit::{noise, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{
     ConnectRequest, IpAddressEntry, IpCapsule, IpTunnel, OpenError, SessionHandle, StatusCode,

@@ -9,7 +9,7 @@ mod bench;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bench::{Bench, Identities, NAMES, authority, echo, listen_anywhere, serve};
-use testkit::{emulated_link::emulate, link::LinkConfig};
+use emulated_link::{emulate, link::LinkConfig};
 use testkit::{noise, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{

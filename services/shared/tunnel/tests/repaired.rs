@@ -8,11 +8,11 @@ mod bench;
 use std::{sync::Arc, time::Duration};
 
 use bench::{Bench, Identities, authority, listen_anywhere, serve};
-use testkit::{
-    emulated_link::LinkControl,
+use emulated_link::{
+    LinkControl,
     link::{LinkConfig, Loss},
-    within,
 };
+use testkit::within;
 use tunnel::{TunnelServer, Urgency};
 
 const SENT: u32 = 3_000;

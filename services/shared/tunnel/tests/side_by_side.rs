@@ -13,8 +13,9 @@ use std::{
 };
 
 use bench::{Bench, Identities, authority, echo, listen_anywhere, serve};
+use emulated_link::link::LinkConfig;
 use parking_lot::Mutex;
-use testkit::{link::LinkConfig, within, write_until_blocked};
+use testkit::{within, write_until_blocked};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     task::JoinSet,

@@ -12,7 +12,7 @@ use std::{
 };
 
 use bench::{Bench, Identities, authority, echo, listen_anywhere, serve};
-use testkit::link::LinkConfig;
+use emulated_link::link::LinkConfig;
 use testkit::{noise, within, write_until_blocked};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -19,10 +19,8 @@ use std::{
 };
 
 use bench::{Bench, Identities, echo, listen_anywhere, serve};
-use testkit::{
-    link::{LinkConfig, Loss},
-    noise, udp_echo, within,
-};
+use emulated_link::link::{LinkConfig, Loss};
+use testkit::{noise, udp_echo, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UdpSocket,

@@ -1,5 +1,5 @@
 //! How fast the sink is beside a raw binary COPY of the same rows into the same hypertable: the
-//! figure of `braid bench`.
+//! figure of `braid-lab bench`.
 //!
 //! The sink is what ingest does: batch after batch, each in two transactions at once, of different
 //! partitions and each with its offsets. The raw COPY knows the rows' keys, has encoded them before

@@ -5,13 +5,10 @@
 
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
+use emulated_link::{LinkControl, emulate, link::LinkConfig};
 use service_kit::tls::{Identity, PeerId, authority::LocalAuthority};
 use tempfile::TempDir;
-use testkit::{
-    emulated_link::{LinkControl, emulate},
-    link::LinkConfig,
-    within,
-};
+use testkit::within;
 use tokio::sync::broadcast;
 use tunnel::{
     Authority, ConnectRequest, Interface, ServerConfig, SessionHandle, Tunnel, TunnelConfig,
