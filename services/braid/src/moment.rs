@@ -2,9 +2,6 @@
 
 use std::str::FromStr;
 
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-
 /// A time in microseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment(pub i64);
@@ -13,11 +10,9 @@ impl FromStr for Moment {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Moment, String> {
-        let wrong = || "is not a time of RFC 3339; for example 2026-03-01T12:00:00Z".to_owned();
-        let time = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| wrong())?;
-        i64::try_from(time.unix_timestamp_nanos() / 1000)
-            .map(Moment)
-            .map_err(|_| wrong())
+        let moment = calendar::parse_rfc3339_us(text).map(Moment);
+        moment
+            .ok_or_else(|| "is not a time of RFC 3339; for example 2026-03-01T12:00:00Z".to_owned())
     }
 }
 

@@ -109,7 +109,7 @@ pub fn complain(lines: &str) {
 
 /// UTC, to the second.
 pub fn when(us: i64) -> String {
-    moment::rfc3339(us).unwrap_or_else(|| moment::shown(us))
+    calendar::rfc3339(us).unwrap_or_else(|| moment::shown(us))
 }
 
 /// Prints a text that is Braid's own, such as a script, as it is. A reader that stops early, such

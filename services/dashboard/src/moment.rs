@@ -1,20 +1,11 @@
 //! Times in the audit log and on the command line, as RFC 3339.
 
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-
-/// To the second. `None`: the year has more than four digits.
-pub fn rfc3339(us: i64) -> Option<String> {
-    let time = OffsetDateTime::from_unix_timestamp(us.div_euclid(1_000_000)).ok()?;
-    time.format(&Rfc3339).ok()
-}
-
-/// The same with words for an open end.
+/// In UTC to the second, with words for an open end.
 pub fn shown(us: i64) -> String {
     match us {
         i64::MIN | 0 => "the beginning".to_owned(),
         i64::MAX => "further notice".to_owned(),
-        us => rfc3339(us).unwrap_or_else(|| "a time after the year 9999".to_owned()),
+        us => calendar::rfc3339(us).unwrap_or_else(|| "a time after the year 9999".to_owned()),
     }
 }
 

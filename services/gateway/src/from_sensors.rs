@@ -9,7 +9,6 @@ mod caller;
 mod grpc;
 pub mod http;
 mod line;
-mod time;
 
 use std::sync::Arc;
 

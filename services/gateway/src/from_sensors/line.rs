@@ -4,8 +4,6 @@ use contracts::vitals::{Sample, Waveform, sample::Reading};
 use serde::Deserialize;
 use vitals::Invalid;
 
-use super::time::parse_rfc3339_us;
-
 const EXAMPLE: &str = r#"{"device":"d1","metric":"heart-rate","value":72}"#;
 
 /// The fields of a sensor's line. Unit, time and stream have defaults.
@@ -62,7 +60,7 @@ pub fn parse(line: &[u8]) -> Result<Sample, Invalid> {
                 "\"2026-03-01T12:00:00.250Z\"",
             ));
         }
-        (Some(text), None) => parse_rfc3339_us(&text).ok_or_else(|| {
+        (Some(text), None) => calendar::parse_rfc3339_us(&text).ok_or_else(|| {
             Invalid::new("time", "is not RFC 3339", "\"2026-03-01T12:00:00.250Z\"")
         })?,
         (None, Some(us)) => us,

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use calendar::day_of_month;
 use serde::{Deserialize, Serialize};
 use tunnel::{
     PathSnapshot,
@@ -266,18 +267,6 @@ fn began(day: i64, reset_day: u8) -> i64 {
 fn reset_in(first: i64, reset_day: u8) -> i64 {
     let days = 32 - day_of_month(first + 31);
     first + i64::from(reset_day).min(days) - 1
-}
-
-/// Day of the month, 1 to 31, in the Gregorian calendar.
-fn day_of_month(day: i64) -> i64 {
-    // Days since 0000-03-01, in eras of 400 years.
-    let shifted = day + 719_468;
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    day_of_year - (153 * month + 2) / 5 + 1
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Time zones by IANA name. The zone data is compiled in, so a container needs none.
 
-use jiff::{Timestamp, Zoned, tz::TimeZone};
+use jiff::{ZonedDateTime, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
 const DAY_MINUTES: i64 = 1440;
@@ -76,9 +76,9 @@ impl Zone {
     }
 
     /// `None` beyond the year 9999.
-    fn at(&self, us: i64) -> Option<Zoned> {
-        let timestamp = Timestamp::from_microsecond(us).ok()?;
-        Some(timestamp.to_zoned(self.0.clone()))
+    fn at(&self, us: i64) -> Option<ZonedDateTime> {
+        let timestamp = crate::moment::timestamp(us)?;
+        Some(timestamp.to_zoned_datetime(self.0.clone()))
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
         // 2026-01-01 is day 20454.
         const NEW_YEAR: i64 = 20_454;
         let day = |zone: &str, at: &str| {
-            let at: Timestamp = format!("2026-{at}Z").parse().unwrap();
+            let at: jiff::Timestamp = format!("2026-{at}Z").parse().unwrap();
             Zone::parse(zone).unwrap().day(at.as_microsecond()) - NEW_YEAR
         };
         // The last second before a day, its first second, and the day of the year.

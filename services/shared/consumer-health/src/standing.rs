@@ -11,7 +11,6 @@ use std::{
 };
 
 use clocks::CheckedClock;
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// One instant on both clocks. Durations use `at`, and people read `wall_us`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,9 +48,7 @@ impl Moment {
 
     /// `2026-11-25T00:18:48Z`
     pub fn utc(self) -> String {
-        let time = OffsetDateTime::from_unix_timestamp(self.wall_us / 1_000_000);
-        let text = time.ok().and_then(|time| time.format(&Rfc3339).ok());
-        text.unwrap_or_else(|| "an unknown time".to_owned())
+        calendar::rfc3339(self.wall_us).unwrap_or_else(|| "an unknown time".to_owned())
     }
 }
 

@@ -391,35 +391,9 @@ fn header(recording: &Recording) -> Vec<u8> {
         "proxy" => "server",
         _ => "client",
     };
-    let now_ms = u64::try_from(unix_us() / 1_000).unwrap_or(0);
-    trace::header(
-        &recording.service,
-        &recording.gateway,
-        vantage_point,
-        &rfc3339(now_ms),
-    )
-}
-
-/// Milliseconds since 1970 as a time in UTC.
-fn rfc3339(ms: u64) -> String {
-    let (days, in_day) = (ms / 86_400_000, ms % 86_400_000);
-    // Days since 0000-03-01, in eras of 400 years.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 {
-        from_march + 3
-    } else {
-        from_march - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (seconds, milliseconds) = (in_day / 1_000, in_day % 1_000);
-    let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z")
+    let now_us = i64::try_from(unix_us()).unwrap_or(0);
+    let now = calendar::rfc3339_ms(now_us).unwrap_or_default();
+    trace::header(&recording.service, &recording.gateway, vantage_point, &now)
 }
 
 #[cfg(test)]

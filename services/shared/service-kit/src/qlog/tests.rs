@@ -98,7 +98,8 @@ fn names(records: &[Value]) -> Vec<&str> {
 #[test]
 fn only_changes_are_events() {
     let mut trace = Trace::default();
-    let head = || trace::header("gateway", "gw-1", "client", &rfc3339(1_709_210_096_007));
+    let began = calendar::rfc3339_ms(1_709_210_096_007_000).unwrap();
+    let head = || trace::header("gateway", "gw-1", "client", &began);
     let mut file = head();
     file.extend(trace.events(0.0, &[row("gw-1", 1, 0, 10)]));
     assert!(trace.events(100.0, &[row("gw-1", 1, 0, 10)]).is_empty());
