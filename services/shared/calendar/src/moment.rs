@@ -5,7 +5,8 @@ use jiff::{Timestamp, tz::TimeZone};
 const SECOND_US: i64 = 1_000_000;
 const DAY_S: i64 = 86_400;
 
-/// RFC 3339, such as `2026-03-01T12:00:00.250Z` or `...+01:00`. Digits beyond a microsecond are cut.
+/// RFC 3339, such as `2026-03-01T12:00:00.250Z` or `...+01:00`. Digits beyond a microsecond are
+/// cut.
 pub fn parse_rfc3339_us(text: &str) -> Option<i64> {
     // The parser also takes names of zones and other additions. A sensor has no use for them.
     let is_plain = |byte: u8| byte.is_ascii_digit() || b"Tt :.+-Zz".contains(&byte);
