@@ -110,7 +110,8 @@ fn bulk_leaves_an_access_whose_cap_is_reached_and_each_access_counts_its_own_byt
         let rates = [now[0] - before[0], now[1] - before[1]];
         println!("{:.0?}: {rates:.0?} bytes/s", start.elapsed());
         before = now;
-        if now[1] >= CAP_BYTES {
+        // The gateway may count more than the device, so the access may rest a little earlier.
+        if now[1] >= CAP_BYTES * (1.0 - COUNT_OFF_MAX) {
             break start.elapsed();
         }
         assert!(start.elapsed() < BULK_MAX, "the cap is never reached");
