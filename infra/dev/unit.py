@@ -11,7 +11,7 @@ is named as unsteady, because it may be a rare fault. The run fails all the same
 unsteady.txt lists the test with a reason. A target that does not end has failed. It names no test,
 so all of its tests run again, and the target may be listed.
 
-Variables: BRAID_TEST_JOBS, targets at once (default 3); BRAID_EXECUTED, a file for the tests that
+Variables: BRAID_TEST_JOBS, targets at once (default 2); BRAID_EXECUTED, a file for the tests that
 passed, which hazards.py reads; BRAID_TEST_PROGRAMS, a file with cargo's messages about programs that
 it has built; UNSTEADY_LIST and ALONE_LIST, other lists."""
 
@@ -189,7 +189,7 @@ def main():
     unknown = alone - {target["name"] for target in targets}
     if unknown:
         sys.exit("alone.txt names targets that do not exist: %s" % ", ".join(sorted(unknown)))
-    results = run_all(targets, alone, int(os.environ.get("BRAID_TEST_JOBS", 3)))
+    results = run_all(targets, alone, int(os.environ.get("BRAID_TEST_JOBS", 2)))
     keep(results)
     counts = [re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed", output, re.M) for _, _, output, _ in results]
     passed, wrong = (sum(int(pair[at]) for found in counts for pair in found) for at in (0, 1))

@@ -3,8 +3,9 @@
 
 #[path = "support/program.rs"]
 mod program;
-#[path = "support/six_places.rs"]
-mod six_places;
+#[path = "support/up.rs"]
+#[allow(dead_code, reason = "each test file uses its part")]
+mod started;
 #[path = "support/webhook.rs"]
 #[allow(dead_code, reason = "each test file uses its part")]
 mod webhook;
@@ -13,78 +14,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use six_places::Places;
-
 use program::{Program, eventually, eventually_within, http, rows, run, run_with};
-
-const ANYWHERE: [&str; 6] = [
-    "--listen",
-    "127.0.0.1:0",
-    "--sensors",
-    "127.0.0.1:0",
-    "--admin",
-    "127.0.0.1:0",
-];
-
-struct Up {
-    program: Program,
-    page: SocketAddr,
-    sensors: SocketAddr,
-    admin: SocketAddr,
-}
-
-/// Starts on `data` and waits until the addresses are known.
-fn up(dir: &Path) -> Up {
-    up_with(dir, &[])
-}
-
-fn up_with(dir: &Path, more: &[&str]) -> Up {
-    let data = dir.join("data");
-    let addresses = data.join("up.json");
-    let _ = std::fs::remove_file(&addresses);
-    let mut args = vec!["up", "--patients", "2", "--data", data.to_str().unwrap()];
-    args.extend(ANYWHERE);
-    args.extend(more);
-    let mut program = Program::start(dir, "up", &args);
-    eventually("up.json", || {
-        assert!(program.is_running(), "{}", program.log());
-        addresses.exists()
-    });
-    let text = std::fs::read_to_string(&addresses).unwrap();
-    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let address = |name: &str| found[name].as_str().unwrap().parse().unwrap();
-    Up {
-        page: address("page"),
-        sensors: address("sensors"),
-        admin: address("admin"),
-        program,
-    }
-}
+use started::{ANYWHERE, Up, end, password, send_twice, up, up_with};
 
 fn send(sensors: SocketAddr, number: u64) {
     assert_eq!(send_twice(sensors, number), [200, 200]);
-}
-
-/// A sensor without an answer sends again.
-fn send_twice(sensors: SocketAddr, number: u64) -> [u16; 2] {
-    let line = format!(
-        "{{\"device\":\"guest-sensor\",\"metric\":\"heart-rate\",\"value\":72,\"device_time_us\":{},\"sensor_sequence\":{number}}}",
-        contracts::now_us(),
-    );
-    [(); 2].map(|()| http(sensors, "POST", "/v1/samples", "", &line).unwrap().0)
-}
-
-fn end(mut up: Up) {
-    up.program.interrupt();
-    let asked = Instant::now();
-    let status = up.program.wait(Duration::from_secs(20));
-    assert!(status.success(), "{status}\n{}", up.program.log());
-    println!("drained in {} ms", asked.elapsed().as_millis());
-}
-
-fn password(log: &str) -> String {
-    let (_, after) = log.rsplit_once("sign in as admin with ").unwrap();
-    after.split_whitespace().next().unwrap().to_owned()
 }
 
 #[test]
@@ -378,63 +312,6 @@ const LANDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/landed
 /// Versions of the schemas that this version reads.
 const LANDED_STORE: i64 = 6;
 const LANDED_BUS: i64 = 1;
-
-#[test]
-fn six_places_say_the_same_of_what_is_wrong() {
-    let dir = tempfile::tempdir().unwrap();
-    let data = dir.path().join("data");
-    let data_flag = data.to_str().unwrap();
-    let running = up(dir.path());
-    let credentials =
-        serde_json::json!({"name": "admin", "password": password(&running.program.log())});
-    let credentials = credentials.to_string();
-    let headers = "content-type: application/json\r\n";
-    let answer = http(running.page, "POST", "/api/token", headers, &credentials);
-    let (status, answer) = answer.unwrap();
-    assert_eq!(status, 200, "{answer}");
-    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
-    let token = answer["token"].as_str().unwrap();
-    let agreed = |running: &Up, what: &str, name: &str| {
-        six_places::agree(what, name, || {
-            let log = running.program.log();
-            Places::look(running.admin, running.page, &log, data_flag, token)
-        });
-    };
-    agreed(&running, "no channel exists", "alerting/nobody-told");
-    let links = |act: &str| {
-        for link in ["wifi", "lte"] {
-            let (code, _, error) = run(&["link", act, link, "--data", data_flag]);
-            assert_eq!(code, 0, "{error}");
-        }
-    };
-    links("cut");
-    agreed(&running, "both networks are cut", "gateway/no-network");
-    links("restore");
-    send(running.sensors, 1);
-    eventually("a reading of the guest", || {
-        rows(&data, "guest-sensor").0 == 1
-    });
-    let guest = ["register", "end", "--device", "guest-sensor"];
-    let how = ["--reason", "handed back", "--data", data_flag];
-    let (code, _, error) = run(&[&guest[..], &how].concat());
-    assert_eq!(code, 0, "{error}");
-    let statuses = send_twice(running.sensors, 2);
-    // 202: the gateway knows by now that nobody wears the sensor.
-    assert!(statuses.iter().all(|it| matches!(it, 200 | 202)));
-    agreed(&running, "a reading is of nobody", "ingest/quarantine");
-    end(running);
-    // The others exist only at times.
-    for file in ["bus.db", "bus.db-wal", "bus.db-shm"] {
-        let _ = std::fs::remove_file(data.join(file));
-    }
-    let running = up(dir.path());
-    agreed(
-        &running,
-        "the bus is another one",
-        "ingest/storing-vitals-log",
-    );
-    end(running);
-}
 
 fn schema(file: &Path) -> i64 {
     let connection = rusqlite::Connection::open(file).unwrap();
