@@ -1,5 +1,5 @@
-//! What is wrong stands at six places: `/readyz`, `/healthz`, `/metrics`, log, `braid doctor` and the
-//! banners of the page. They say the same in each state.
+//! Six places name each fault: `/readyz`, `/healthz`, `/metrics`, the log, `braid doctor` and the
+//! banners of the page. They agree in each state.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/six_places.rs"]
@@ -49,7 +49,7 @@ fn six_places_say_the_same_of_what_is_wrong() {
     links("cut");
     agreed(&running, "both networks are cut", "gateway/no-network");
     links("restore");
-    send(running.sensors, 1);
+    assert_eq!(send_twice(running.sensors, 1), [200, 200]);
     eventually("a reading of the guest", || {
         rows(&data, "guest-sensor").0 == 1
     });
