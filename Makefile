@@ -13,7 +13,6 @@ BUILD_TESTS = cargo build --workspace --bins --examples --tests
 AS_TESTS = BUILD="$(BUILD_TESTS)"
 
 # The list lets the tests run while clippy holds cargo's lock.
-LIST_TESTS = cargo test --workspace --no-run --message-format=json-render-diagnostics
 PROGRAMS = $(CURDIR)/target/steps/programs.json
 
 # They are fetched while cargo compiles.
@@ -50,7 +49,7 @@ test: ## runs all checks of CI, and installs the programs that they need
 	@rm -rf target/steps.txt target/steps
 	@infra/dev/need.sh room cc
 	@$(STEP) format   cargo fmt --all --check
-	@$(BESIDE) tools '$(TOOLS)' build '$(BUILD_TESTS) && $(LIST_TESTS) > $(PROGRAMS)'
+	@$(BESIDE) tools '$(TOOLS)' build '$(BUILD_TESTS) && infra/dev/unit.py --list > $(PROGRAMS)'
 	@$(STEP) contracts $(MAKE) --no-print-directory proto
 	@$(STEP) licences $(MAKE) --no-print-directory deny
 	@$(BESIDE) lint '$(IDLE) $(MAKE) --no-print-directory lint' unit 'BRAID_EXECUTED=$(CURDIR)/target/steps/tests.txt BRAID_TEST_PROGRAMS=$(PROGRAMS) $(MAKE) --no-print-directory unit'

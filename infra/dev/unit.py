@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """unit.py - runs every Rust test of the workspace.
 
+    unit.py
+    unit.py --list    builds the test programs, and prints cargo's messages about them
+
 Cargo builds the targets. This program runs several of them side by side, the longest first, since
 most of their time they wait for clocks, engines and kernels. Targets of alone.txt measure times of
 this machine, so each of them runs with no other.
@@ -12,8 +15,8 @@ unsteady.txt lists the test with a reason. A target that does not end has failed
 so all of its tests run again, and the target may be listed.
 
 Variables: BRAID_TEST_JOBS, targets at once (default 2); BRAID_EXECUTED, a file for the tests that
-passed, which hazards.py reads; BRAID_TEST_PROGRAMS, a file with cargo's messages about programs that
-it has built; UNSTEADY_LIST and ALONE_LIST, other lists."""
+passed, which hazards.py reads; BRAID_TEST_PROGRAMS, a file that --list has written, instead of a build;
+UNSTEADY_LIST and ALONE_LIST, other lists."""
 
 import concurrent.futures
 import json
@@ -182,6 +185,9 @@ def repeat(failed, reasons):
 
 
 def main():
+    if sys.argv[1:] == ["--list"]:
+        sys.stdout.write(messages())
+        return 0
     list_file = pathlib.Path(os.environ.get("UNSTEADY_LIST", HERE / "unsteady.txt"))
     reasons = unsteady_list(list_file)
     alone = set(entries(pathlib.Path(os.environ.get("ALONE_LIST", HERE / "alone.txt"))))

@@ -7,7 +7,7 @@
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use dashboard::accounts::{self, FIRST_ACCOUNT};
+use dashboard::accounts::{self, Ensured, FIRST_ACCOUNT};
 use service_kit::tls::authority::LocalAuthority;
 use service_kit::tls::{IdentityFiles, PeerId};
 use service_kit::{ConfigError, Secret};
@@ -84,9 +84,13 @@ impl Start {
         let password = password::kept_in(&self.password_file)?;
         let (name, text) = (FIRST_ACCOUNT, password.expose());
         let ensured = accounts::ensure(store, name, text, Role::Administrator).await;
-        ensured.map_err(Failure::other)?;
-        let verified = accounts::verify(store, name, text).await;
-        let is_right = verified.map_err(Failure::other)?.is_some();
+        let is_right = match ensured.map_err(Failure::other)? {
+            Ensured::Created => true,
+            Ensured::Existed => {
+                let verified = accounts::verify(store, name, text).await;
+                verified.map_err(Failure::other)?.is_some()
+            }
+        };
         Ok(is_right.then_some(password))
     }
 
