@@ -42,9 +42,9 @@ impl AdminAddress {
         let hint = match self.address {
             Some(_) => "the address is that of the service's --admin".to_owned(),
             None => format!(
-                "no `braid up` is running on {}: name its folder by --data, or the service's \
-                 --admin address, such as 127.0.0.1:9100 of `braid up` and 127.0.0.1:9102 of a \
-                 proxy",
+                "no `braid up` is running on {}, and no gateway: start one, or name the folder by \
+                 --data or the service's --admin address, such as 127.0.0.1:9100 of `braid up` \
+                 and 127.0.0.1:9102 of a proxy",
                 self.data.display()
             ),
         };

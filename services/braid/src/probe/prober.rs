@@ -17,6 +17,9 @@ const RTT_TAU_S: f64 = 1.0;
 const LOSS_WORSE_TAU_S: f64 = 2.0;
 const LOSS_BETTER_TAU_S: f64 = 20.0;
 
+/// Chance that a path of the stated loss shows none.
+const MISSED: f64 = 0.05;
+
 /// Aim of the optimiser.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Goal {
@@ -33,6 +36,25 @@ pub(super) struct Advice {
     pub t_ka_ms: f64,
 }
 
+/// What no loss says about the path.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct NoLoss {
+    /// Probes of the way that carried fewer.
+    pub probes: u32,
+    /// The loss is below this with a confidence of 95 %.
+    pub below: f64,
+}
+
+impl NoLoss {
+    fn of(probes: u32) -> Option<NoLoss> {
+        let below = |probes| 1.0 - MISSED.powf(1.0 / f64::from(probes));
+        (probes > 0).then(|| NoLoss {
+            probes,
+            below: below(probes),
+        })
+    }
+}
+
 /// One report, or the summary of all.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Row {
@@ -44,6 +66,8 @@ pub(super) struct Row {
     pub rtt_max_ms: Option<f64>,
     pub loss_up: Option<f64>,
     pub loss_down: Option<f64>,
+    /// Where no packet was lost since the beginning.
+    pub no_loss: Option<NoLoss>,
     pub is_up: bool,
     pub downs: u64,
     pub k: u32,
@@ -223,7 +247,7 @@ impl Prober {
         self.last_s = at_s;
         let recent = std::mem::take(&mut self.recent);
         let losses = self.losses.iter().filter_map(AsymmetricEwma::value);
-        let loss = losses.fold(0.0, f64::max);
+        let loss = losses.fold(self.least_loss(), f64::max);
         let advice = self.advice(self.rtt.value(), loss);
         if let (true, Some(Ok(choice))) = (self.goal.tune, advice) {
             self.check = Check {
@@ -243,13 +267,8 @@ impl Prober {
     /// All of it together.
     pub(super) fn summary(&self) -> Row {
         let mean_ms = (self.rtts > 0).then(|| self.rtt_s_sum * 1e3 / self.rtts as f64);
-        let newest = self.newest.map(|(_, counted)| counted);
-        let whole = |base: (u32, u32), now: Option<(u32, u32)>| {
-            OneWayLoss::starting_at(base.0, base.1).update(now?.0, now?.1)
-        };
-        let loss_up = whole(self.base.up, newest.map(|it| it.up));
-        let loss_down = whole(self.base.down, newest.map(|it| it.down));
-        let loss = loss_up.unwrap_or(0.0).max(loss_down.unwrap_or(0.0));
+        let (loss_up, loss_down) = self.whole();
+        let loss = self.least_loss();
         let row = self.row(self.all, self.advice(mean_ms, loss));
         Row {
             rtt_ms: mean_ms,
@@ -257,6 +276,35 @@ impl Prober {
             loss_down,
             ..row
         }
+    }
+
+    /// The losses since the beginning.
+    fn whole(&self) -> (Option<f64>, Option<f64>) {
+        let newest = self.newest.map(|(_, counted)| counted);
+        let whole = |base: (u32, u32), now: Option<(u32, u32)>| {
+            OneWayLoss::starting_at(base.0, base.1).update(now?.0, now?.1)
+        };
+        (
+            whole(self.base.up, newest.map(|it| it.up)),
+            whole(self.base.down, newest.map(|it| it.down)),
+        )
+    }
+
+    fn no_loss(&self) -> Option<NoLoss> {
+        let (Some(0.0), Some(0.0)) = self.whole() else {
+            return None;
+        };
+        let (_, newest) = self.newest?;
+        let up = newest.up.0.wrapping_sub(self.base.up.0);
+        let down = newest.down.0.wrapping_sub(self.base.down.0);
+        NoLoss::of(up.min(down))
+    }
+
+    /// The advice plans for no less: few probes without a loss do not show that there is none.
+    fn least_loss(&self) -> f64 {
+        let (up, down) = self.whole();
+        let measured = up.unwrap_or(0.0).max(down.unwrap_or(0.0));
+        self.no_loss().map_or(measured, |it| it.below)
     }
 
     fn row(
@@ -273,6 +321,7 @@ impl Prober {
             rtt_max_ms: extremes.max_ms,
             loss_up: None,
             loss_down: None,
+            no_loss: self.no_loss(),
             is_up: self.connectivity.is_up(),
             downs: self.downs,
             k: self.check.k,
@@ -331,6 +380,29 @@ mod tests {
     }
 
     #[test]
+    fn probes_without_a_loss_bound_it_and_the_advice_follows_the_bound() {
+        let advised = |turns: u64| {
+            let mut prober = Prober::new(CHECK, GOAL, 0);
+            let mut server = Server::default();
+            for turn in 0..turns {
+                exchange(&mut prober, &mut server, turn * 100_000, false);
+            }
+            let row = prober.summary();
+            let bound = row.no_loss.unwrap();
+            assert_eq!(u64::from(bound.probes), turns);
+            (bound.below, row.advice)
+        };
+        let (below, few) = advised(25);
+        assert!((below - 0.113).abs() < 0.001, "{below}");
+        let (below, many) = advised(3_000);
+        assert!((below - 0.001).abs() < 0.0001, "{below}");
+        let (Some(few), Some(many)) = (few, many) else {
+            panic!("{few:?} {many:?}");
+        };
+        assert!(many.k < few.k, "{many:?} {few:?}");
+    }
+
+    #[test]
     fn tuning_obeys_the_optimiser_and_a_restarted_server_is_no_loss() {
         let mut prober = Prober::new(CHECK, GOAL, 0);
         let mut server = Server::default();
@@ -341,20 +413,20 @@ mod tests {
         assert_eq!((row.sent, row.answered), (10, 10));
         assert_eq!((row.loss_up, row.loss_down), (Some(0.0), Some(0.0)));
         assert_eq!(row.rtt_ms, Some(100.0));
-        // Without loss a single unanswered probe is enough: T_KA (K + 1/2) + 50 ms = 500 ms.
-        assert_eq!((row.k, row.t_ka_ms), (1, 300.0));
+        // Ten probes without a loss leave up to 26 %: T_KA (K + 1/2) + 50 ms = 500 ms.
+        assert_eq!((row.k, row.t_ka_ms.round()), (20, 22.0));
         server = Server::default();
-        let at = |turn: u64| 1_000_000 + (turn - 10) * 300_000;
+        let at = |turn: u64| 1_000_000 + (turn - 10) * 30_000;
         for turn in 10..20 {
             exchange(&mut prober, &mut server, at(turn), false);
         }
         let row = prober.report(6.0);
         assert_eq!((row.loss_up, row.loss_down), (Some(0.0), Some(0.0)));
         assert!(row.is_up);
-        for turn in 20..25 {
+        for turn in 20..60 {
             exchange(&mut prober, &mut server, at(turn), true);
         }
-        let row = prober.report(7.5);
+        let row = prober.report(8.5);
         assert!(!row.is_up && row.downs == 1, "{row:?}");
         assert_eq!(row.loss_down, None, "no answer, no measurement");
     }

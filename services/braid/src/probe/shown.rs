@@ -21,7 +21,7 @@ impl Format {
         match self {
             Self::Csv => {
                 "at_s,sent,answered,rtt_ms,rtt_min_ms,rtt_max_ms,loss_up,loss_down,is_up,downs,k,\
-                 t_ka_ms,advised_k,advised_t_ka_ms\n"
+                 t_ka_ms,advised_k,advised_t_ka_ms,loss_below\n"
             }
             _ => "",
         }
@@ -97,7 +97,7 @@ fn csv(row: &Row) -> String {
         .advice
         .map_or((None, None), |it| (Some(it.k), Some(it.t_ka_ms)));
     format!(
-        "{:.3},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
+        "{:.3},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
         row.at_s,
         row.sent,
         row.answered,
@@ -111,7 +111,8 @@ fn csv(row: &Row) -> String {
         row.k,
         row.t_ka_ms,
         k.map_or_else(String::new, |k| k.to_string()),
-        plain(t_ka_ms)
+        plain(t_ka_ms),
+        plain(row.no_loss.map(|it| it.below))
     )
 }
 
@@ -135,7 +136,7 @@ fn screen(to: SocketAddr, row: &Row) -> String {
     format!(
         "{to}  {}, {} times down\n\
          RTT         {}, {} to {}\n\
-         loss        up {}, down {}\n\
+         loss        {}\n\
          probes      {} of {} answered; K {}, T_KA {:.0} ms\n\
          optimiser   {}\n",
         if row.is_up { "up" } else { "down" },
@@ -143,14 +144,29 @@ fn screen(to: SocketAddr, row: &Row) -> String {
         ms(row.rtt_ms),
         ms(row.rtt_min_ms),
         ms(row.rtt_max_ms),
-        percent(row.loss_up),
-        percent(row.loss_down),
+        lost(row),
         row.answered,
         row.sent,
         row.k,
         row.t_ka_ms,
         advised(row)
     )
+}
+
+/// No loss among few probes does not show that there is none.
+fn lost(row: &Row) -> String {
+    match row.no_loss {
+        Some(none) => format!(
+            "none in {} probes: below {} with 95 % confidence",
+            none.probes,
+            percent(Some(none.below))
+        ),
+        None => format!(
+            "up {}, down {}",
+            percent(row.loss_up),
+            percent(row.loss_down)
+        ),
+    }
 }
 
 fn advised(row: &Row) -> String {
@@ -176,7 +192,7 @@ fn percent(value: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::prober::Advice;
+    use super::super::prober::{Advice, NoLoss};
     use super::*;
 
     #[test]
@@ -190,6 +206,7 @@ mod tests {
             rtt_max_ms: None,
             loss_up: Some(0.1),
             loss_down: None,
+            no_loss: None,
             is_up: true,
             downs: 1,
             k: 5,
@@ -204,7 +221,7 @@ mod tests {
         let csv = Format::Csv.path(to, &row);
         assert_eq!(
             csv,
-            "2.000,10,9,20.1250,19.5000,,0.1000,,1,1,5,200,7,60.0000\n"
+            "2.000,10,9,20.1250,19.5000,,0.1000,,1,1,5,200,7,60.0000,\n"
         );
         assert_eq!(
             csv.split(',').count(),
@@ -222,5 +239,19 @@ mod tests {
         );
         let live = Format::Live.path(to, &row);
         assert!(live.starts_with(CLEAR) && live.contains("optimiser   K 7, T_KA 60 ms"));
+        assert!(live.contains("loss        up 10.0 %, down -\n"), "{live}");
+        let none = Some(NoLoss {
+            probes: 25,
+            below: 0.113,
+        });
+        let live = Format::Live.path(
+            to,
+            &Row {
+                no_loss: none,
+                ..row
+            },
+        );
+        let says = "loss        none in 25 probes: below 11.3 % with 95 % confidence\n";
+        assert!(live.contains(says), "{live}");
     }
 }
