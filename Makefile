@@ -17,7 +17,7 @@ PROGRAMS = $(CURDIR)/target/steps/programs.json
 
 # They are fetched while cargo compiles.
 TOOLS = infra/dev/need.sh ip python programs sctp node chromium cargo-deny buf envoy kafka \
-	timescaledb curl peers go promtool yaml helm kubeconform docker
+	timescaledb curl peers hapi go promtool yaml helm kubeconform docker
 
 # A step that measures nothing takes the time that the steps beside it leave.
 IDLE = chrt --idle 0
@@ -30,7 +30,7 @@ TEST_SEED = $(shell printf %d 0x$$(git rev-parse --short=7 HEAD 2>/dev/null) 2>/
 export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(CACHE)/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto reference deny unit web web-check page chaos bench lab lab-targets lab-quick lab-kernel dashboards images e2e-compose e2e-cluster capacity compose chart chart-files load clean docs
+.PHONY: help run build test lint fmt proto reference deny unit web web-check page chaos bench lab lab-targets lab-quick lab-kernel dashboards images e2e-compose e2e-cluster e2e-upgrade capacity compose chart chart-files load clean docs
 
 help: ## prints this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -87,7 +87,7 @@ deny: ## checks licences, bans, sources and advisories of dependencies
 
 unit: export BRAID_TEST_ENGINES ?= required
 unit: ## runs every Rust test, and installs the real engines that some of them need
-	@infra/dev/need.sh cc ip python programs sctp envoy kafka timescaledb curl peers
+	@infra/dev/need.sh cc ip python programs sctp envoy kafka timescaledb curl peers hapi
 	@infra/dev/unit.py
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
@@ -187,6 +187,11 @@ e2e-cluster: ## tests the charts on a one-node Kubernetes (after `make images`; 
 	@infra/dev/need.sh docker helm
 	@infra/airgap/cluster/build.sh
 	BRAID_BINARY=$${BRAID_BINARY:-$${CARGO_TARGET_DIR:-target}/release/braid} infra/e2e/engine.sh infra/e2e/cluster.py $(ARGS)
+
+# The release is the last tag; its program is built once, in a tree of its own.
+e2e-upgrade: ## runs the last release, this program, and the release again on one data directory
+	$(or $(BUILD),cargo build -p braid)
+	infra/e2e/upgrade.py $(ARGS)
 
 # The target runs e2e-compose for `make test`, with the debug binary that already exists.
 compose:
