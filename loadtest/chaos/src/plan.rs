@@ -77,6 +77,9 @@ const RESTORE_S_MIN: u32 = 300;
 const OUTAGE_RUN_S_MIN: u32 = 1_200;
 const OUTAGE_MS: u32 = 720_000;
 const OUTAGE_OF: &str = "gw-2";
+/// They end with an outage of this gateway of a day and an hour.
+pub const AWAY_FOR_A_DAY: &str = "gw-2";
+const DAY_AWAY_S: i64 = 25 * 3_600;
 
 /// Longest time from the start of a process, or of the database, until it works on a busy machine.
 const WORKS_AFTER_MS: u32 = 10_000;
@@ -307,6 +310,16 @@ impl Plan {
     /// Whether the run ends with a restore of the database.
     pub fn has_restore(&self) -> bool {
         self.seconds >= RESTORE_S_MIN
+    }
+
+    /// Whether the run ends with an outage of a day.
+    pub fn has_day_away(&self) -> bool {
+        self.seconds >= OUTAGE_RUN_S_MIN
+    }
+
+    /// Seconds by which the run is behind the machine's clock until its day away has passed.
+    pub fn behind_s(&self) -> i64 {
+        if self.has_day_away() { DAY_AWAY_S } else { 0 }
     }
 
     /// All faults, sorted by time.

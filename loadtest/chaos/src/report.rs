@@ -28,6 +28,7 @@ pub struct Report {
     pub revoked: usize,
     /// Restores of the database; only longer runs have one.
     pub restored: usize,
+    pub days_away: usize,
     /// Faults of the plan that this machine cannot play, each with the reason.
     pub not_played: Vec<String>,
     /// Folder of the logs; `None` after a good run.
@@ -53,6 +54,7 @@ impl Report {
             unexpected,
             revoked: 0,
             restored: 0,
+            days_away: 0,
             not_played: Vec::new(),
             folder: None,
             command: format!(
@@ -147,6 +149,7 @@ impl fmt::Display for Report {
         line(f, "reminders", verdict.reminders)?;
         line(f, "gateways revoked", self.revoked)?;
         line(f, "databases restored", self.restored)?;
+        line(f, "days away", self.days_away)?;
         line(
             f,
             "readings of next wearers of a device",

@@ -7,6 +7,7 @@
 mod afterwards;
 mod backup;
 mod clock;
+mod day_away;
 mod disk;
 mod found;
 mod http;
@@ -46,6 +47,7 @@ pub use site::SiteError;
 
 use self::{
     backup::Backup,
+    clock::Clocks,
     disk::Disk,
     links::Accesses,
     mailbox::Mailbox,
@@ -135,11 +137,13 @@ pub fn run(options: &Options) -> Result<Report, RunError> {
                 ended,
                 revoked,
                 restored,
+                days_away,
                 not_played,
             } = played;
             let mut report = Report::new(&plan, verdict, ended, began.elapsed());
             report.revoked = revoked;
             report.restored = restored;
+            report.days_away = days_away;
             report.not_played = not_played;
             if report.is_good() && !options.keep {
                 fs::remove_dir_all(&folder)?;
@@ -190,6 +194,7 @@ struct Played {
     ended: Vec<String>,
     revoked: usize,
     restored: usize,
+    days_away: usize,
     not_played: Vec<String>,
 }
 
@@ -225,7 +230,8 @@ impl Stage {
             store: url.clone(),
             brokers: plan.brokers,
         };
-        let mut site = Site::prepare(&options.braid, folder, &engines)?;
+        let clocks = Clocks::build(folder, plan.behind_s());
+        let mut site = Site::prepare(&options.braid, folder, &engines, clocks)?;
         let receiver = Arc::new(Receiver::default());
         runtime.block_on(Arc::clone(&receiver).serve(site.receiver))?;
         let mailbox = Arc::new(Mailbox::default());
@@ -271,7 +277,7 @@ impl Stage {
     }
 
     fn play(mut self, plan: &Plan) -> Result<Played, RunError> {
-        let start_us = contracts::now_us() + LEAD_US;
+        let start_us = clock::now_us() + LEAD_US;
         let series = readings(plan, start_us);
         let courses: Vec<Course> = series
             .iter()
@@ -298,14 +304,14 @@ impl Stage {
             devices,
         } = lines;
         let watched = Watched {
-            able_us: able_us(plan, contracts::now_us()),
+            able_us: able_us(plan, clock::now_us()),
             until_us: start_us + i64::from(plan.seconds) * SECOND_US,
             moved_us: held
                 .iter()
                 .map(|(patient, it)| (*patient, it.from_us))
                 .collect(),
         };
-        let began_us = contracts::now_us();
+        let began_us = clock::now_us();
         let mut moves = Moves::new(held, deadline);
         let mut ended = self.drive(plan, run, &radios, &mut moves, &counts)?;
         let mut accepted = Vec::new();
@@ -332,7 +338,7 @@ impl Stage {
             verdict
         };
         let mut verdict = self.settle(judge, deadline, &mut ended)?;
-        let (mut revoked, mut restored) = (0, 0);
+        let (mut revoked, mut restored, mut days_away) = (0, 0, 0);
         if verdict.is_good() {
             let is_copied = plan.has_restore() && self.copy(&mut ended);
             self.revoke(&mut ended)?;
@@ -341,6 +347,11 @@ impl Stage {
             if is_copied && verdict.is_good() {
                 verdict = self.restore(&judge, &mut ended)?;
                 restored = 1;
+            }
+            let is_possible = plan.has_day_away() && self.site.clocks.is_ok();
+            if is_possible && verdict.is_good() && ended.is_empty() {
+                self.day_away(&mut ended)?;
+                days_away = 1;
             }
         }
         ended.extend(counts.refusals.lock().drain(..));
@@ -355,6 +366,7 @@ impl Stage {
             ended,
             revoked,
             restored,
+            days_away,
             not_played,
         })
     }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{LOOK, RunError, Stage, http, sensors};
+use super::{LOOK, RunError, Stage, clock, http, sensors};
 use crate::{
     facts::{Call, Found, Raised, Reading},
     plan::WATCHES,
@@ -14,7 +14,7 @@ use crate::{
 /// Time in which the silence of all sensors is raised after the end of the run.
 const SILENCE_WITHIN: Duration = Duration::from_secs(60);
 /// A restarted watch looks three times at least, with a clock that it trusts.
-const SILENT_AGAIN: Duration = Duration::from_secs(SILENT_AFTER_S as u64 + 16);
+pub(super) const SILENT_AGAIN: Duration = Duration::from_secs(SILENT_AFTER_S as u64 + 16);
 /// The gateway that is revoked at the end, and a patient there.
 const REVOKED: &str = "gw-1";
 const REVOKED_PATIENT: &str = "ada";
@@ -42,7 +42,7 @@ impl Stage {
             patient,
             metric: METRICS[0].1,
             number: REVOKED_NUMBER,
-            time_us: contracts::now_us(),
+            time_us: clock::now_us(),
             value: METRICS[0].2,
         };
         let body = sensors::body(&device_of(patient), &reading);
@@ -169,12 +169,12 @@ impl Stage {
 }
 
 /// A reminder is no repetition, since an alert that nobody acknowledges has further ones.
-fn is_repeated(call: &Call, before: &[Call]) -> bool {
+pub(super) fn is_repeated(call: &Call, before: &[Call]) -> bool {
     let is_same =
         |it: &Call| (&it.id, it.revision, it.is_reminder) == (&call.id, call.revision, false);
     !call.is_reminder && before.iter().any(is_same)
 }
 
-fn is_silence_of_all(alert: &Raised) -> bool {
+pub(super) fn is_silence_of_all(alert: &Raised) -> bool {
     alert.rule == "pipeline-silent" && alert.state != "resolved"
 }

@@ -16,7 +16,7 @@ use prost::Message;
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};
 
-use super::{http, receiver::Receiver};
+use super::{clock, http, receiver::Receiver};
 use crate::{
     acknowledgements::{Acknowledgement, Wish},
     scenario::nurse_of,
@@ -81,7 +81,7 @@ impl Nurses {
             let is_end = self.is_end.load(Ordering::Relaxed);
             let mut left = Vec::new();
             for mut one in work {
-                let now_us = contracts::now_us();
+                let now_us = clock::now_us();
                 if one.wish.from_us > now_us && !is_end {
                     left.push(one);
                     continue;
@@ -104,7 +104,7 @@ impl Nurses {
                         since_us: one.wish.since_us,
                         id: id.clone(),
                         sent_us: *sent_us,
-                        answered_us: contracts::now_us(),
+                        answered_us: clock::now_us(),
                     }),
                     Answer::Over => outcome.over += 1,
                     Answer::Unknown => left.push(one),

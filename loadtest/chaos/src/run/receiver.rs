@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use super::clock;
 use crate::facts::Call;
 
 /// Calls that are stored. A run makes some thousands; at the bound the receiver refuses, and the
@@ -67,7 +68,7 @@ async fn take(
         revision: body["revision"].as_u64().unwrap_or_default(),
         state: text("state"),
         is_reminder: body["reason"] == "reminder",
-        at_us: contracts::now_us(),
+        at_us: clock::now_us(),
     };
     let mut calls = receiver.calls.lock();
     if calls.len() >= CALLS_MAX {

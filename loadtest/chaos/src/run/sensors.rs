@@ -14,7 +14,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{task::JoinHandle, time::Instant};
 
-use super::http;
+use super::{clock, http};
 use crate::facts::Reading;
 
 /// Interval at which a device looks for due readings.
@@ -57,7 +57,7 @@ impl Device {
         let mut accepted = 0;
         while accepted < self.readings.len() && Instant::now() < deadline {
             look.tick().await;
-            let now_us = contracts::now_us();
+            let now_us = clock::now_us();
             let due = self
                 .readings
                 .partition_point(|reading| reading.time_us <= now_us);

@@ -24,6 +24,8 @@ use crate::{
 /// alert that is due must reach the receiver all the same.
 const BACKFILL_AFTER_S: u64 = 86_400;
 const DATA: &str = "data";
+/// Name of the clock by which commands live.
+const COMMANDS: &str = "commands";
 /// Longest start of a gateway or service on a busy machine; then the run fails.
 const READY_WITHIN: Duration = Duration::from_secs(90);
 const ASK_EVERY: Duration = Duration::from_millis(200);
@@ -89,7 +91,12 @@ pub(super) struct Engines {
 impl Site {
     /// Issues identities, fills the register and puts the rules in force, without starting a
     /// process.
-    pub fn prepare(braid: &Path, folder: &Path, engines: &Engines) -> Result<Site, SiteError> {
+    pub fn prepare(
+        braid: &Path,
+        folder: &Path,
+        engines: &Engines,
+        clocks: Result<Clocks, String>,
+    ) -> Result<Site, SiteError> {
         let reserve = || ports::reserve().map_err(io_error("no port is free"));
         let mut site = Site {
             braid: braid.to_owned(),
@@ -104,7 +111,7 @@ impl Site {
             rules_again: BTreeMap::new(),
             on_store: Vec::new(),
             disk: Disk::mount(&folder.join(DATA).join(DISK_OF)),
-            clocks: Clocks::build(folder),
+            clocks,
         };
         fs::create_dir_all(site.logs()).map_err(io_error(folder.display()))?;
         let rules = site.folder.join("rules.json");
@@ -291,8 +298,10 @@ impl Site {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(&self.braid);
         without_settings(&mut command);
-        if let (true, Ok(clocks)) = (CLOCKS_OF.contains(&name), &self.clocks) {
-            clocks.apply(name, &mut command);
+        if let Ok(clocks) = &self.clocks
+            && (clocks.is_behind() || CLOCKS_OF.contains(&name))
+        {
+            clocks.apply(name, &mut command).map_err(io_error(name))?;
         }
         let Some(process) = self.processes.get_mut(name) else {
             return Ok(());
@@ -397,8 +406,7 @@ impl Site {
     /// Puts the rules in force once more, as a new version. While the database is away the command
     /// fails, and the version before stays.
     pub fn put_rules_again(&self, tenant: &str) {
-        let mut command = Command::new(&self.braid);
-        without_settings(&mut command);
+        let mut command = self.command();
         command
             .args(self.rules_again.get(tenant).into_iter().flatten())
             .stdin(Stdio::null())
@@ -424,8 +432,7 @@ impl Site {
         let owner = scenario::patients().find(|(_, id)| *id == patient);
         let (gateway, tenant) = owner.map_or(("", ""), |(it, _)| (it.name, it.tenant));
         let device = scenario::device_of(patient);
-        let mut command = Command::new(&self.braid);
-        without_settings(&mut command);
+        let mut command = self.command();
         command
             .args(["register", "--device", &device, "--gateway", gateway])
             .args(["--patient", next, "--create", "--tenant", tenant])
@@ -437,11 +444,26 @@ impl Site {
         command
     }
 
-    /// Runs `braid ARGS` to its end.
-    fn run(&self, args: &[&str]) -> Result<(), SiteError> {
+    /// `braid` at the time of the run.
+    fn command(&self) -> Command {
         let mut command = Command::new(&self.braid);
         without_settings(&mut command);
-        let output = command
+        if let Some(clocks) = self
+            .clocks
+            .as_ref()
+            .ok()
+            .filter(|clocks| clocks.is_behind())
+        {
+            // A command at another time fails where the time matters, and says so.
+            let _ = clocks.apply(COMMANDS, &mut command);
+        }
+        command
+    }
+
+    /// Runs `braid ARGS` to its end.
+    fn run(&self, args: &[&str]) -> Result<(), SiteError> {
+        let output = self
+            .command()
             .args(args)
             .output()
             .map_err(io_error(self.braid.display()))?;
