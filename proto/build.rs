@@ -2,13 +2,14 @@
 
 use std::{env, fs, io, path::PathBuf};
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "braid/vitals/v1/vitals.proto",
     "braid/alerts/v1/alerts.proto",
     "braid/paths/v1/paths.proto",
     "braid/query/v1/query.proto",
     "braid/policy/v1/policy.proto",
     "braid/identity/v1/identity.proto",
+    "braid/patients/v1/patients.proto",
 ];
 
 fn main() -> io::Result<()> {

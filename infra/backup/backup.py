@@ -316,7 +316,7 @@ def removals(session):
     if session("SELECT 1 WHERE to_regclass('public.removals') IS NOT NULL"):
         for kind, subject, from_us, at_us in session("SELECT kind, subject, from_us, removed_us FROM removals ORDER BY removed_us, kind, subject"):
             line = {"kind": kind, "subject": subject, "at_us": int(at_us)}
-            found.append(line if kind == "account" else {**line, "from_us": int(from_us)})
+            found.append({**line, "from_us": int(from_us)} if kind == "assignment" else line)
     return found
 
 
@@ -362,6 +362,8 @@ def remove_again(session, line):
         session("DELETE FROM accounts WHERE name = %s AND created_us <= %d" % (subject, line["at_us"]))
     elif kind == "assignment":
         session("DELETE FROM assignments WHERE device = %s AND from_us = %d AND entered_us <= %d" % (subject, line["from_us"], line["at_us"]))
+    elif kind == "patient":
+        erase_again(session, subject)
     elif kind == "ended":
         session("UPDATE assignments SET until_us = %d WHERE device = %s AND from_us = %d AND until_us > %d"
                 % (line["until_us"], subject, line["from_us"], line["until_us"]))
@@ -370,8 +372,38 @@ def remove_again(session, line):
                 " ON CONFLICT DO NOTHING" % (text(line["tenant"]), subject, line["version"], line["until_us"], text(line["payload"])))
     else:
         raise Refused("the list of removals has a line that this program does not know: %s" % line)
-    if kind in ("account", "assignment") and session("SELECT 1 WHERE to_regclass('public.removals') IS NOT NULL"):
+    if kind in ("account", "assignment", "patient") and session("SELECT 1 WHERE to_regclass('public.removals') IS NOT NULL"):
         session("INSERT INTO removals VALUES (%s, %s, %d, %d) ON CONFLICT DO NOTHING" % (text(kind), subject, line.get("from_us", 0), line["at_us"]))
+
+
+def erase_again(session, patient):
+    """Removes the patient from the copy. The row of the id stays without content. Services remove the
+    newest values from the heads of devices when they start, by the row of removals."""
+    alerts = "(SELECT id FROM alerts WHERE patient = %s)" % patient
+    notices = "(SELECT id FROM notices WHERE alert IN %s)" % alerts
+    series = "(SELECT e.key FROM series e JOIN patients p ON p.key = e.patient WHERE p.id = %s)" % patient
+    for table, where in [
+        ("notice_outcomes", "id IN " + notices), ("notice_queue", "id IN " + notices), ("notices", "alert IN " + alerts),
+        ("watches", "alert IN " + alerts), ("silent", "alert IN " + alerts), ("alert_transitions", "id IN " + alerts),
+        ("outbox", "position(convert_to(%s, 'UTF8') IN payload) > 0" % patient), ("alerts", "patient = " + patient), ("rule_states", "key = " + patient),
+        ("samples", "series IN " + series), ("waveforms", "series IN " + series),
+        ("gaps", "patient = (SELECT key FROM patients WHERE id = %s)" % patient),
+        ("assignments", "patient = " + patient), ("patient_identifiers", "patient = " + patient),
+        ("documents", "(kind = 'rules' AND subject = 'patient:' || %s) OR (kind = 'spo2-scale' AND subject = %s)" % (patient, patient)),
+    ]:
+        # A backup of an older version has fewer tables.
+        if session("SELECT 1 WHERE to_regclass('public.%s') IS NOT NULL" % table):
+            session("DELETE FROM %s WHERE %s" % (table, where))
+    for rollup in ("vitals_1m", "vitals_1h"):
+        kept = session("SELECT format('%%I.%%I', materialization_hypertable_schema, materialization_hypertable_name)"
+                       " FROM timescaledb_information.continuous_aggregates WHERE view_name = '%s'" % rollup)
+        session("DELETE FROM %s WHERE series IN %s" % (kept[0][0] if kept else rollup, series))
+    session("WITH old AS (DELETE FROM audit WHERE patient = %s AND detail <> '' AND action <> 'erase patient' RETURNING *)"
+            " INSERT INTO audit (time_us, tenant, who, action, patient, detail)"
+            " SELECT time_us, tenant, who, action, patient, '' FROM old ORDER BY key" % patient)
+    session("UPDATE patients SET tenant = '', name = id, spo2_scale = 1 WHERE id = %s" % patient)
+    if session("SELECT 1 FROM information_schema.columns WHERE table_name = 'patients' AND column_name = 'record'"):
+        session("UPDATE patients SET status = 2, status_us = 0, merged_into = '', revision = 0, record = '' WHERE id = %s" % patient)
 
 
 def removed(server, database, file):

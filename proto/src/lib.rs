@@ -23,11 +23,12 @@ pub mod braid {
     package!(query, "braid.query.v1");
     package!(policy, "braid.policy.v1");
     package!(identity, "braid.identity.v1");
+    package!(patients, "braid.patients.v1");
 }
 
 pub use braid::{
-    alerts::v1 as alerts, identity::v1 as identity, paths::v1 as paths, policy::v1 as policy,
-    query::v1 as query, vitals::v1 as vitals,
+    alerts::v1 as alerts, identity::v1 as identity, paths::v1 as paths, patients::v1 as patients,
+    policy::v1 as policy, query::v1 as query, vitals::v1 as vitals,
 };
 
 /// The present time in the form of all times in the contracts: microseconds since the Unix epoch.

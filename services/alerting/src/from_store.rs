@@ -9,8 +9,8 @@ use std::{
 use contracts::paths::PathReport;
 use service_kit::{Context, Warning};
 use store::{
-    AlertsQuery, Of, QueryError, Scope, Silent, SilentBatch, Store, WriteError, each_assignment_at,
-    each_latest_path, each_latest_vital, each_silent,
+    AlertsQuery, Assignment, Of, QueryError, Scope, Silent, SilentBatch, Store, Watched,
+    WriteError, each_assignment_at, each_latest_path, each_latest_vital, each_silent,
 };
 use tokio::{sync::Notify, time::MissedTickBehavior};
 use vitals::{RuleSet, silence};
@@ -39,6 +39,9 @@ const ENDINGS_MAX: usize = 1_000;
 const TAKEN_OVER_MAX: usize = 100_000;
 /// A look without an arrival for longer is noted. While arrivals come, they show the time.
 const QUIET_US: i64 = 10_000_000;
+/// Time after an admission or a resumption that is told apart from the beginning of an assignment.
+/// A cuff that is used twice a day is not missed before it.
+const RESUMED_US: i64 = 86_400_000_000;
 /// Sensors of one question whether they ever sent.
 const ASKED_MAX: usize = 500;
 
@@ -107,6 +110,24 @@ impl Memory {
     }
 }
 
+/// Patients whose silence is judged differently, by id.
+struct Watches(BTreeMap<String, Watched>);
+
+impl Watches {
+    /// The assignment as silence is judged by it. `None`: nobody misses its readings, because the
+    /// patient is expected or paused.
+    fn of(&self, assignment: Assignment) -> Option<Assignment> {
+        match self.0.get(&assignment.patient) {
+            None => Some(assignment),
+            Some(Watched::No) => None,
+            Some(Watched::Since(since_us)) => Some(Assignment {
+                from_us: assignment.from_us.max(*since_us),
+                ..assignment
+            }),
+        }
+    }
+}
+
 /// Result of a round.
 #[derive(Debug, PartialEq, Eq)]
 enum Round {
@@ -152,6 +173,7 @@ impl SilenceWatch {
     /// machine's wall clock may be wrong.
     async fn round(&self, memory: &mut Memory) -> Result<Round, RoundError> {
         let clock = self.context.clock();
+        self.end_departed(clock.now_us()).await?;
         if !clock.is_steady_for(self.silent_after_us) {
             return Ok(Round::Held);
         }
@@ -199,8 +221,15 @@ impl SilenceWatch {
             return Ok(Round::Held);
         }
         self.heard.move_forward(&mut latest, now_us, monotonic_us);
+        let watches = store.watches(now_us.saturating_sub(RESUMED_US)).await?;
+        let watches = Watches(watches.into_iter().collect());
         let mut worn = Worn::default();
-        each_assignment_at(store, &Scope::Service, now_us, |it| worn.add(it, now_us)).await?;
+        each_assignment_at(store, &Scope::Service, now_us, |it| {
+            if let Some(it) = watches.of(it) {
+                worn.add(it, now_us);
+            }
+        })
+        .await?;
         let mut latest = worn.attribute(latest);
         let hidden = worn.without(&latest);
         let hidden = self.heard.of_devices(&hidden, now_us, monotonic_us);
@@ -208,7 +237,8 @@ impl SilenceWatch {
         latest.extend(self.unheard(&worn, &latest, &mut memory.sent).await?);
         memory.signals.look(&latest);
         let mut open = memory.open(silent, open_us);
-        self.ask_for_endings(&mut open, &worn, now_us).await?;
+        self.ask_for_endings(&mut open, &worn, &watches, now_us)
+            .await?;
         let known = Known {
             latest: &latest,
             signals: &memory.signals,
@@ -230,6 +260,16 @@ impl SilenceWatch {
             store.note_silent_look(at_us).await?;
         }
         Ok(Round::Written(written))
+    }
+
+    /// Ends what readings that were under way raised about patients who have departed.
+    async fn end_departed(&self, now_us: i64) -> Result<(), RoundError> {
+        let ended = self.store.end_departed(now_us).await?;
+        if ended > 0 {
+            tracing::info!(ended, "alerts of patients who have departed are ended");
+            self.outbox.notify_one();
+        }
+        Ok(())
     }
 
     /// Silences of a version that kept no evidence have their last sign of life as evidence.
@@ -288,6 +328,7 @@ impl SilenceWatch {
         &self,
         open: &mut [Open],
         worn: &Worn,
+        watches: &Watches,
         now_us: i64,
     ) -> Result<(), QueryError> {
         let lacking = open.iter_mut().filter(|it| worn.lacks(&it.silent.alert));
@@ -299,6 +340,8 @@ impl SilenceWatch {
                 _ => Of::Device(&alert.device),
             };
             let assignments = self.store.assignments(&Scope::Service, of).await?;
+            let assignments = assignments.into_iter().filter_map(|it| watches.of(it));
+            let assignments: Vec<Assignment> = assignments.collect();
             open.has_ended = has_ended(alert, &assignments, now_us);
         }
         Ok(())

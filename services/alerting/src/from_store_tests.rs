@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use clocks::{CheckedClock, Moment};
 use contracts::{
     alerts::{Alert, AlertState},
+    patients::Operation,
     vitals::{Metric, Sample},
 };
 use store::{Change, SqliteStore};
@@ -95,6 +96,65 @@ async fn more_open_alerts_than_any_list_hide_no_silence_and_no_end() {
     let heard = watch.round(&mut memory).await.unwrap();
     assert_eq!(heard, Round::Written(2), "both end");
     assert_eq!(open_silences(store).await, []);
+}
+
+async fn change(store: &dyn Store, patient: &str, operation: Operation, at_us: i64) {
+    let change = contracts::patients::Change {
+        patient: patient.into(),
+        operation: operation.into(),
+        ..Default::default()
+    };
+    let by = Change {
+        author: "eve".into(),
+        reason: "a test".into(),
+        at_us,
+    };
+    store.change_patients("t", &[change], &by).await.unwrap();
+}
+
+#[tokio::test]
+async fn nobody_misses_a_paused_patient_and_a_resumed_one_has_a_moment() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(directory.path()).unwrap();
+    let watch = watch(store, Context::new("alerting"));
+    let store = watch.store.as_ref();
+    let now_us = contracts::now_us();
+    let mut memory = Memory::new(watch.silent_after_us);
+    for device in ["ada", "ben"] {
+        wear(store, device).await;
+        hear(store, device, now_us - HOUR_US).await;
+    }
+    hear(store, "ben", now_us).await;
+    change(store, "ada", Operation::Pause, now_us - HOUR_US).await;
+    let round = watch.round(&mut memory).await.unwrap();
+    assert_eq!(round, Round::Written(0), "a pause is no silence");
+    // Resumed a moment ago: the sensor is still being put on.
+    change(store, "ada", Operation::Resume, now_us).await;
+    assert_eq!(watch.round(&mut memory).await.unwrap(), Round::Written(0));
+    // Silent since a resumption of two minutes ago: the device and its gateway.
+    change(store, "ada", Operation::Pause, now_us - 121_000_000).await;
+    change(store, "ada", Operation::Resume, now_us - 120_000_000).await;
+    assert_eq!(watch.round(&mut memory).await.unwrap(), Round::Written(2));
+    change(store, "ada", Operation::Pause, now_us).await;
+    assert_eq!(watch.round(&mut memory).await.unwrap(), Round::Written(2));
+    assert_eq!(open_silences(store).await, []);
+    // A reading that was under way raised an alert about somebody who has died.
+    change(store, "ada", Operation::Die, now_us).await;
+    let late = Alert {
+        id: "late".into(),
+        patient: "ada".into(),
+        state: AlertState::Active.into(),
+        revision: 1,
+        ..Alert::default()
+    };
+    let batch = store::AlertsBatch {
+        transitions: vec![late],
+        ..store::AlertsBatch::default()
+    };
+    store.write_alerts(batch, Vec::new()).await.unwrap();
+    watch.round(&mut memory).await.unwrap();
+    let late = store.alert(&Scope::Service, "late").await.unwrap().unwrap();
+    assert_eq!(late.state(), AlertState::Resolved);
 }
 
 #[tokio::test]

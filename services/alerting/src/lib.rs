@@ -16,6 +16,7 @@ mod canary;
 mod config;
 mod dead_letters;
 pub mod documents;
+mod erasing;
 mod express;
 mod from_bus;
 mod from_dashboard;
@@ -111,8 +112,7 @@ pub async fn run(
         offers,
         context.clone(),
     ));
-    let shutdown = context.shutdown().clone();
-    tasks.spawn(canary::remove_old(Arc::clone(&store), shutdown));
+    remove_needless(&store, &context);
     watch_duties(&bus, &store, &context);
     let engines = rule_engines::RuleEngines::new(Arc::clone(&rules), backfill_after_us)
         .with_zone(channels.zone.clone());
@@ -161,6 +161,14 @@ pub async fn run(
         tracing::warn!("drained incompletely; unfinished records are read again from the bus");
     }
     Ok(())
+}
+
+/// Removes test alerts of before, and rows of erased patients.
+fn remove_needless(store: &Arc<dyn Store>, context: &Context) {
+    let shutdown = context.shutdown().clone();
+    let (tasks, store) = (context.tasks(), || Arc::clone(store));
+    tasks.spawn(canary::remove_old(store(), shutdown));
+    tasks.spawn(erasing::run(store(), context.clone()));
 }
 
 /// Watches whether each duty behind the rules has a member that makes progress.

@@ -271,6 +271,7 @@ mod tests {
                 tenant: "one".to_owned(),
                 name: "Ada Example".to_owned(),
                 spo2_scale: Spo2Scale::One,
+                ..PatientEntry::default()
             })
             .collect();
         let tenant = "one".to_owned();

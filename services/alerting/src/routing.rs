@@ -15,6 +15,7 @@
 //! - A silenced or inhibited alert is decided as well. Its row records that no person was notified,
 //!   and the reason. The first step follows when the silence ends and the alert is still open and
 //!   unacknowledged.
+//! - About a patient who has departed no person is told anything. A webhook and MQTT get the end.
 //! - E-mails about one patient within `group_us` are sent as one, unless a later alert is more
 //!   urgent than the first.
 //! - An alert of neither a patient nor a gateway is decided once for each tenant that it concerns.
@@ -94,6 +95,9 @@ impl Router {
     pub(crate) fn on_news(&mut self, case: Case<'_>) -> NoticesBatch {
         let alert = case.alert;
         let mut batch = NoticesBatch::default();
+        if case.has_departed {
+            return self.depart(case);
+        }
         if alert.backfill {
             return batch;
         }
@@ -180,6 +184,9 @@ impl Router {
         let Some(timer) = case.timer else {
             return batch;
         };
+        if case.has_departed {
+            return self.depart(case);
+        }
         let mut progress = read(timer);
         if case.alert.state() == AlertState::Resolved {
             self.untold.remove(&case.timer_name());
@@ -224,6 +231,19 @@ impl Router {
             return batch;
         }
         self.remind(&mut batch, case, progress);
+        batch
+    }
+
+    /// The patient has departed. Machines hear of the end of an alert; persons hear nothing.
+    fn depart(&mut self, case: Case<'_>) -> NoticesBatch {
+        let mut batch = NoticesBatch::default();
+        if case.alert.state() == AlertState::Resolved && !case.alert.backfill {
+            self.emit(&mut batch, case, &What::Revision, To::people(&[]), None);
+        }
+        self.untold.remove(&case.timer_name());
+        if case.timer.is_some() {
+            batch.timers.push(TimerChange::End(case.timer_name()));
+        }
         batch
     }
 

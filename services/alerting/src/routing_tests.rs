@@ -81,6 +81,7 @@ pub(super) fn case<'a>(
         timer: row.0.as_ref(),
         unmonitored: unmonitored(),
         last_step: LastStep::Failed,
+        has_departed: false,
         now_us: T0 + at_s * S,
     }
 }

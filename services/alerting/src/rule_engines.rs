@@ -59,6 +59,8 @@ struct Patient {
     profile_us: i64,
     /// Empty: no tenant.
     tenant: String,
+    /// Discharged, dead or merged: readings are not judged.
+    has_departed: bool,
 }
 
 pub(crate) struct RuleEngines {
@@ -258,6 +260,22 @@ impl RuleEngines {
         }
     }
 
+    /// The register says that a known patient has departed, or is present. The rules of a patient
+    /// who has departed know nothing any more: the store ended what was open. Only between
+    /// attempts.
+    pub(crate) fn set_departed(&mut self, key: &str, has_departed: bool) {
+        let Some(patient) = self.patients.get_mut(key) else {
+            return;
+        };
+        if has_departed && !patient.has_departed {
+            patient.engine = fresh(patient.engine.rules(), key);
+            patient.engine.settle();
+            patient.beside = Beside::default();
+            self.unstored.insert(key.to_owned());
+        }
+        patient.has_departed = has_departed;
+    }
+
     pub(crate) fn partition_of(&self, key: &str) -> Option<u32> {
         self.patients.get(key).map(|patient| patient.partition)
     }
@@ -299,6 +317,10 @@ impl RuleEngines {
                 let id = subject(&edge.patient, key);
                 let backfill_after_us = self.backfill_after_us;
                 let patient = self.touch(id, *partition);
+                if patient.has_departed {
+                    evaluation.skipped += 1;
+                    continue;
+                }
                 let late_us = patient.lateness_of_edge_us(edge, now_us);
                 let is_late = late_us > backfill_after_us;
                 patient.engine.set_backfill(is_late);
@@ -319,6 +341,10 @@ impl RuleEngines {
             for sample in &record.samples {
                 let backfill_after_us = self.backfill_after_us;
                 let patient = self.touch(subject(&sample.patient, key), *partition);
+                if patient.has_departed {
+                    evaluation.skipped += 1;
+                    continue;
+                }
                 patient.seen_us = now_us;
                 let event_us = sample.device_time_us;
                 patient
@@ -564,6 +590,7 @@ impl Patient {
             seen_us: 0,
             profile_us: 0,
             tenant: String::new(),
+            has_departed: false,
         }
     }
 

@@ -68,6 +68,27 @@ fn a_try_that_is_taken_back_leaves_nothing_behind() {
 }
 
 #[test]
+fn readings_of_a_patient_who_has_departed_are_not_judged_and_a_new_stay_begins_afresh() {
+    let mut engines = engines();
+    engines.set_profile("p", 3, "t", Profile::default(), T0);
+    let raised = engines.evaluate(&[record(1, 2.0)], T0 + S);
+    assert_eq!(of_rule(&raised), [(1, AlertState::Active)]);
+    engines.stored();
+    engines.set_departed("p", true);
+    assert!(
+        engines.has_unstored(),
+        "the state is forgotten in the store, too"
+    );
+    let late = engines.evaluate(&[record(2, 0.0), record(3, 2.0)], T0 + 4 * S);
+    assert_eq!((of_rule(&late), late.skipped), (Vec::new(), 2));
+    engines.stored();
+    engines.set_departed("p", false);
+    let again = engines.evaluate(&[record(5, 2.0)], T0 + 6 * S);
+    assert_eq!(of_rule(&again), [(1, AlertState::Active)]);
+    assert_ne!(again.transitions[0].id, raised.transitions[0].id);
+}
+
+#[test]
 fn a_gateway_whose_clock_is_set_back_an_hour_is_heard_at_once() {
     let mut engines = engines();
     let taken = |sequence: i64, skew_us: i64, value| {

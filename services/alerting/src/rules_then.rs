@@ -4,8 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use contracts::alerts::Document;
-use serde::{Deserialize, Serialize};
-use store::{Change, DOCUMENTS_MAX, QueryError, SPO2_SCALE, Scope, Spo2Scale, Store, WriteError};
+use store::{DOCUMENTS_MAX, QueryError, SPO2_SCALE, ScaleBody, Scope, Spo2Scale, Store};
 use vitals::{RuleSet, rules::subjects};
 
 use crate::{
@@ -23,44 +22,6 @@ pub struct RulesThen {
     rules: BTreeMap<String, Vec<Since<Arc<RuleSet>>>>,
     /// By patient: the scale before the first recorded change, and the changes.
     scales: BTreeMap<String, (Spo2Scale, Vec<Since<Spo2Scale>>)>,
-}
-
-/// The body of a document of kind [`SPO2_SCALE`].
-#[derive(Clone, Copy, Serialize, Deserialize)]
-struct ScaleBody {
-    scale: i64,
-    /// Scale before the change.
-    before: i64,
-}
-
-/// Records a change of a patient's SpO2 scale, so that a replay can use the scale of its time.
-pub async fn record_scale(
-    store: &dyn Store,
-    tenant: &str,
-    patient: &str,
-    (before, scale): (Spo2Scale, Spo2Scale),
-    change: &Change,
-) -> Result<(), WriteError> {
-    let scope = Scope::tenant(tenant);
-    let newest = store.stored_history(&scope, SPO2_SCALE, patient, 1).await;
-    let newest = newest.map_err(|error| WriteError::Unavailable(error.to_string()))?;
-    let body = ScaleBody {
-        scale: scale.number().into(),
-        before: before.number().into(),
-    };
-    let document = Document {
-        kind: SPO2_SCALE.to_owned(),
-        tenant: tenant.to_owned(),
-        subject: patient.to_owned(),
-        version: newest.first().map_or(0, |it| it.version) + 1,
-        author: change.author.clone(),
-        reason: change.reason.clone(),
-        at_us: change.at_us,
-        // Two numbers: serialisation cannot fail.
-        body: serde_json::to_string(&body).unwrap_or_default(),
-        ..Document::default()
-    };
-    store.put_document(&document).await
 }
 
 /// In force from this time on. `None`: nothing is.
@@ -177,7 +138,7 @@ async fn history<T>(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use store::{DEFAULT_TENANT, SqliteStore};
+    use store::{Change, DEFAULT_TENANT, SqliteStore, record_scale};
 
     use super::*;
 

@@ -446,6 +446,7 @@ impl Decider {
             Some(due) => Some(due),
             None => self.store.timer(&name).await?,
         };
+        let has_departed = self.subjects.has_departed(alert).await?;
         for _ in 0..ATTEMPTS_MAX {
             let now_us = self.clock.now_us();
             let inhibited_by = self.subjects.inhibiting(alert, tenant, now_us).await?;
@@ -467,6 +468,7 @@ impl Decider {
                 timer: timer.as_ref(),
                 unmonitored: &subject.unmonitored,
                 last_step,
+                has_departed,
                 now_us,
             };
             let batch = {

@@ -431,6 +431,7 @@ async fn the_clinicians_scale_decides() {
             tenant: store::DEFAULT_TENANT.into(),
             name: id.into(),
             spo2_scale,
+            ..PatientEntry::default()
         };
         world.store.put_patient(&entry).await.unwrap();
     }

@@ -103,6 +103,7 @@ async fn an_escalation_does_not_wait_for_a_clock_that_was_set_back() {
         tenant: "one".into(),
         name: "Ann".into(),
         spo2_scale: Spo2Scale::One,
+        ..PatientEntry::default()
     };
     world.store.put_patient(&entry).await.unwrap();
     let team = Document {

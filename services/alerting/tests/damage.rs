@@ -283,6 +283,7 @@ async fn an_alert_whose_timer_is_contested_for_ever_holds_up_no_other() {
         tenant: "default".into(),
         name: "Ann".into(),
         spo2_scale: store::Spo2Scale::One,
+        ..store::PatientEntry::default()
     };
     world.store.put_patient(&ann).await.unwrap();
     let team = r#"{

@@ -65,6 +65,7 @@ async fn a_tenant_without_a_team_is_a_warning_until_it_has_one() {
         tenant: "one".into(),
         name: "Ada Example".into(),
         spo2_scale: Spo2Scale::One,
+        ..PatientEntry::default()
     };
     world.store.put_patient(&entry).await.unwrap();
     let running = world.start_with(|config| {
@@ -216,6 +217,7 @@ async fn enter(world: &World, tenant: &str, patient: &str) {
         tenant: tenant.into(),
         name: format!("{} Example", patient.to_uppercase()),
         spo2_scale: Spo2Scale::One,
+        ..PatientEntry::default()
     };
     world.store.put_patient(&entry).await.unwrap();
     let entry = store::DeviceEntry {

@@ -49,6 +49,7 @@ async fn register(world: &World, tenant: &str, patient: &str) {
         tenant: tenant.into(),
         name: patient.into(),
         spo2_scale: Spo2Scale::One,
+        ..PatientEntry::default()
     };
     world.store.put_patient(&entry).await.unwrap();
 }
@@ -372,6 +373,43 @@ async fn an_alert_escalates_over_a_restart_until_somebody_acknowledges() {
     until("both hear of it", || of_it() == 2).await;
     let timer = world.store.timer(&alert.id).await.unwrap().unwrap();
     assert_eq!(timer.due_us, None, "no timer is left");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_written_to_about_somebody_who_has_died() {
+    let world = World::new();
+    for patient in ["ann", "ben"] {
+        register(&world, "one", patient).await;
+    }
+    put(&world, "team", "one", 1, 0, TEAM).await;
+    let server = MailServer::start(Security::Plain, server_tls(&world)).await;
+    let running = world.start_with(|config| with_mail(config, &server));
+    let alert = raise(&world, "ann").await;
+    world.outcomes(&alert.id, 1, NoticeResult::Delivered).await;
+    let died = contracts::patients::Change {
+        patient: "ann".into(),
+        operation: contracts::patients::Operation::Die.into(),
+        ..Default::default()
+    };
+    let by = store::Change {
+        author: "Eve".into(),
+        reason: "certified".into(),
+        at_us: contracts::now_us(),
+    };
+    let changed = world.store.change_patients("one", &[died], &by).await;
+    changed.unwrap();
+    // A reading that was under way, and a step for somebody else that is due later than hers.
+    let late = pulses("ann", 100, contracts::now_us() - 30 * S, &[150.0; 15]);
+    world.publish("ann", late).await;
+    let other = raise(&world, "ben").await;
+    world.outcomes(&other.id, 2, NoticeResult::Delivered).await;
+    let letters = server.letters.lock().clone();
+    let of_ann = letters.iter().filter(|it| it.text.contains("ann,"));
+    assert_eq!(of_ann.count(), 1, "the one of before: {letters:?}");
+    let ended = world.store.alert(&store::Scope::Service, &alert.id).await;
+    assert_eq!(ended.unwrap().unwrap().state(), AlertState::Resolved);
+    assert_eq!(world.store.timer(&alert.id).await.unwrap(), None);
     running.stop().await;
 }
 

@@ -425,6 +425,7 @@ mod tests {
                 tenant: store::DEFAULT_TENANT.into(),
                 name: "Ada".into(),
                 spo2_scale: Spo2Scale::One,
+                ..PatientEntry::default()
             };
             store.put_patient(&ada).await.unwrap();
             store.write_alerts(batch, Vec::new()).await.unwrap();

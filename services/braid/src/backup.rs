@@ -23,8 +23,9 @@ pub enum BackupCommand {
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
     },
-    /// Put a copy in the place of the store, with the services stopped. Gateways, accounts and
-    /// intervals that were revoked, removed or ended stay so, and notices are not repeated.
+    /// Put a copy in the place of the store, with the services stopped. Gateways, accounts,
+    /// intervals and patients that were revoked, removed, ended or erased stay so, and notices are
+    /// not repeated.
     #[command(after_help = "Example:\n  braid backup restore /backups/2026-11-22")]
     Restore(Copied),
     /// Complete the list of what was revoked, removed or ended. Run it often, for example every
@@ -140,7 +141,8 @@ fn restore(copied: &Copied) -> Result<(), Failure> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use clap::Parser;
-    use store::{Account, Accounts, Role, SqliteStore};
+    use contracts::patients::Operation;
+    use store::{Account, Accounts, Change, PatientsStore, Role, SqliteStore};
 
     use super::*;
     use crate::process;
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_account_stays_removed_over_a_restore() {
+    fn what_was_removed_or_erased_stays_so_over_a_restore() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         let copy = dir.path().join("copies/monday");
@@ -177,18 +179,39 @@ mod tests {
             })
             .unwrap()
         };
+        let change = async |store: &SqliteStore, operation: Operation| {
+            let change = contracts::patients::Change {
+                patient: "ada".to_owned(),
+                operation: operation.into(),
+                ..Default::default()
+            };
+            let by = Change::by_program("mistake");
+            let changed = store.change_patients("home", &[change], &by).await;
+            changed.unwrap();
+        };
+        let has_record = || {
+            process::block_on(async {
+                let store = SqliteStore::open(&data).unwrap();
+                let record = store.patient_record(&store::Scope::Service, "ada");
+                record.await.unwrap().is_some()
+            })
+            .unwrap()
+        };
         process::block_on(async {
             let store = SqliteStore::open(&data).unwrap();
             store.put_account(&account("eve")).await.unwrap();
             store.put_account(&account("bob")).await.unwrap();
+            change(&store, Operation::Expect).await;
         })
         .unwrap();
+        assert!(has_record());
         run(&["make", copy]).unwrap();
         let check = Line::parse_from(["backup", "check", copy]);
         check.command.run().unwrap();
         process::block_on(async {
             let store = SqliteStore::open(&data).unwrap();
             store.remove_account("eve").await.unwrap();
+            change(&store, Operation::Erase).await;
         })
         .unwrap();
         let bus = EmbeddedBus::open(&data, bus::EmbeddedOptions::default()).unwrap();
@@ -197,11 +220,13 @@ mod tests {
         drop(bus);
         run(&["restore", copy]).unwrap();
         assert_eq!(names(), ["bob"]);
+        assert!(!has_record());
 
         // The data directory is lost; the list beside the copy is not.
         std::fs::remove_dir_all(&data).unwrap();
         std::fs::create_dir(&data).unwrap();
         run(&["restore", copy]).unwrap();
         assert_eq!(names(), ["bob"]);
+        assert!(!has_record());
     }
 }

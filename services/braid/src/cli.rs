@@ -28,6 +28,7 @@ use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
 use crate::migrate::MigrateCommand;
 use crate::paths::PathsCommand;
+use crate::patients::PatientsCommand;
 use crate::plan::PlanCommand;
 use crate::probe::ProbeCommand;
 use crate::process::{self, Failure};
@@ -103,6 +104,9 @@ enum Braid {
     Link(LinkCommand),
     /// Let a simulated patient of a running `braid up` fall ill.
     Episode(EpisodeCommand),
+    /// Admit, move, pause, discharge, merge and erase patients, and print their records.
+    #[command(subcommand)]
+    Patients(PatientsCommand),
     /// Set and list who wears which device at which gateway, from when until when.
     Register(RegisterCommand),
     /// List, assign and discard readings that fall in no wearing interval.
@@ -218,6 +222,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         }
         Braid::Link(link) => link.run()?,
         Braid::Episode(episode) => episode.run()?,
+        Braid::Patients(patients) => patients.run()?,
         Braid::Register(register) => register.run()?,
         Braid::Quarantine(quarantine) => quarantine.run()?,
         Braid::Rules(rules) => return rules.run(),

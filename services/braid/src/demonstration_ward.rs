@@ -99,15 +99,27 @@ async fn enter(
         .patient(&Scope::Service, patient)
         .await
         .map_err(|error| Failure::other(format!("register: {error}")))?;
-    // A clinician's change stays.
+    // A clinician's change stays, so nobody who has departed comes back by a restart.
+    if known.as_ref().is_some_and(|it| !it.is_present()) {
+        return Ok(());
+    }
     if known.is_none() {
         let entry = PatientEntry {
             id: patient.to_owned(),
             tenant: DEFAULT_TENANT.to_owned(),
             name: name.to_owned(),
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         };
-        store.put_patient(&entry).await.map_err(refused)?;
+        match store.put_patient(&entry).await {
+            Ok(()) => {}
+            // The patient was erased.
+            Err(WriteError::Invalid(reason)) => {
+                tracing::warn!(reason, "a simulated patient stays away");
+                return Ok(());
+            }
+            Err(error) => return Err(refused(error)),
+        }
     }
     let present = store
         .device(&Scope::Service, device)

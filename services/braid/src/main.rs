@@ -43,6 +43,7 @@ mod migrate;
 mod moment;
 mod password;
 mod paths;
+mod patients;
 mod plan;
 mod probe;
 mod process;

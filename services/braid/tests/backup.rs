@@ -18,14 +18,15 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use contracts::alerts::Document;
+use contracts::patients::Operation;
 
 use program::{PATIENCE, eventually_within};
 use sensor::Sensors;
 use separate::{NOUNS, Separate};
 use serde_json::Value;
 use store::{
-    Account, Accounts, Change, DocumentsStore, REVOCATION, Register, Role, Scope, TimescaleOptions,
-    TimescaleStore,
+    Account, Accounts, Change, DocumentsStore, PatientsStore, REVOCATION, Register, Role, Scope,
+    TimescaleOptions, TimescaleStore,
 };
 use testkit::kafka::Cluster;
 use testkit::timescale_server::{PASSWORD, ServerOptions, TimescaleServer};
@@ -138,7 +139,20 @@ impl House {
             .unwrap()
     }
 
-    /// Two accounts, before the copy.
+    async fn change_patient(store: &TimescaleStore, operation: Operation) {
+        let change = contracts::patients::Change {
+            patient: "gone".to_owned(),
+            operation: operation.into(),
+            ..Default::default()
+        };
+        let by = Change::by_program("mistake");
+        let changed = store
+            .change_patients(store::DEFAULT_TENANT, &[change], &by)
+            .await;
+        changed.unwrap();
+    }
+
+    /// Two accounts and a patient, before the copy.
     fn make_accounts(&self) {
         let store = self.store();
         for name in ["eve", "bob"] {
@@ -151,13 +165,17 @@ impl House {
             };
             self.runtime.block_on(store.put_account(&account)).unwrap();
         }
+        let expected = House::change_patient(&store, Operation::Expect);
+        self.runtime.block_on(expected);
     }
 
-    /// After the copy: an account is removed, a gateway is revoked, a wearer hands a device back.
+    /// After the copy: an account is removed, a patient is erased, a gateway is revoked, and a
+    /// wearer hands a device back.
     fn remove(&self, device: &str) {
         let store = self.store();
         self.runtime.block_on(async {
             assert!(store.remove_account("eve").await.unwrap());
+            House::change_patient(&store, Operation::Erase).await;
             let revoked = Document {
                 kind: REVOCATION.to_owned(),
                 tenant: store::DEFAULT_TENANT.to_owned(),
@@ -174,10 +192,11 @@ impl House {
         });
     }
 
-    /// Accounts, revocations and ended intervals.
+    /// Accounts with records of patients, revocations and ended intervals.
     fn removed(&self) -> (i64, i64, i64) {
         (
-            self.count("SELECT count(*) FROM accounts WHERE name = 'eve'"),
+            self.count("SELECT count(*) FROM accounts WHERE name = 'eve'")
+                + self.count("SELECT count(*) FROM patients WHERE id = 'gone' AND tenant <> ''"),
             self.count("SELECT count(*) FROM documents WHERE subject = 'gw-stolen'"),
             self.count("SELECT count(*) FROM assignments WHERE until_us < 9223372036854775807"),
         )

@@ -42,6 +42,7 @@ async fn people(store: &SqliteStore) {
             tenant: tenant(),
             name: NASTY.into(),
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         };
         store.put_patient(&entry).await.unwrap();
     }

@@ -273,6 +273,7 @@ mod replay {
             tenant: store::DEFAULT_TENANT.into(),
             name: "Ada".into(),
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         };
         store.put_patient(&patient).await.unwrap();
         let begin_us = (contracts::now_us() - 4 * 3_600_000_000) / 3_600_000_000 * 3_600_000_000;

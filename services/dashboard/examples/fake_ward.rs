@@ -181,6 +181,7 @@ async fn hard_cases(ward: &Ward, patients: &mut Vec<Simulated>, alerts: usize) {
         tenant: "default".to_owned(),
         name: "Hanna Home".to_owned(),
         spo2_scale: Spo2Scale::One,
+        ..PatientEntry::default()
     };
     ward.store.put_patient(&home).await.unwrap();
     many_alerts(ward, alerts).await;

@@ -12,7 +12,7 @@ use contracts::vitals::{Metric, Sample};
 use service_kit::{Backoff, Context, Shutdown};
 use store::{
     AlertsQuery, Assignment, DeviceEntry, OpenAlerts, Otherwise, QueryError, RULES, Reported,
-    Scope, SeriesQuery, Store, TEAM, in_force,
+    Scope, SeriesPoints, SeriesQuery, Store, TEAM, in_force,
 };
 use vitals::{RuleSet, RulesInForce, TeamGroups};
 
@@ -261,10 +261,18 @@ pub(crate) async fn series(
         to_us: request.to_us,
         points,
     };
-    let series = store.series(scope, &query).await?;
-    let gaps = store
-        .gaps(scope, &request.patient, request.from_us, request.to_us)
-        .await?;
+    let mut series = store.series(scope, &query).await?;
+    let (from_us, to_us) = (request.from_us, request.to_us);
+    let mut gaps = store.gaps(scope, &request.patient, from_us, to_us).await?;
+    // Records of the same person, from before they were merged.
+    for record in store.merged_records(scope, &request.patient).await? {
+        gaps.extend(store.gaps(scope, &record.id, from_us, to_us).await?);
+        let of_record = SeriesQuery {
+            patient: record.id,
+            ..query.clone()
+        };
+        join(&mut series, store.series(scope, &of_record).await?);
+    }
     let series = series
         .into_iter()
         .map(|points| Series {
@@ -275,6 +283,21 @@ pub(crate) async fn series(
         })
         .collect();
     Ok(GetSeriesResponse { series, gaps })
+}
+
+/// Adds points to those of the same metric, in order of time.
+fn join(series: &mut Vec<SeriesPoints>, others: Vec<SeriesPoints>) {
+    for other in others {
+        let Some(known) = series.iter_mut().find(|it| it.metric == other.metric) else {
+            series.push(other);
+            continue;
+        };
+        let times = known.times_us.iter().chain(&other.times_us).copied();
+        let values = known.values.iter().chain(&other.values).copied();
+        let mut points: Vec<(i64, f64)> = times.zip(values).collect();
+        points.sort_by_key(|(time_us, _)| *time_us);
+        (known.times_us, known.values) = points.into_iter().unzip();
+    }
 }
 
 /// The latest samples of a patient, waveforms included.
@@ -374,6 +397,7 @@ mod tests {
             tenant: "t".into(),
             name: "Ada".into(),
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         }
     }
 
@@ -387,6 +411,7 @@ mod tests {
                 tenant: tenant.into(),
                 name: id.into(),
                 spo2_scale: Spo2Scale::One,
+                ..PatientEntry::default()
             };
             store.put_patient(&patient).await.unwrap();
         }
@@ -528,6 +553,55 @@ mod tests {
             }
         }
         assert_eq!(told, [("other".to_owned(), 1), ("fall".to_owned(), 2)]);
+    }
+
+    #[tokio::test]
+    async fn a_chart_has_the_readings_of_merged_records() {
+        let directory = tempfile::tempdir().unwrap();
+        let store: &dyn Store = &SqliteStore::open(directory.path()).unwrap();
+        store.put_patient(&ada()).await.unwrap();
+        let twin = PatientEntry {
+            id: "twin".into(),
+            ..ada()
+        };
+        store.put_patient(&twin).await.unwrap();
+        let sample = |patient: &str, sequence: u64| Sample {
+            device: patient.into(),
+            stream: "hr".into(),
+            sequence,
+            patient: patient.into(),
+            gateway: "g".into(),
+            metric: Metric::HeartRate.into(),
+            device_time_us: sequence.cast_signed(),
+            reading: Some(Reading::Value(60.0 + sequence as f64)),
+            ..Sample::default()
+        };
+        let batch = VitalsBatch {
+            samples: vec![sample("ada", 2), sample("ada", 4), sample("twin", 3)],
+            ..VitalsBatch::default()
+        };
+        let written = store.write_vitals(Arc::new(batch), Vec::new());
+        written.await.unwrap();
+        let request = GetSeriesRequest {
+            patient: "ada".into(),
+            to_us: 10,
+            ..GetSeriesRequest::default()
+        };
+        let values = async || {
+            let answer = series(store, &Scope::tenant("t"), &request).await.unwrap();
+            answer.series[0].values.clone()
+        };
+        assert_eq!(values().await, [62.0, 64.0]);
+        let merge = contracts::patients::Change {
+            patient: "twin".into(),
+            operation: contracts::patients::Operation::Merge.into(),
+            into: "ada".into(),
+            ..Default::default()
+        };
+        let by = store::Change::by_program("one person");
+        let merged = store.change_patients("t", &[merge], &by).await;
+        merged.unwrap();
+        assert_eq!(values().await, [62.0, 63.0, 64.0]);
     }
 
     #[tokio::test]

@@ -32,6 +32,7 @@ mod live;
 pub mod moment;
 mod oidc;
 mod outage;
+pub mod patients;
 mod sessions;
 mod shared_document;
 mod system;

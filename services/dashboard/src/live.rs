@@ -354,6 +354,7 @@ mod tests {
             tenant: "t".to_owned(),
             name: "P".to_owned(),
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         };
         let gateway = GatewayEntry {
             id: "g".to_owned(),
@@ -487,6 +488,7 @@ mod tests {
             tenant: "t".to_owned(),
             name: String::new(),
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         };
         let mut updates = live.updates();
         assert!(live.on_register(&[new], &[], &[]), "all are found");

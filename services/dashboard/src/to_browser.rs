@@ -11,6 +11,9 @@ use axum::response::{IntoResponse, Response};
 use contracts::identity::administration_service_server::{
     AdministrationServiceServer, SERVICE_NAME as ADMINISTRATION_NAME,
 };
+use contracts::patients::patients_service_server::{
+    PatientsServiceServer, SERVICE_NAME as PATIENTS_NAME,
+};
 use contracts::query::query_service_server::{QueryServiceServer, SERVICE_NAME};
 use tower::ServiceBuilder;
 
@@ -26,6 +29,7 @@ mod kiosk;
 mod kiosk_code;
 mod origin;
 mod page;
+mod patients;
 mod query;
 mod reason;
 mod sign_in;
@@ -49,7 +53,12 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     let administration = ServiceBuilder::new()
         .layer(tonic_web::GrpcWebLayer::new())
         .service(AdministrationServiceServer::new(administration));
+    let patients = patients::Patients { app: app.clone() };
+    let patients = ServiceBuilder::new()
+        .layer(tonic_web::GrpcWebLayer::new())
+        .service(PatientsServiceServer::new(patients));
     let grpc = Router::new()
+        .route_service(&format!("/{PATIENTS_NAME}/{{*method}}"), patients)
         .route_service(&format!("/{SERVICE_NAME}/{{*method}}"), query)
         .route_service(
             &format!("/{ADMINISTRATION_NAME}/{{*method}}"),

@@ -10,11 +10,12 @@
 //! if a needed reading is too old. The rhythm of its stream decides, and at most the rules. So
 //! snapshots are taken at intervals, with or without new data.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use contracts::alerts::Alert;
 use contracts::paths::{PathReport, PathState};
+use contracts::patients::PatientStatus;
 use contracts::query::{News2, Patient, Unknown, UnknownCause, Vital};
 use contracts::vitals::{Metric, Priority, Sample, sample::Reading};
 use store::{DeviceEntry, LatestVital, PatientEntry};
@@ -120,13 +121,17 @@ impl WardView {
         self.rules.of(tenant, id).unwrap_or(&self.built_in)
     }
 
-    /// Takes the register: names, tenants and scales, and the devices that are assigned now.
+    /// Takes the register: names, tenants, scales and stays of the patients who are present, and
+    /// the devices that are assigned now. A patient who is not among them any more has departed.
     pub(crate) fn on_register(&mut self, patients: &[PatientEntry], devices: &[DeviceEntry]) {
         let mut assigned: HashMap<&str, i64> = HashMap::new();
         for device in devices {
             let since_us = assigned.entry(&device.patient).or_default();
             *since_us = (*since_us).max(device.registered_us);
         }
+        let present: HashSet<&str> = patients.iter().map(|entry| entry.id.as_str()).collect();
+        self.patients
+            .retain(|id, bed| bed.tenant.is_none() || present.contains(id.as_str()));
         // Before anybody leaves for others.
         for (id, bed) in &mut self.patients {
             bed.assigned_us = assigned.get(id.as_str()).copied();
@@ -164,6 +169,7 @@ impl WardView {
         bed.tenant = Some(entry.tenant.clone());
         bed.name.clone_from(&entry.name);
         bed.spo2_scale = entry.spo2_scale;
+        bed.status = entry.status;
         bed.assigned_us = assigned_us;
     }
 
@@ -440,6 +446,7 @@ impl WardView {
                 .filter(|since_us| *since_us > 0)
                 .or(fresh_us.filter(|_| bed.heard_us == 0)),
             is_never_worn: bed.heard_us == 0 && fresh_us.is_none(),
+            rests: matches!(bed.status, PatientStatus::Expected | PatientStatus::Paused),
             has_no_score: wire.unknown.is_some()
                 && (score.stale.is_empty() || score.stale.iter().any(is_worn)),
             awaiting: awaiting.unwrap_or_default(),
@@ -469,6 +476,7 @@ impl WardView {
             last_seen_us: bed.last_seen_us,
             unknown,
             active_alerts_more: bed.has_more_alerts,
+            status: bed.status.into(),
         };
         (rank, patient)
     }

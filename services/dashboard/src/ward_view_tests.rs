@@ -17,6 +17,7 @@ fn entry(id: &str, tenant: &str) -> PatientEntry {
         tenant: tenant.to_owned(),
         name: format!("name of {id}"),
         spo2_scale: Spo2Scale::One,
+        ..PatientEntry::default()
     }
 }
 
@@ -74,6 +75,30 @@ fn ward(patients: &[&str]) -> WardView {
     let entries: Vec<_> = patients.iter().map(|id| entry(id, "t")).collect();
     ward.on_register(&entries, &sensors(&entries));
     ward
+}
+
+#[test]
+fn who_has_departed_leaves_the_ward_and_a_paused_patient_stays() {
+    let mut view = ward(&["ada", "ben", "eve"]);
+    for patient in ["ada", "ben", "eve"] {
+        healthy(&mut view, patient);
+    }
+    view.on_alert(&alert("ada", "fall", Priority::High, AlertState::Active, 1));
+    let now_us = NOW + 3_600_000_000;
+    assert_eq!(order(&view, now_us), ["ada", "ben", "eve"]);
+    let paused = PatientEntry {
+        status: PatientStatus::Paused,
+        ..entry("ben", "t")
+    };
+    let present = [paused, entry("eve", "t")];
+    view.on_register(&present, &sensors(&present));
+    assert_eq!(order(&view, now_us), ["eve", "ben"], "nobody misses ben");
+    // A reading that was under way brings nobody back.
+    view.on_sample(&sample("ada", Metric::HeartRate, 70.0, now_us));
+    let shown = view.snapshot(now_us).of("t");
+    assert_eq!(shown.len(), 2);
+    assert_eq!(shown[1].status(), PatientStatus::Paused);
+    assert!(view.open_alerts().is_empty());
 }
 
 fn order(ward: &WardView, now_us: i64) -> Vec<String> {

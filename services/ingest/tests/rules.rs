@@ -145,6 +145,7 @@ async fn a_gateway_is_told_what_holds_for_its_patients_and_whenever_that_changes
         tenant: DEFAULT_TENANT.into(),
         name: "Ben".into(),
         spo2_scale: Spo2Scale::Two,
+        ..PatientEntry::default()
     };
     world.store.put_patient(&entry).await.unwrap();
     let answer = next(&mut answers).await.unwrap();

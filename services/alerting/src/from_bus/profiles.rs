@@ -56,9 +56,11 @@ impl JudgingState {
         for (key, entry) in self.questions.answers() {
             // The partition may have moved to another member meanwhile.
             if let Some(partition) = self.asked_for.remove(&key) {
-                let (tenant, profile) = judged_as(entry);
+                let judged = judged_as(entry);
+                let (tenant, profile) = (&judged.tenant, judged.profile);
                 self.engines
-                    .set_profile(&key, partition, &tenant, profile, now_us);
+                    .set_profile(&key, partition, tenant, profile, now_us);
+                self.engines.set_departed(&key, judged.has_departed);
             }
         }
     }
@@ -181,8 +183,11 @@ impl JudgingState {
 
     fn apply(&mut self, refreshed: &Refreshed) {
         for (key, answer) in &refreshed.answers {
-            let answer = answer.as_ref().map(|it| (it.0.as_str(), it.1));
-            self.engines.renew_profile(key, answer, refreshed.asked_us);
+            let profile = answer.as_ref().map(|it| (it.tenant.as_str(), it.profile));
+            self.engines.renew_profile(key, profile, refreshed.asked_us);
+            if let Some(judged) = answer {
+                self.engines.set_departed(key, judged.has_departed);
+            }
         }
     }
 }

@@ -86,6 +86,7 @@ impl Entries for Forgetful {
             tenant: self.tenant.lock().clone(),
             name: String::new(),
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         }))
     }
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use store::{PatientEntry, QueryError, Scope, Spo2Scale, Store};
+use store::{PatientEntry, QueryError, Scope, Store};
 use tokio::time::timeout;
 use vitals::Profile;
 
@@ -27,8 +27,8 @@ impl Entries for Arc<dyn Store> {
 /// Result of one round of questions about known patients.
 pub(super) struct Refreshed {
     pub(super) asked_us: i64,
-    /// By patient: tenant and profile. `None`: no answer.
-    pub(super) answers: Vec<(String, Option<(String, Profile)>)>,
+    /// By patient. `None`: no answer.
+    pub(super) answers: Vec<(String, Option<Judged>)>,
 }
 
 /// Asks one question at a time, because no alert waits for the answers. Ends early if the register
@@ -64,10 +64,23 @@ pub(super) async fn refresh(
     Refreshed { asked_us, answers }
 }
 
-/// Tenant and profile. An unregistered patient has no tenant and the first scale.
-pub(super) fn judged_as(entry: Option<PatientEntry>) -> (String, Profile) {
-    let (tenant, spo2_scale) = entry.map_or((String::new(), Spo2Scale::One), |entry| {
-        (entry.tenant, entry.spo2_scale)
-    });
-    (tenant, Profile { spo2_scale })
+/// How a patient's readings are judged.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Judged {
+    /// Empty: none.
+    pub(super) tenant: String,
+    pub(super) profile: Profile,
+    /// They are not judged.
+    pub(super) has_departed: bool,
+}
+
+/// An unregistered patient has no tenant and the first scale.
+pub(super) fn judged_as(entry: Option<PatientEntry>) -> Judged {
+    entry.map_or_else(Judged::default, |entry| Judged {
+        has_departed: !entry.is_present(),
+        profile: Profile {
+            spo2_scale: entry.spo2_scale,
+        },
+        tenant: entry.tenant,
+    })
 }

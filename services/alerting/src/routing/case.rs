@@ -53,6 +53,8 @@ pub(crate) struct Case<'a> {
     pub unmonitored: &'a Unmonitored,
     /// Asked for only when the timer is hastened.
     pub last_step: LastStep,
+    /// The patient was discharged, died or was merged: no person is told anything.
+    pub has_departed: bool,
     pub now_us: i64,
 }
 

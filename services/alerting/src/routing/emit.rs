@@ -109,7 +109,7 @@ impl Router {
         if self.channels.mqtt {
             add(MQTT, "", case.now_us);
         }
-        if !self.channels.email {
+        if !self.channels.email || case.has_departed {
             return;
         }
         let own = people.iter().filter_map(|contact| contact.email.as_deref());

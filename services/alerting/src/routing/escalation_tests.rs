@@ -382,3 +382,30 @@ fn an_acknowledgement_that_is_taken_back_is_told_and_the_escalation_goes_on() {
     row.apply(&batch);
     assert_eq!(row.due_s(), Some(120));
 }
+
+#[test]
+fn no_person_hears_of_a_patient_who_has_departed_and_machines_hear_of_the_end() {
+    let mut row = Row::default();
+    let mut router = router();
+    let raised = alert("a", Priority::High, AlertState::Active, 1);
+    row.apply(&router.on_news(case(&raised, None, &row, 0)));
+    assert!(row.0.is_some(), "people wait for it");
+    fn departed(case: Case<'_>) -> Case<'_> {
+        Case {
+            has_departed: true,
+            ..case
+        }
+    }
+    let batch = router.on_timer(departed(case(&raised, None, &row, 31)));
+    assert!(batch.notices.is_empty(), "{batch:?}");
+    row.apply(&batch);
+    assert!(row.0.is_none(), "nobody is reminded");
+    let late = alert("b", Priority::High, AlertState::Active, 1);
+    let batch = router.on_news(departed(case(&late, None, &row, 40)));
+    assert_eq!(batch, NoticesBatch::default());
+    let ended = alert("a", Priority::High, AlertState::Resolved, 2);
+    let batch = router.on_news(departed(case(&ended, None, &row, 41)));
+    let channels: Vec<&str> = batch.notices.iter().map(|it| &*it.channel).collect();
+    assert!(channels.contains(&WEBHOOK), "{channels:?}");
+    assert!(!channels.contains(&EMAIL), "{channels:?}");
+}

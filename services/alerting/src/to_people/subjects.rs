@@ -135,6 +135,16 @@ impl Subjects {
         })
     }
 
+    /// Whether the alert is about a patient who has departed. Asked each time: a message about
+    /// somebody who has died cannot be taken back.
+    pub(super) async fn has_departed(&self, alert: &Alert) -> Result<bool, QueryError> {
+        if alert.patient.is_empty() {
+            return Ok(false);
+        }
+        let patient = self.store.patient(&Scope::Service, &alert.patient).await?;
+        Ok(patient.is_some_and(|it| !it.is_present()))
+    }
+
     async fn of_gateway(&self, id: &str) -> Result<Subject, QueryError> {
         let Some(gateway) = self.store.gateway(&Scope::Service, id).await? else {
             return Ok(Subject::default());

@@ -37,6 +37,7 @@ impl Site {
             tenant: tenant.into(),
             name: format!("{patient} Example"),
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         };
         self.store.put_patient(&entry).await.unwrap();
         let entry = DeviceEntry {

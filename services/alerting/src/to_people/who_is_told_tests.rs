@@ -122,6 +122,7 @@ impl Ward {
             tenant: "one".to_owned(),
             name: "Ada Example".to_owned(),
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         };
         if concerns != "not registered" {
             store.put_patient(&patient).await.unwrap();

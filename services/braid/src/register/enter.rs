@@ -1,9 +1,9 @@
 //! Enters an assignment, and reports what the change leaves as it was.
 
-use alerting::rules_then::record_scale;
 use contracts::paths::End;
 use store::{
     ASSIGN_LEAD_US, Assigned, Assignment, Change, Of, PatientEntry, Scope, Spo2Scale, Store,
+    record_scale,
 };
 
 use crate::moment::shown;
@@ -228,6 +228,7 @@ pub async fn put_patient(
             Some(false) => Spo2Scale::One,
             None => scale,
         },
+        ..PatientEntry::default()
     };
     store.put_patient(&entry).await.map_err(Failure::other)?;
     if is_new || entry.spo2_scale != scale {

@@ -318,6 +318,7 @@ mod tests {
             tenant: "t".into(),
             name,
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         };
         let worn = DeviceEntry {
             id: "d".into(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use contracts::alerts::{Alert, AlertState};
+use contracts::patients::PatientStatus;
 use contracts::vitals::{Metric, Priority};
 use vitals::cadence::{Cadence, SHORTEST_US};
 use vitals::news2::Spo2Scale;
@@ -21,6 +22,7 @@ pub(crate) struct Bed {
     pub name: String,
     pub gateway: String,
     pub spo2_scale: Spo2Scale,
+    pub status: PatientStatus,
     /// Beginning of the newest assignment that holds now. `None`: the patient wears no sensor.
     pub assigned_us: Option<i64>,
     pub latest: BTreeMap<i32, Latest>,

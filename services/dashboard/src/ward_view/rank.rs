@@ -7,7 +7,8 @@
 //!    assignment and no reading yet is one of them, since the assignment.
 //! 3. Patients without a score: a parameter of a worn sensor is too old.
 //! 4. All others.
-//! 5. Patients who have had a sensor for [`NEVER_WORN_AFTER_US`] and never a reading.
+//! 5. Patients whose monitoring rests (expected or paused), and patients who have had a sensor for
+//!    [`NEVER_WORN_AFTER_US`] and never a reading.
 //!
 //! Then the higher NEWS2 comes first. A lower bound counts, and stale readings count as if they
 //! still held, so that a patient whose sensor fell off does not sink. Then follow a parameter that
@@ -31,6 +32,8 @@ pub(crate) struct RankCriteria<'a> {
     pub unwatched_since_us: Option<i64>,
     /// A sensor was assigned long ago, and nothing was ever measured.
     pub is_never_worn: bool,
+    /// Expected or paused: nobody misses readings.
+    pub rests: bool,
     /// A worn parameter is too old.
     pub has_no_score: bool,
     /// Highest priority among unacknowledged alerts.
@@ -59,13 +62,14 @@ pub(crate) struct Rank {
 
 impl Rank {
     pub(crate) fn of(criteria: &RankCriteria<'_>) -> Rank {
-        let is_unwatched = criteria.unwatched_since_us.is_some();
+        let unwatched_since_us = criteria.unwatched_since_us.filter(|_| !criteria.rests);
+        let is_unwatched = unwatched_since_us.is_some();
         Rank {
             group: if criteria.high.is_some() {
                 1
             } else if is_unwatched {
                 2
-            } else if criteria.is_never_worn {
+            } else if criteria.is_never_worn || criteria.rests {
                 5
             } else if criteria.has_no_score {
                 3
@@ -79,7 +83,7 @@ impl Rank {
                 (true, Priority::Unspecified) => 1,
                 (true, _) => 2,
             }),
-            since_us: criteria.unwatched_since_us.unwrap_or_default(),
+            since_us: unwatched_since_us.unwrap_or_default(),
             score: Reverse(criteria.score),
             red: Reverse(criteria.is_red),
             worst: Reverse(criteria.worst as i32),
@@ -99,6 +103,7 @@ mod tests {
             high: None,
             unwatched_since_us: None,
             is_never_worn: false,
+            rests: false,
             has_no_score: false,
             awaiting: Priority::Unspecified,
             worst: Priority::Unspecified,
@@ -143,6 +148,11 @@ mod tests {
             },
             high("fall", Stage::Active),
             unwatched("silent", 20, Priority::Unspecified),
+            RankCriteria {
+                rests: true,
+                score: 9,
+                ..unwatched("paused", 5, Priority::Unspecified)
+            },
             unwatched("silent longer", 10, Priority::Unspecified),
             unwatched("silent, alert open", 30, Priority::Medium),
             RankCriteria {
@@ -164,6 +174,7 @@ mod tests {
                 "sensor off",
                 "ill",
                 "calm",
+                "paused",
                 "guest"
             ]
         );

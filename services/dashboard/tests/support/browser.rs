@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use contracts::identity::administration_service_client::AdministrationServiceClient;
+use contracts::patients::patients_service_client::PatientsServiceClient;
 use contracts::query::WatchResponse;
 use contracts::query::query_service_client::QueryServiceClient;
 use contracts::query::watch_response::Update;
@@ -81,6 +82,7 @@ pub async fn cookie_of(ward: &Ward, name: &str) -> String {
 }
 
 pub type Administration = AdministrationServiceClient<InterceptedService<Channel, Cookie>>;
+pub type Patients = PatientsServiceClient<InterceptedService<Channel, Cookie>>;
 pub type Client = QueryServiceClient<InterceptedService<Channel, Cookie>>;
 
 #[derive(Clone)]
@@ -101,6 +103,11 @@ impl tonic::service::Interceptor for Cookie {
 pub fn administration(ward: &Ward, cookie: &str) -> Administration {
     let channel = service_kit::grpc::channel(&format!("http://{}", ward.address), None).unwrap();
     AdministrationServiceClient::with_interceptor(channel, Cookie(cookie.to_owned()))
+}
+
+pub fn patients(ward: &Ward, cookie: &str) -> Patients {
+    let channel = service_kit::grpc::channel(&format!("http://{}", ward.address), None).unwrap();
+    PatientsServiceClient::with_interceptor(channel, Cookie(cookie.to_owned()))
 }
 
 pub fn client(ward: &Ward, cookie: &str) -> Client {

@@ -143,6 +143,7 @@ impl Ward {
             tenant: tenant.to_owned(),
             name: name.to_owned(),
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         };
         self.store.put_patient(&entry).await.expect("patient");
         let entry = DeviceEntry {

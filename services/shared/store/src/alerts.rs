@@ -90,6 +90,23 @@ pub(crate) fn order(resolved: bool) -> String {
     }
 }
 
+/// The last revision of an alert whose patient has departed. The note says why it ended, unless a
+/// person wrote one.
+pub(crate) fn ended(alert: &Alert, at_us: i64, because: &str) -> Alert {
+    let note = match alert.note.as_str() {
+        "" => because,
+        note => note,
+    };
+    Alert {
+        state: AlertState::Resolved.into(),
+        changed_us: at_us.max(alert.changed_us),
+        recorded_us: at_us,
+        note: note.to_owned(),
+        revision: alert.revision.saturating_add(1),
+        ..alert.clone()
+    }
+}
+
 /// Open alerts of one tenant and one priority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenAlerts {

@@ -8,6 +8,7 @@ mod alerts;
 mod harness;
 mod notices;
 mod paths;
+mod patients;
 mod people;
 mod progress;
 mod proofs;
@@ -39,6 +40,11 @@ pub use paths::{
     a_namesakes_reports_are_not_shown_to_whom_the_name_belongs,
     a_report_of_the_future_hides_no_later_one, newest_reports_are_read_in_pages,
     path_reports_are_unique_and_scoped, the_newest_report_of_each_path_is_known,
+};
+pub use patients::{
+    a_merged_record_hands_over_its_sensors_and_takes_them_back,
+    a_stay_ends_with_everything_that_is_open, an_erased_patient_leaves_nothing_and_does_not_return,
+    changes_of_patients_are_made_together_or_not_at_all,
 };
 pub use people::{
     accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
@@ -113,6 +119,9 @@ macro_rules! conformance_suite {
             accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
             the_register_refuses_other_tenants, the_newest_restore_is_known, assignments_of_a_device_do_not_overlap,
             the_register_is_read_in_pages,
+            a_stay_ends_with_everything_that_is_open, changes_of_patients_are_made_together_or_not_at_all,
+            a_merged_record_hands_over_its_sensors_and_takes_them_back,
+            an_erased_patient_leaves_nothing_and_does_not_return,
             what_is_kept_apart_stays_until_it_is_settled);
     };
     ($harness:expr; $($check:ident),+) => {

@@ -14,7 +14,7 @@
 //!
 //! The trait is split by purpose: [`VitalsStore`], [`AlertsStore`], [`SilentStore`],
 //! [`NoticesStore`], [`ProofsStore`], [`DocumentsStore`], [`PathsStore`], [`Register`],
-//! [`QuarantineStore`], [`Accounts`], [`SessionsStore`], [`ProgressStore`],
+//! [`QuarantineStore`], [`Accounts`], [`SessionsStore`], [`ProgressStore`], [`PatientsStore`],
 //! [`Maintenance`]. Queries on behalf of people carry a [`Scope`], so that no query can forget the
 //! tenant.
 
@@ -31,11 +31,13 @@ mod in_force;
 mod maintenance;
 mod notices;
 mod paths;
+mod patients;
 mod progress;
 mod proofs;
 mod quarantine;
 mod register;
 pub mod removals;
+mod scales;
 mod scope;
 mod sessions;
 mod silent;
@@ -67,6 +69,9 @@ pub use paths::{
     LatestPathKey, LatestPathsPage, PATHS_PER_GATEWAY_MAX, PathsQuery, PathsStore,
     each_latest_path, is_namesakes,
 };
+pub use patients::{
+    ChangePatientsError, MERGED_MAX, PATIENT_CHANGES_MAX, PatientsStore, Stays, Watched,
+};
 pub use progress::{Claim, LOG_GAPS_MAX, LogGap, Progress, ProgressStore};
 pub use proofs::{Proof, ProofsStore};
 pub use quarantine::{
@@ -75,10 +80,11 @@ pub use quarantine::{
 };
 pub use register::{
     ASSIGN_LEAD_US, ASSIGNMENTS_LISTED_MAX, ASSIGNMENTS_PER_DEVICE_MAX, Assigned, Assignment,
-    Change, DeviceEntry, GatewayEntry, Of, PatientEntry, REGISTER_PAGE, REGISTER_TEXT_BYTES_MAX,
-    Register, Spo2Scale, each_assignment_at,
+    Change, DeviceEntry, GatewayEntry, Of, PatientEntry, PatientStatus, REGISTER_PAGE,
+    REGISTER_TEXT_BYTES_MAX, Register, Spo2Scale, each_assignment_at,
 };
 pub use removals::Removal;
+pub use scales::{ScaleBody, record_scale};
 pub use scope::Scope;
 pub use sessions::{
     KIOSK_RENEWAL_PAUSE_US, KIOSKS_PER_TENANT_MAX, SESSIONS_MAX, SESSIONS_PER_ACCOUNT_MAX,
@@ -103,6 +109,7 @@ pub trait Store:
     + DocumentsStore
     + PathsStore
     + Register
+    + PatientsStore
     + QuarantineStore
     + Accounts
     + SessionsStore
@@ -120,6 +127,8 @@ impl<T> Store for T where
         + DocumentsStore
         + PathsStore
         + Register
+        + PatientsStore
+        + PatientsStore
         + QuarantineStore
         + Accounts
         + SessionsStore

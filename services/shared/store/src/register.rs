@@ -18,6 +18,7 @@ pub const REGISTER_TEXT_BYTES_MAX: usize = 1024;
 /// begins. They read changes each second.
 pub const ASSIGN_LEAD_US: i64 = 3_000_000;
 
+pub use contracts::patients::PatientStatus;
 pub use vitals::Spo2Scale;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +28,31 @@ pub struct PatientEntry {
     pub tenant: String,
     pub name: String,
     pub spo2_scale: Spo2Scale,
+    /// Status of the stay. A put sets it for a new patient only: see [`crate::PatientsStore`].
+    pub status: PatientStatus,
+    /// Another record replaces this one.
+    pub is_merged: bool,
+}
+
+/// A new patient is admitted.
+impl Default for PatientEntry {
+    fn default() -> PatientEntry {
+        PatientEntry {
+            id: String::new(),
+            tenant: String::new(),
+            name: String::new(),
+            spo2_scale: Spo2Scale::One,
+            status: PatientStatus::Admitted,
+            is_merged: false,
+        }
+    }
+}
+
+impl PatientEntry {
+    /// A patient of the ward: neither discharged nor dead, and not merged into another record.
+    pub fn is_present(&self) -> bool {
+        !self.is_merged && !patients::has_departed(self.status)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -234,7 +260,8 @@ pub trait Register: Send + Sync {
 
     async fn patient(&self, scope: &Scope, id: &str) -> Result<Option<PatientEntry>, QueryError>;
     async fn gateway(&self, scope: &Scope, id: &str) -> Result<Option<GatewayEntry>, QueryError>;
-    /// The `limit` patients that follow the id `after`, in an order that the engine keeps.
+    /// The `limit` patients that follow the id `after`, in an order that the engine keeps. Patients
+    /// who have departed, and merged records, are left out.
     async fn patients_page(
         &self,
         scope: &Scope,
@@ -278,7 +305,7 @@ pub trait Register: Send + Sync {
         }
     }
 
-    /// All of them by id, read page by page.
+    /// All that are present, by id, read page by page.
     async fn patients(&self, scope: &Scope) -> Result<Vec<PatientEntry>, QueryError> {
         let mut found: Vec<PatientEntry> = Vec::new();
         loop {

@@ -31,6 +31,8 @@ pub enum Removal {
         from_us: i64,
         until_us: i64,
     },
+    /// A patient was erased. The id is never used again.
+    Patient { subject: String, at_us: i64 },
     /// A version of a gateway's revocation. `payload`: the stored document in hex.
     Revocation {
         tenant: String,

@@ -71,6 +71,7 @@ async fn no_panel_shows_an_old_value_as_the_present() {
             tenant: "t".into(),
             name: format!("name of {id}"),
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         };
         ok(store.put_patient(&entry).await);
     }
@@ -133,6 +134,7 @@ async fn the_longest_silent_are_shown_and_the_others_are_counted() {
             tenant: "t".into(),
             name: id.clone(),
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         };
         ok(store.put_patient(&entry).await);
     }

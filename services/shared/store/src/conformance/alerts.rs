@@ -353,6 +353,7 @@ pub async fn the_canary_is_in_no_list_and_is_nobody(harness: &dyn Harness) {
         tenant: tenant.clone(),
         name: "Ann".into(),
         spo2_scale: crate::Spo2Scale::One,
+        ..crate::PatientEntry::default()
     };
     let refused = store.put_patient(&patient).await;
     assert!(

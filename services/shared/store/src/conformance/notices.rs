@@ -521,6 +521,7 @@ pub async fn notices_are_kept_with_their_alert(harness: &dyn Harness) {
             tenant: tenant.into(),
             name: patient.into(),
             spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         };
         ok(store.put_patient(&entry).await);
     }

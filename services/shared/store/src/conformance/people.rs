@@ -41,6 +41,7 @@ pub async fn the_register_refuses_other_tenants(harness: &dyn Harness) {
         tenant: "one".into(),
         name: "Ann Example".into(),
         spo2_scale: Spo2Scale::Two,
+        ..PatientEntry::default()
     };
     ok(store.put_patient(&named).await);
     ok(store.put_device(&one).await);

@@ -10,7 +10,10 @@ use rusqlite::{Connection, OpenFlags, Transaction};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::schema::{self, FILE, OpenError};
+use super::{
+    erasure,
+    schema::{self, FILE, OpenError},
+};
 use crate::{REVOCATION, Removal, Restore};
 
 const MANIFEST: &str = "manifest.json";
@@ -249,6 +252,7 @@ pub fn removals(dir: &Path) -> Result<Vec<Removal>, BackupError> {
         let kind: String = row.get(0)?;
         found.push(match kind.as_str() {
             "account" => Removal::Account { subject, at_us },
+            erasure::KIND => Removal::Patient { subject, at_us },
             _ => Removal::Assignment {
                 subject,
                 from_us: row.get(2)?,
@@ -284,6 +288,10 @@ fn remove_again(transaction: &Transaction<'_>, removal: &Removal) -> rusqlite::R
                 "INSERT OR IGNORE INTO removals VALUES ('assignment', ?1, ?2, ?3)",
                 (subject, from_us, at_us),
             )?;
+        }
+        Removal::Patient { subject, at_us } => {
+            erasure::erase(transaction, subject, *at_us)?;
+            while erasure::step(transaction, *at_us)? > 0 {}
         }
         Removal::Ended {
             subject,

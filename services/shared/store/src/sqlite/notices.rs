@@ -176,7 +176,7 @@ fn write(connection: &Connection, batch: &NoticesBatch) -> Result<u64, WriteErro
     }
 }
 
-fn settle(connection: &Connection, outcome: &NoticeOutcome) -> rusqlite::Result<()> {
+pub(super) fn settle(connection: &Connection, outcome: &NoticeOutcome) -> rusqlite::Result<()> {
     connection
         .prepare_cached("INSERT OR IGNORE INTO notice_outcomes VALUES (?1, ?2)")?
         .execute((&outcome.notice, outcome.encode_to_vec()))?;

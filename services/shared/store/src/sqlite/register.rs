@@ -1,10 +1,11 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::{SqliteStore, accounts::insert_audit, readable_rows};
+use super::{SqliteStore, accounts::insert_audit, erasure::is_erased, readable_rows};
 use crate::{
     ASSIGNMENTS_LISTED_MAX, Assigned, Assignment, Change, DeviceEntry, GatewayEntry, Of,
-    PatientEntry, QueryError, Register, Scope, Spo2Scale, WriteError,
+    PatientEntry, PatientStatus, QueryError, Register, Scope, Spo2Scale, WriteError,
+    patients::{check_wearer, erased},
     register::{Plan, check_texts, plan, reserved},
 };
 
@@ -36,15 +37,24 @@ fn put(
 
 fn put_patient(connection: &Connection, entry: &PatientEntry) -> Result<(), WriteError> {
     let scale = entry.spo2_scale.number();
+    if is_erased(connection, &entry.id)? {
+        return Err(WriteError::Invalid(erased(&entry.id)));
+    }
     put(
         connection,
         "patient",
         &entry.id,
         &entry.tenant,
-        "INSERT INTO patients (id, tenant, name, spo2_scale) VALUES (?1, ?2, ?3, ?4)
+        "INSERT INTO patients (id, tenant, name, spo2_scale, status) VALUES (?1, ?2, ?3, ?4, ?5)
          ON CONFLICT (id) DO UPDATE SET tenant = excluded.tenant, name = excluded.name, spo2_scale = excluded.spo2_scale
              WHERE tenant IN ('', excluded.tenant)",
-        (&entry.id, &entry.tenant, &entry.name, scale),
+        (
+            &entry.id,
+            &entry.tenant,
+            &entry.name,
+            scale,
+            entry.status as i32,
+        ),
     )
 }
 
@@ -67,7 +77,7 @@ fn find_patient(
 ) -> rusqlite::Result<Option<PatientEntry>> {
     connection
         .prepare_cached(
-            "SELECT id, tenant, name, spo2_scale FROM patients
+            "SELECT id, tenant, name, spo2_scale, status, merged_into <> '' FROM patients
              WHERE id = ?2 AND tenant <> '' AND (?1 IS NULL OR tenant = ?1)",
         )?
         .query_row((tenant, id), patient)
@@ -80,6 +90,8 @@ fn patient(row: &Row<'_>) -> rusqlite::Result<PatientEntry> {
         tenant: row.get(1)?,
         name: row.get(2)?,
         spo2_scale: Spo2Scale::of_number(row.get(3)?),
+        status: PatientStatus::try_from(row.get::<_, i32>(4)?).unwrap_or_default(),
+        is_merged: row.get(5)?,
     })
 }
 
@@ -109,7 +121,7 @@ fn assignment(row: &Row<'_>) -> rusqlite::Result<Assignment> {
 }
 
 /// All of one device, in scope.
-fn of_device(
+pub(super) fn of_device(
     connection: &Connection,
     tenant: Option<&str>,
     device: &str,
@@ -125,14 +137,14 @@ fn of_device(
 
 /// The time of a change always rises, whatever the writer's clock shows, because readers look for
 /// later times.
-fn changed(connection: &Connection, device: &str, at_us: i64) -> Result<(), WriteError> {
+pub(super) fn changed(connection: &Connection, device: &str, at_us: i64) -> Result<(), WriteError> {
     connection
         .prepare_cached("UPDATE devices SET changed_us = max(min(changed_us, 9223372036854775806) + 1, ?2) WHERE id = ?1")?
         .execute((device, at_us))?;
     Ok(())
 }
 
-fn assign(connection: &Connection, new: &Assignment) -> Result<Assigned, WriteError> {
+pub(super) fn assign(connection: &Connection, new: &Assignment) -> Result<Assigned, WriteError> {
     let existing = of_device(connection, Some(&new.tenant), &new.device)?;
     let Some(Plan { cut, replaced }) = plan(&existing, new)? else {
         return Ok(Assigned::Unchanged);
@@ -144,14 +156,17 @@ fn assign(connection: &Connection, new: &Assignment) -> Result<Assigned, WriteEr
             tenant: new.tenant.clone(),
         },
     )?;
-    if find_patient(connection, Some(&new.tenant), &new.patient)?.is_none() {
+    let wearer = find_patient(connection, Some(&new.tenant), &new.patient)?;
+    if let Some(wearer) = &wearer {
+        check_wearer(wearer, new)?;
+    } else {
         put_patient(
             connection,
             &PatientEntry {
                 id: new.patient.clone(),
                 tenant: new.tenant.clone(),
                 name: new.patient.clone(),
-                spo2_scale: Spo2Scale::One,
+                ..PatientEntry::default()
             },
         )?;
     }
@@ -167,11 +182,14 @@ fn assign(connection: &Connection, new: &Assignment) -> Result<Assigned, WriteEr
         (&new.device, &new.tenant, new.entered.at_us),
     )?;
     if let Some(cut) = &cut {
-        connection
-            .prepare_cached(
-                "UPDATE assignments SET until_us = ?3 WHERE device = ?1 AND from_us = ?2",
-            )?
-            .execute((&cut.device, cut.from_us, new.from_us))?;
+        let until_us = new.from_us;
+        end_of(
+            connection,
+            &Assignment {
+                until_us,
+                ..cut.clone()
+            },
+        )?;
     }
     if let Some(replaced) = &replaced {
         connection
@@ -194,6 +212,14 @@ fn assign(connection: &Connection, new: &Assignment) -> Result<Assigned, WriteEr
     Ok(Assigned::New(cut.or(replaced)))
 }
 
+/// Stores the end of an assignment.
+pub(super) fn end_of(connection: &Connection, ended: &Assignment) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("UPDATE assignments SET until_us = ?3 WHERE device = ?1 AND from_us = ?2")?
+        .execute((&ended.device, ended.from_us, ended.until_us))?;
+    Ok(())
+}
+
 fn end(
     connection: &Connection,
     tenant: Option<&str>,
@@ -207,9 +233,7 @@ fn end(
         return Ok(None);
     };
     open.end_at(until_us)?;
-    connection
-        .prepare_cached("UPDATE assignments SET until_us = ?3 WHERE device = ?1 AND from_us = ?2")?
-        .execute((device, open.from_us, until_us))?;
+    end_of(connection, &open)?;
     changed(connection, device, change.at_us)?;
     insert_audit(connection, &open.audit("end assignment", change))?;
     Ok(Some(open))
@@ -390,9 +414,9 @@ impl Register for SqliteStore {
         let (tenant, after) = (scope.as_tenant().map(str::to_owned), after.to_owned());
         self.read(move |connection| {
             let mut statement = connection.prepare_cached(
-                "SELECT id, tenant, name, spo2_scale FROM patients
+                "SELECT id, tenant, name, spo2_scale, status, merged_into <> '' FROM patients
                  WHERE id > ?2 AND tenant <> '' AND (?1 IS NULL OR tenant = ?1)
-                 ORDER BY id LIMIT ?3",
+                     AND status < 4 AND merged_into = '' ORDER BY id LIMIT ?3",
             )?;
             let rows = statement.query_map((tenant, after, limit), patient)?;
             readable_rows("patient", rows)

@@ -210,6 +210,20 @@ CREATE TABLE sessions (key BLOB PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT N
     password_hash TEXT NOT NULL, opened_us INTEGER NOT NULL, expires_us INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX sessions_name ON sessions (tenant, name);
 CREATE INDEX sessions_expires ON sessions (expires_us);
+", "
+-- The stay of a patient. status: braid.patients.v1.PatientStatus; patients of an older version are admitted. record: the encoded
+-- braid.patients.v1.Patient, whose columns count where both have a value. revision: the number of changes.
+ALTER TABLE patients ADD COLUMN status INTEGER NOT NULL DEFAULT 2;
+ALTER TABLE patients ADD COLUMN status_us INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE patients ADD COLUMN merged_into TEXT NOT NULL DEFAULT '';
+ALTER TABLE patients ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE patients ADD COLUMN record BLOB NOT NULL DEFAULT x'';
+CREATE INDEX patients_status ON patients (status, status_us);
+CREATE INDEX patients_merged ON patients (merged_into) WHERE merged_into <> '';
+-- Names of patients in other systems.
+CREATE TABLE patient_identifiers (tenant TEXT NOT NULL, system TEXT NOT NULL, value TEXT NOT NULL, patient TEXT NOT NULL,
+    PRIMARY KEY (tenant, system, value)) WITHOUT ROWID;
+CREATE INDEX patient_identifiers_patient ON patient_identifiers (patient);
 "];
 /// The first version whose alerts have a priority.
 const ALERTS_WITH_PRIORITY: usize = 4;

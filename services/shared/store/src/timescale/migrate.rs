@@ -37,6 +37,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
         include_str!("migrations/0009_priority_and_proofs.sql"),
     ),
     ("sessions", include_str!("migrations/0010_sessions.sql")),
+    ("patients", include_str!("migrations/0011_patients.sql")),
 ];
 /// Roll-ups depend on the edition: made by TimescaleDB where it can, else by the store.
 const ROLLUPS_OWN: &str = include_str!("rollups_own.sql");

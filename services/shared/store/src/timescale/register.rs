@@ -5,7 +5,8 @@ use tokio_postgres::{Row, types::ToSql};
 use super::{TimescaleStore, accounts::insert_audit, fault::Fault, transaction};
 use crate::{
     ASSIGNMENTS_LISTED_MAX, Assigned, Assignment, Change, DeviceEntry, GatewayEntry, Of,
-    PatientEntry, QueryError, Register, Scope, Spo2Scale, WriteError,
+    PatientEntry, PatientStatus, QueryError, Register, Scope, Spo2Scale, WriteError,
+    patients::{check_wearer, erased},
     register::{Plan, check_texts, plan, reserved},
 };
 
@@ -37,15 +38,30 @@ async fn put(
 
 async fn put_patient(transaction: &Transaction<'_>, entry: &PatientEntry) -> Result<(), Fault> {
     let scale = i16::from(entry.spo2_scale.number());
+    let gone = transaction
+        .query_opt(
+            "SELECT 1 FROM removals WHERE kind = 'patient' AND subject = $1",
+            &[&entry.id],
+        )
+        .await?;
+    if gone.is_some() {
+        return Err(Fault::Invalid(erased(&entry.id)));
+    }
     put(
         transaction,
         "patient",
         &entry.id,
         &entry.tenant,
-        "INSERT INTO patients (id, tenant, name, spo2_scale) VALUES ($1, $2, $3, $4)
+        "INSERT INTO patients (id, tenant, name, spo2_scale, status) VALUES ($1, $2, $3, $4, $5)
          ON CONFLICT (id) DO UPDATE SET tenant = excluded.tenant, name = excluded.name, spo2_scale = excluded.spo2_scale
              WHERE patients.tenant IN ('', excluded.tenant)",
-        &[&entry.id, &entry.tenant, &entry.name, &scale],
+        &[
+            &entry.id,
+            &entry.tenant,
+            &entry.name,
+            &scale,
+            &(entry.status as i32),
+        ],
     )
     .await
 }
@@ -62,6 +78,8 @@ async fn put_gateway(transaction: &Transaction<'_>, id: &str, tenant: &str) -> R
     )
     .await
 }
+
+const PATIENT_COLUMNS: &str = "id, tenant, name, spo2_scale, status, merged_into <> ''";
 
 const ASSIGNMENT_COLUMNS: &str = "a.device, d.tenant, a.gateway, a.patient, a.from_us, a.until_us, a.author, a.reason, a.entered_us";
 
@@ -83,7 +101,7 @@ fn assignment(row: &Row) -> Assignment {
 
 /// All assignments of one device in scope. Its row is locked if it exists, so that no two changes
 /// run at once.
-async fn of_device(
+pub(super) async fn of_device(
     transaction: &Transaction<'_>,
     tenant: Option<&str>,
     device: &str,
@@ -105,7 +123,11 @@ async fn of_device(
 
 /// The time of a change always rises, whatever the writer's clock shows, because readers look for
 /// later times.
-async fn changed(transaction: &Transaction<'_>, device: &str, at_us: i64) -> Result<(), Fault> {
+pub(super) async fn changed(
+    transaction: &Transaction<'_>,
+    device: &str,
+    at_us: i64,
+) -> Result<(), Fault> {
     transaction
         .execute(
             "UPDATE devices SET changed_us = greatest(least(changed_us, 9223372036854775806) + 1, $2) WHERE id = $1",
@@ -115,7 +137,7 @@ async fn changed(transaction: &Transaction<'_>, device: &str, at_us: i64) -> Res
     Ok(())
 }
 
-async fn cut(
+pub(super) async fn cut(
     transaction: &Transaction<'_>,
     assignment: &Assignment,
     until_us: i64,
@@ -129,7 +151,10 @@ async fn cut(
     Ok(())
 }
 
-async fn delete(transaction: &Transaction<'_>, assignment: &Assignment) -> Result<u64, Fault> {
+pub(super) async fn delete(
+    transaction: &Transaction<'_>,
+    assignment: &Assignment,
+) -> Result<u64, Fault> {
     Ok(transaction
         .execute(
             "DELETE FROM assignments WHERE device = $1 AND from_us = $2",
@@ -138,7 +163,10 @@ async fn delete(transaction: &Transaction<'_>, assignment: &Assignment) -> Resul
         .await?)
 }
 
-async fn assign(transaction: &Transaction<'_>, new: &Assignment) -> Result<Assigned, Fault> {
+pub(super) async fn assign(
+    transaction: &Transaction<'_>,
+    new: &Assignment,
+) -> Result<Assigned, Fault> {
     // First, so that its row is locked when the assignments are read.
     // A device without assignments may change its tenant.
     put(
@@ -162,18 +190,22 @@ async fn assign(transaction: &Transaction<'_>, new: &Assignment) -> Result<Assig
         return Ok(Assigned::Unchanged);
     };
     put_gateway(transaction, &new.gateway, &new.tenant).await?;
-    let known = transaction
+    let wearer = transaction
         .query_opt(
-            "SELECT 1 FROM patients WHERE id = $1 AND tenant = $2 AND tenant <> ''",
+            &format!(
+                "SELECT {PATIENT_COLUMNS} FROM patients WHERE id = $1 AND tenant = $2 AND tenant <> ''"
+            ),
             &[&new.patient, &new.tenant],
         )
         .await?;
-    if known.is_none() {
+    if let Some(wearer) = wearer.as_ref().map(patient) {
+        check_wearer(&wearer, new)?;
+    } else {
         let patient = PatientEntry {
             id: new.patient.clone(),
             tenant: new.tenant.clone(),
             name: new.patient.clone(),
-            spo2_scale: Spo2Scale::One,
+            ..PatientEntry::default()
         };
         put_patient(transaction, &patient).await?;
     }
@@ -249,6 +281,8 @@ fn patient(row: &Row) -> PatientEntry {
         tenant: row.get(1),
         name: row.get(2),
         spo2_scale: Spo2Scale::of_number(row.get::<_, i16>(3).into()),
+        status: PatientStatus::try_from(row.get::<_, i32>(4)).unwrap_or_default(),
+        is_merged: row.get(5),
     }
 }
 
@@ -259,7 +293,7 @@ fn gateway(row: &Row) -> GatewayEntry {
     }
 }
 
-fn rows(limit: usize) -> i64 {
+pub(super) fn rows(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
@@ -363,10 +397,10 @@ impl Register for TimescaleStore {
     async fn patient(&self, scope: &Scope, id: &str) -> Result<Option<PatientEntry>, QueryError> {
         let connection = self.reader().await?;
         let statement = connection
-            .prepare_cached(
-                "SELECT id, tenant, name, spo2_scale FROM patients
-                 WHERE id = $2 AND tenant <> '' AND ($1::text IS NULL OR tenant = $1)",
-            )
+            .prepare_cached(&format!(
+                "SELECT {PATIENT_COLUMNS} FROM patients
+                 WHERE id = $2 AND tenant <> '' AND ($1::text IS NULL OR tenant = $1)"
+            ))
             .await?;
         let row = connection
             .query_opt(&statement, &[&scope.as_tenant(), &id])
@@ -397,9 +431,11 @@ impl Register for TimescaleStore {
             .reader()
             .await?
             .query(
-                "SELECT id, tenant, name, spo2_scale FROM patients
-                 WHERE id > $2 AND tenant <> '' AND ($1::text IS NULL OR tenant = $1)
-                 ORDER BY id LIMIT $3",
+                &format!(
+                    "SELECT {PATIENT_COLUMNS} FROM patients
+                     WHERE id > $2 AND tenant <> '' AND ($1::text IS NULL OR tenant = $1)
+                         AND status < 4 AND merged_into = '' ORDER BY id LIMIT $3"
+                ),
                 &[&scope.as_tenant(), &after, &rows(limit)],
             )
             .await?;

@@ -33,8 +33,9 @@ CREATE OR REPLACE VIEW rule_bytes_view AS
         coalesce(nullif(u.mode, ''), 'uploads, packets, headers') AS mode, u.bytes
     FROM paths r JOIN gateways g ON g.key = r.gateway,
         LATERAL jsonb_to_recordset(r.steering->'rules') AS u(rule text, mode text, bytes numeric);
+-- Patients of the ward: 4 and 5 are discharged and died.
 CREATE OR REPLACE VIEW patients_view AS
-    SELECT tenant, id AS patient, name FROM patients WHERE tenant <> '';
+    SELECT tenant, id AS patient, name FROM patients WHERE tenant <> '' AND status < 4 AND merged_into = '';
 CREATE OR REPLACE VIEW alerts_view AS
     SELECT t.changed AS time, t.id AS alert, t.revision, p.tenant, t.patient, t.rule,
         CASE t.priority WHEN 1 THEN 'low' WHEN 2 THEN 'medium' WHEN 3 THEN 'high' ELSE 'unknown' END AS priority,

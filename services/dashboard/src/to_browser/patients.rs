@@ -1,0 +1,155 @@
+//! Calls about patients' records. Every answer and every change is in the audit log.
+
+use std::sync::Arc;
+
+use contracts::patients::patients_service_server::PatientsService;
+use contracts::patients::{
+    ChangePatientsRequest, ChangePatientsResponse, GetRecordRequest, GetRecordResponse,
+    ListRecordsRequest, ListRecordsResponse,
+};
+use store::{Change, ChangePatientsError, Scope, Stays};
+use tonic::{Request, Response, Status};
+
+use super::app::App;
+use super::calls::{audited, identifier, person, store_status};
+use super::kiosk;
+use crate::patients::{self, PatientsError, is_of_administrators};
+use crate::sessions::Person;
+
+/// Records in one answer.
+const RECORDS_MAX: u32 = 1_000;
+
+pub(crate) struct Patients {
+    pub app: Arc<App>,
+}
+
+/// A wall display shows the ward and no records.
+fn reader<T>(request: &Request<T>) -> Result<Person, Status> {
+    let person = person(request)?;
+    if person.is_kiosk {
+        return Err(Status::permission_denied(kiosk::LOOKS_ONLY));
+    }
+    Ok(person)
+}
+
+fn may_change(person: &Person, request: &ChangePatientsRequest) -> Result<(), Status> {
+    let mut operations = request.changes.iter().map(|it| it.operation());
+    if !person.may_act() {
+        return Err(Status::permission_denied(
+            "viewers look only; this needs a clinician or an administrator",
+        ));
+    }
+    if operations.any(is_of_administrators) && !person.is_administrator() {
+        return Err(Status::permission_denied(
+            "merging, unmerging and erasing need an administrator",
+        ));
+    }
+    Ok(())
+}
+
+fn status(error: PatientsError) -> Status {
+    match error {
+        PatientsError::Reason => Status::invalid_argument(error.to_string()),
+        PatientsError::Change(ChangePatientsError::Refused { index, refusal }) => {
+            Status::failed_precondition(format!("changes[{index}]: {refusal}"))
+        }
+        PatientsError::Change(ChangePatientsError::Write(error)) | PatientsError::Write(error) => {
+            match error {
+                store::WriteError::Invalid(reason) => Status::failed_precondition(reason),
+                error => {
+                    tracing::warn!(%error, "a change of patients failed because of the store");
+                    Status::unavailable("the store does not answer; try again")
+                }
+            }
+        }
+        PatientsError::Query(error) => store_status(&error),
+    }
+}
+
+#[tonic::async_trait]
+impl PatientsService for Patients {
+    async fn list_records(
+        &self,
+        request: Request<ListRecordsRequest>,
+    ) -> Result<Response<ListRecordsResponse>, Status> {
+        let person = reader(&request)?;
+        let request = request.into_inner();
+        identifier("after", &request.after)?;
+        if let Some(it) = &request.identifier {
+            identifier("system", &it.system)?;
+            identifier("value", &it.value)?;
+        }
+        audited(&self.app, &person, "read patients", "", String::new()).await?;
+        let scope = Scope::tenant(person.tenant.clone());
+        if let Some(it) = &request.identifier {
+            let found = self.app.store.patient_of_identifier(&scope, it).await;
+            let found = found.map_err(|error| store_status(&error))?;
+            return Ok(Response::new(ListRecordsResponse {
+                patients: found.into_iter().collect(),
+                more: false,
+            }));
+        }
+        let stays = match request.include_departed {
+            true => Stays::All,
+            false => Stays::Present,
+        };
+        let limit = match request.limit {
+            0 => RECORDS_MAX,
+            limit => limit.min(RECORDS_MAX),
+        } as usize;
+        let store = &self.app.store;
+        let page = store.patient_records_page(&scope, stays, &request.after, limit);
+        let patients = page.await.map_err(|error| store_status(&error))?;
+        Ok(Response::new(ListRecordsResponse {
+            more: patients.len() >= limit,
+            patients,
+        }))
+    }
+
+    async fn get_record(
+        &self,
+        request: Request<GetRecordRequest>,
+    ) -> Result<Response<GetRecordResponse>, Status> {
+        let person = reader(&request)?;
+        let id = request.into_inner().patient;
+        audited(&self.app, &person, "read patient", &id, String::new()).await?;
+        let scope = Scope::tenant(person.tenant.clone());
+        let patient = self.app.store.patient_record(&scope, &id).await;
+        let patient = patient.map_err(|error| store_status(&error))?;
+        let patient = patient.ok_or_else(|| Status::not_found("there is no such patient"))?;
+        let merged = self.app.store.merged_records(&scope, &id).await;
+        Ok(Response::new(GetRecordResponse {
+            patient: Some(patient),
+            merged: merged.map_err(|error| store_status(&error))?,
+        }))
+    }
+
+    async fn change_patients(
+        &self,
+        request: Request<ChangePatientsRequest>,
+    ) -> Result<Response<ChangePatientsResponse>, Status> {
+        let person = reader(&request)?;
+        let request = request.into_inner();
+        may_change(&person, &request)?;
+        let by = Change {
+            author: person.name.clone(),
+            reason: request.reason.trim().to_owned(),
+            at_us: contracts::now_us(),
+        };
+        let (store, tenant) = (self.app.store.as_ref(), &person.tenant);
+        let changed = if request.dry_run {
+            let detail = format!("{} changes", request.changes.len());
+            audited(&self.app, &person, "check patients", "", detail).await?;
+            patients::check(store, tenant, &request.changes, &by).await
+        } else {
+            patients::change(store, tenant, &request.changes, &by).await
+        };
+        let changed = changed.map_err(status)?;
+        // The ward follows at once.
+        self.app.live.register_outdated.notify_one();
+        Ok(Response::new(ChangePatientsResponse {
+            patients: changed.patients,
+            likenesses: changed.likenesses,
+        }))
+    }
+}
