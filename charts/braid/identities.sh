@@ -16,7 +16,7 @@ enrolment=
 if [ "${1:-}" = --enrolment ]; then enrolment=1; shift; fi
 namespace=${1:?"the namespace, for example: identities.sh braid"}
 authority=${2:-authority-$namespace}
-nouns=(gateway swarm proxy ingest alerting path-telemetry dashboard setup trial envoy kafka timescaledb)
+nouns=(gateway swarm proxy ingest alerting path-telemetry exchange dashboard setup trial envoy kafka timescaledb)
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 

@@ -2,7 +2,7 @@
 # need.sh TOOL... - installs missing tools of the tests, and prints its actions.
 #
 #   need.sh room cc ip node chromium cargo-deny mdbook buf envoy kafka timescaledb docker helm
-#           kubeconform k6 yaml go peers curl promtool programs sctp python
+#           kubeconform k6 yaml go peers curl promtool programs sctp python hapi
 #
 # Debian packages come from apt-get (root, or sudo). Everything else goes below $BRAID_CACHE
 # (default ~/.cache/braid), outside the checkout, so that a second run and a fresh clone find it.
@@ -89,6 +89,16 @@ need_envoy() {
 need_cc() {
   if command -v c++ >/dev/null && command -v make >/dev/null && pkg-config --exists openssl 2>/dev/null; then return; fi
   apt_install gcc g++ libc6-dev make pkg-config libssl-dev
+}
+
+# The client of a hospital, for the tests of exchange.
+need_hapi() {
+  local client
+  client=$(dirname "$0")/../hospital/client.sh
+  "$client" here 2>/dev/null && return
+  if ! command -v javac >/dev/null || ! command -v mvn >/dev/null; then apt_install default-jdk-headless maven; fi
+  say "HAPI into $cache"
+  "$client" fetch
 }
 
 # Java runs the brokers of the tests, Maven fetches their jars.
@@ -229,6 +239,7 @@ for tool; do
     go)         need_go ;;
     peers)      need_peers ;;
     curl)       need_curl ;;
+    hapi)       need_hapi ;;
     promtool)   need_promtool ;;
     *)          die "no recipe for '$tool'" ;;
   esac

@@ -22,10 +22,10 @@ helm.sh/chart: {{ (index . 0).Chart.Name }}-{{ (index . 0).Chart.Version }}
 
 {{/* Ports by noun: service and admin. */}}
 {{- define "braid.port" -}}
-{{- get (dict "ingest" "7001" "alerting" "7002" "path-telemetry" "7003" "dashboard" "8080" "proxy" "4433") . -}}
+{{- get (dict "ingest" "7001" "alerting" "7002" "path-telemetry" "7003" "exchange" "7006" "dashboard" "8080" "proxy" "4433") . -}}
 {{- end -}}
 {{- define "braid.admin" -}}
-{{- get (dict "gateway" "9101" "proxy" "9102" "ingest" "9103" "alerting" "9104" "path-telemetry" "9105" "dashboard" "9106" "setup" "9108") . -}}
+{{- get (dict "gateway" "9101" "proxy" "9102" "ingest" "9103" "alerting" "9104" "path-telemetry" "9105" "dashboard" "9106" "setup" "9108" "exchange" "9109") . -}}
 {{- end -}}
 
 {{/* Every address of the pod. The IPv6 one takes IPv4, too. */}}
@@ -190,7 +190,7 @@ secret: { secretName: {{ $noun }}-identity, defaultMode: 0440 }
 {{- $enrols := and (eq $noun "dashboard") $root.Values.enrolment.authoritySecret }}
 {{- $client := dict }}{{ $webhook := dict }}
 {{- if eq $noun "dashboard" }}{{ $client = $root.Values.dashboard.oidc.clientSecret }}{{ $webhook = $root.Values.dashboard.canary.webhook }}{{ end }}
-{{- $signs := and $root.Values.bus.user (has $noun (list "ingest" "alerting" "path-telemetry" "dashboard")) }}
+{{- $signs := and $root.Values.bus.user (has $noun (list "ingest" "alerting" "path-telemetry" "dashboard" "exchange")) }}
 {{- $mail := dict }}
 {{- if and $root.Values.mail.user (has $noun (list "alerting" "dashboard")) }}{{ $mail = $root.Values.mail.passwordSecret }}{{ end }}
 {{- if or $managed $enrols $client.name $webhook.name $signs $mail.name }}

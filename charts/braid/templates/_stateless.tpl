@@ -2,7 +2,7 @@
 One of the services that keep nothing: Deployment, Service, disruption budget, scaling.
 
 (dict "root" $ "noun" NOUN "args" LIST of flags of its own "authoritySecret" what it signs with "provider" volume of who vouches for the
-people's provider "group" consumer group and "topic" it lags on, for KEDA)
+people's provider "hospital" Secret of the hospital's feed "group" consumer group and "topic" it lags on, for KEDA)
 */}}
 {{- define "braid.stateless" -}}
 {{- $root := .root }}{{ $noun := .noun }}{{ $values := index $root.Values $noun }}{{ $of := list $root $noun -}}
@@ -42,7 +42,9 @@ spec:
           args:
             - {{ $noun }}
             - --listen={{ include "braid.any" $root }}:{{ include "braid.port" $noun }}
+{{- if not .hospital }}
 {{- include "braid.identity-args" $noun | nindent 12 }}
+{{- end }}
 {{- include "braid.bus-args" $of | nindent 12 }}
 {{- include "braid.store-args" $root | nindent 12 }}
 {{- include "braid.process-args" $of | nindent 12 }}
@@ -70,6 +72,9 @@ spec:
 {{- if .provider }}
             - { name: provider, mountPath: /run/provider, readOnly: true }
 {{- end }}
+{{- if .hospital }}
+            - { name: hospital, mountPath: /run/hospital, readOnly: true }
+{{- end }}
       volumes:
         - {{ include "braid.identity-volume" $of | nindent 10 | trim }}
 {{- include "braid.ca-volumes" (list $root "bus" "store") | nindent 8 }}
@@ -93,6 +98,9 @@ spec:
 {{- with .provider }}
         - name: provider
 {{ toYaml . | indent 10 }}
+{{- end }}
+{{- with .hospital }}
+        - { name: hospital, secret: { secretName: {{ . | quote }}, defaultMode: 0440 } }
 {{- end }}
 ---
 apiVersion: v1

@@ -14,7 +14,7 @@ use clap::Parser;
 ///
 /// People acknowledge some alerts. Devices get other wearers while their readings wait. Every
 /// process is restarted in turn. At the end a gateway is revoked. A run of 5 minutes or more ends
-/// with a restore of the database, and one of 20 minutes has outages of 12 minutes and of 25 hours,
+/// with a restore of the database. A run of 20 minutes has outages of 12 minutes and of 25 hours,
 /// the latter by a step of all clocks. A full disk needs root, and a step of a clock needs `cc`.
 ///
 /// Judged are readings, alerts of thresholds, falls and NEWS2, acknowledgements, reminders,

@@ -44,13 +44,14 @@ use crate::trial::TrialCommand;
 use crate::tun::TunCommand;
 
 /// Tables of the configuration file, which are the subcommands with a table.
-const NOUNS: [&str; 10] = [
+const NOUNS: [&str; 11] = [
     "gateway",
     "proxy",
     "ingest",
     "alerting",
     "path-telemetry",
     "dashboard",
+    "exchange",
     "swarm",
     "up",
     "setup",

@@ -58,8 +58,8 @@ pub enum DeadLettersCommand {
         /// The letters' ids in the list.
         #[arg(value_name = "ID", required_unless_present = "every")]
         ids: Vec<LetterId>,
-        /// All letters that were not replayed before, except uploads of gateways, which were on no
-        /// topic.
+        /// All letters that were not replayed before, except uploads of gateways and messages of
+        /// the hospital, which were on no topic.
         #[arg(long, conflicts_with = "ids", default_value_t = false)]
         every: bool,
         #[command(flatten)]
@@ -67,8 +67,9 @@ pub enum DeadLettersCommand {
         #[command(flatten)]
         bus: BusChoice,
     },
-    /// Admit stored uploads of newer gateways again, after an upgrade. Ingest admits them like any
-    /// upload, as the gateway that they came from.
+    /// Admit stored uploads of newer gateways again, after an upgrade, and messages of the hospital
+    /// once the cause of their refusal is corrected. Ingest admits uploads like any upload, as the
+    /// gateway that they came from.
     ///
     /// Samples that were admitted at the first time are left out. Readings are attributed to the
     /// wearer at their time. Refused samples are printed, and the letter stays in the list.
@@ -80,7 +81,7 @@ pub enum DeadLettersCommand {
         /// The letters' ids in the list.
         #[arg(value_name = "ID", required_unless_present = "every")]
         ids: Vec<LetterId>,
-        /// All uploads that were not admitted before.
+        /// All uploads and messages that were not admitted before.
         #[arg(long, conflicts_with = "ids", default_value_t = false)]
         every: bool,
         #[command(flatten)]

@@ -87,6 +87,9 @@ pub enum ServiceCommand {
     /// Admits path reports from both ends of the tunnels.
     #[command(after_help = PATH_TELEMETRY_HELP)]
     PathTelemetry(Box<OnEngines<path_telemetry::Config>>),
+    /// Takes the hospital's admissions, moves and discharges (HL7 v2).
+    #[command(after_help = EXCHANGE_HELP)]
+    Exchange(Box<OnEngines<exchange::Config>>),
     /// The web page.
     #[command(after_help = DASHBOARD_HELP)]
     Dashboard(Box<OnEngines<dashboard::Config>>),
@@ -105,6 +108,7 @@ const INGEST_HELP: &str =
 const ALERTING_HELP: &str =
     "Example:\n  braid alerting --bus sqlite:./data --store sqlite:./data --config braid.toml";
 const PATH_TELEMETRY_HELP: &str = "Example:\n  braid path-telemetry --bus sqlite:./data --store sqlite:./data \\\n      --config braid.toml";
+const EXCHANGE_HELP: &str = "Example:\n  braid exchange --bus sqlite:./data --store sqlite:./data --hospital-cert hospital.pem \\\n      --hospital-key hospital.key --hospital-ca interface-engine-ca.pem";
 const DASHBOARD_HELP: &str =
     "Example:\n  braid dashboard --bus sqlite:./data --store sqlite:./data --config braid.toml";
 const SWARM_HELP: &str =
@@ -120,6 +124,7 @@ impl ServiceCommand {
             ServiceCommand::Ingest(it) => it.service.validate(),
             ServiceCommand::Alerting(it) => it.service.validate(),
             ServiceCommand::PathTelemetry(it) => it.service.validate(),
+            ServiceCommand::Exchange(it) => it.service.validate(),
             ServiceCommand::Dashboard(it) => it.service.validate(),
             ServiceCommand::Swarm(it) => it.service.validate(),
             ServiceCommand::Up(it) => it.service.validate(),
@@ -145,6 +150,7 @@ impl ServiceCommand {
             ServiceCommand::Ingest(it) => it.run(limit, ingest::run),
             ServiceCommand::Alerting(it) => it.run(limit, alerting::run),
             ServiceCommand::PathTelemetry(it) => it.run(limit, path_telemetry::run),
+            ServiceCommand::Exchange(it) => it.run(limit, exchange::run),
             ServiceCommand::Dashboard(it) => it.run(limit, dashboard::run),
             ServiceCommand::Swarm(it) => it.run(limit, crate::simulate::run),
             ServiceCommand::Up(it) => {
@@ -171,6 +177,7 @@ impl ServiceCommand {
             ServiceCommand::PathTelemetry(it) => {
                 config::render(it, matches, "path-telemetry", file, command)
             }
+            ServiceCommand::Exchange(it) => config::render(it, matches, "exchange", file, command),
             ServiceCommand::Dashboard(it) => {
                 config::render(it, matches, "dashboard", file, command)
             }

@@ -52,11 +52,12 @@ struct Given {
     files: &'static [&'static str],
 }
 
-const RECIPIENTS: [Given; 13] = [
+const RECIPIENTS: [Given; 14] = [
     given("proxy", &[], &[]),
     given("ingest", &[("store_password", STORE)], &[]),
     given("alerting", &[("store_password", STORE)], &[]),
     given("path-telemetry", &[("store_password", STORE)], &[]),
+    given("exchange", &[("store_password", STORE)], &[]),
     // Also as a file: `braid gateways` beside the dashboard reads it from the environment.
     given("dashboard", &[("store_password", STORE)], &[STORE]),
     given(

@@ -7,19 +7,21 @@ use std::{
     process::Command,
 };
 
-const SERVICES: [&str; 6] = [
+const SERVICES: [&str; 7] = [
     "gateway",
     "proxy",
     "ingest",
     "alerting",
     "path-telemetry",
     "dashboard",
+    "exchange",
 ];
 
 /// The ends of the data path: no service of ours stands on the other side. `links` are the emulated
 /// links of `braid up`.
-const ENDS: [&str; 10] = [
+const ENDS: [&str; 11] = [
     "sensors",
+    "hospital",
     "carers",
     "local-alarm",
     "applications",

@@ -1,5 +1,5 @@
-//! The last scene: a gateway is away for a day and an hour. Its patient is ill in the first seconds,
-//! then every process is stopped, and starts again 25 h later.
+//! The last scene: a gateway is away for a day and an hour. Its patient is ill in the first
+//! seconds, then every process is stopped, and starts again 25 h later.
 //!
 //! Silences outlast the day, nobody hears of them twice, and what the gateway kept is stored and
 //! told when its network is back.

@@ -14,13 +14,14 @@ use super::*;
 mod errors;
 
 /// Services whose flags, variables and keys of the file have a page.
-const SERVICES: [&str; 6] = [
+const SERVICES: [&str; 7] = [
     "gateway",
     "proxy",
     "ingest",
     "alerting",
     "path-telemetry",
     "dashboard",
+    "exchange",
 ];
 
 fn root() -> PathBuf {

@@ -113,8 +113,8 @@ impl Letter {
         let topic = Topic::from_name(&self.topic)
             .filter(|topic| *topic != Topic::DeadLetters)
             .ok_or_else(|| {
-                let what = if self.is_upload() {
-                    "a gateway's upload goes back by `braid dead-letters readmit`"
+                let what = if self.is_upload() || self.is_message() {
+                    "it goes back by `braid dead-letters readmit`"
                 } else {
                     "it was not on a topic, so it cannot be replayed; `show` prints it"
                 };
@@ -125,7 +125,7 @@ impl Letter {
         Ok((topic, record))
     }
 
-    /// False for a gateway's upload, which was never on a topic.
+    /// False for uploads and messages of the hospital, which were never on a topic.
     pub fn can_go_back(&self) -> bool {
         self.record().is_ok()
     }
@@ -134,12 +134,26 @@ impl Letter {
         self.topic == UPLOADS
     }
 
+    /// A message of the hospital.
+    pub fn is_message(&self) -> bool {
+        self.topic == exchange::ORIGIN
+    }
+
+    /// The message, and the tenant that it came for.
+    pub fn message(&self) -> (&[u8], String) {
+        (&self.value, self.header(exchange::TENANT))
+    }
+
+    fn header(&self, name: &str) -> String {
+        let found = self.headers.iter().find(|(it, _)| it == name);
+        found.map_or_else(String::new, |(_, value)| {
+            String::from_utf8_lossy(value).into_owned()
+        })
+    }
+
     pub fn upload(&self) -> Kept {
-        let header = self.headers.iter().find(|(name, _)| name == GATEWAY);
         Kept {
-            gateway: header
-                .map(|(_, value)| String::from_utf8_lossy(value).into_owned())
-                .unwrap_or_default(),
+            gateway: self.header(GATEWAY),
             whole: self.value.clone(),
             arrived_us: self.buried_us,
         }

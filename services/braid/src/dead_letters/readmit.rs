@@ -1,4 +1,5 @@
-//! `braid dead-letters readmit`: stored uploads through ingest's admission once more.
+//! `braid dead-letters readmit`: stored uploads through ingest's admission once more, and messages
+//! of the hospital through exchange.
 
 use std::sync::Arc;
 
@@ -26,7 +27,8 @@ pub async fn run(
     let chosen: Vec<&Letter> = if every {
         let waiting = letters.values();
         waiting
-            .filter(|letter| letter.is_upload() && !letter.replayed)
+            .filter(|letter| letter.is_upload() || letter.is_message())
+            .filter(|letter| !letter.replayed)
             .collect()
     } else {
         let named = ids
@@ -38,9 +40,13 @@ pub async fn run(
     let mut whole = 0;
     for letter in &chosen {
         let id = letter.id;
+        if letter.is_message() {
+            whole += usize::from(take_message(&engines, letter, signed).await?);
+            continue;
+        }
         if !letter.is_upload() {
             return Err(Failure::other(format!(
-                "{id} is not an upload of a gateway: use `braid dead-letters replay`"
+                "{id} is neither an upload nor a message: use `braid dead-letters replay`"
             )));
         }
         let failed = |error: String| Failure::other(format!("{id}: {error}"));
@@ -92,4 +98,48 @@ pub async fn run(
         }
     }
     say(&format!("{whole} of {} completely admitted", chosen.len()))
+}
+
+/// Whether the store has the hospital's message now.
+async fn take_message(
+    engines: &Engines,
+    letter: &Letter,
+    signed: &Signed,
+) -> Result<bool, Failure> {
+    let id = letter.id;
+    let failed = |error: String| Failure::other(format!("{id}: {error}"));
+    let (bytes, tenant) = letter.message();
+    let message = match exchange::Message::parse(bytes) {
+        Ok(message) => message,
+        Err(error) => {
+            say(&format!("{id}: {error}"))?;
+            return Ok(false);
+        }
+    };
+    // Written before the recorded action happens.
+    let entry = AuditEntry {
+        time_us: contracts::now_us(),
+        who: signed.by.who(&*engines.store, &tenant).await?,
+        tenant: tenant.clone(),
+        action: "readmit message".to_owned(),
+        patient: String::new(),
+        detail: format!("dead letter {id} of the hospital"),
+    };
+    let audited = engines
+        .store
+        .append_audit(vec![entry.because(&signed.reason)]);
+    audited.await.map_err(|error| failed(error.to_string()))?;
+    let patients = exchange::Patients::new(Arc::clone(&engines.store), &tenant);
+    let changes = match exchange::take(&patients, &message).await {
+        Ok(changes) => changes,
+        Err(error @ exchange::Taken::Unavailable(_)) => return Err(failed(error.to_string())),
+        Err(error) => {
+            say(&format!("{id}: {error}"))?;
+            return Ok(false);
+        }
+    };
+    say(&format!("{id}: {changes} changes of patients"))?;
+    let noted = engines.bus.publish(Topic::DeadLetters, vec![letter.note()]);
+    noted.await.map_err(|error| failed(error.to_string()))?;
+    Ok(true)
 }

@@ -8,6 +8,9 @@ use service_kit::{ConfigError, ServiceConfig};
 /// Patients; each has a gateway, two links and its own connections in this process.
 const PATIENTS_MAX: u32 = 64;
 
+/// Tenant of everything in one process.
+const TENANT: &str = "default";
+
 /// `braid up`.
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct UpConfig {
@@ -44,6 +47,12 @@ pub struct UpConfig {
     #[command(flatten)]
     #[serde(flatten)]
     pub people: alerting::Channels,
+    /// Address for the hospital's ADT messages, with the three files of its feed; by default none.
+    #[arg(long, value_name = "ADDRESS")]
+    pub hospital: Option<SocketAddr>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub feed: exchange::Feed,
 }
 
 impl UpConfig {
@@ -54,6 +63,15 @@ impl UpConfig {
             people.public_url = Some(format!("http://{}", self.listen));
         }
         people
+    }
+
+    /// The service for the hospital's feed.
+    pub(super) fn exchange(&self) -> Option<exchange::Config> {
+        self.hospital.map(|listen| exchange::Config {
+            listen,
+            feed: self.feed.clone(),
+            tenant: TENANT.to_owned(),
+        })
     }
 
     /// The dashboard writes to people by the same server when alerting cannot.
@@ -122,6 +140,9 @@ impl ServiceConfig for UpConfig {
                     format!("--{} 20", field.replace('_', "-")),
                 ));
             }
+        }
+        if let Some(exchange) = self.exchange() {
+            exchange.validate()?;
         }
         self.people.validate()
     }

@@ -270,6 +270,15 @@ pub async fn start_core(
         proxy::run(it, context).await.map_err(Failure::from)
     });
     let proxy = services.address(&proxy_context, "tunnel").await?;
+    if let Some(it) = config.exchange() {
+        let Engines { bus, store } = engines.clone();
+        let exchange = services.start("exchange", Stage::Outside, |context| async move {
+            exchange::run(it, bus, store, context)
+                .await
+                .map_err(Failure::from)
+        });
+        services.address(&exchange, "hospital").await?;
+    }
     Ok(Core {
         ingest,
         alerting,

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# client.sh - an HL7 v2 client of a hospital by HAPI, the library that most interface engines use.
+#
+#   client.sh fetch                          HAPI below $BRAID_CACHE by Maven, and the client, once
+#   client.sh here                           succeeds when both are here
+#   client.sh send HOST PORT CERT KEY CA     sends the messages of standard input, see Send.java
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+version=2.6.0
+home=${BRAID_CACHE:-$HOME/.cache/braid}/hapi-$version
+stamp=$(cksum < "$here/Send.java" | cut -d' ' -f1)
+built=$home/client-$stamp
+
+fetch() {
+  [ -d "$built" ] && return
+  mkdir -p "$home/jars"
+  cat > "$home/pom.xml" <<POM
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>org.example</groupId><artifactId>hapi</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency><groupId>ca.uhn.hapi</groupId><artifactId>hapi-structures-v251</artifactId><version>$version</version></dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>2.0.17</version></dependency>
+  </dependencies>
+</project>
+POM
+  mvn -q -B -f "$home/pom.xml" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$home/jars" > "$home/mvn.log" 2>&1 ||
+    { tail -20 "$home/mvn.log" >&2; exit 1; }
+  rm -rf "$built.new"
+  javac -d "$built.new" -cp "$home/jars/*" "$here/Send.java"
+  mv "$built.new" "$built"
+}
+
+case ${1:-} in
+  fetch) fetch ;;
+  here) [ -d "$built" ] && command -v java >/dev/null ;;
+  send) shift; exec java -cp "$home/jars/*:$built" Send "$@" ;;
+  *) sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 64 ;;
+esac
