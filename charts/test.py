@@ -218,7 +218,7 @@ def policies(rendered):
     def comers(text, noun):
         return [peer["podSelector"]["matchLabels"]["app.kubernetes.io/name"] if "podSelector" in peer else peer
                 for rule in objects(text)["NetworkPolicy", noun]["spec"]["ingress"] for peer in rule["from"]]
-    keepers = ["ingest", "alerting", "path-telemetry", "dashboard"]
+    keepers = ["ingest", "alerting", "path-telemetry", "dashboard", "exchange"]
     check(comers(rendered["backends"], "kafka") == keepers and comers(rendered["backends"], "timescaledb") == keepers + ["setup", "trial"],
           "backends: the services that use an engine come to it")
     keda = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}}
@@ -372,6 +372,22 @@ def provider(rendered):
     refused("a key that none can be", oidc(ca={"secret": "a", "key": "../ca.crt"}), "key")
     for name, values in (("page", "https://ward.example"), ("audience", "a"), ("tenantClaim", "t"), ("ca", {"secret": "s"}), ("clientSecret", {"name": "s"})):
         refused("%s of no provider" % name, oidc(**{"issuer": "", "page": "", name: values}), "dashboard.oidc.issuer")
+
+
+def feed(rendered):
+    """The hospital's feed: off by default, else with its Secret, its Service, and its way in."""
+    check(not any(name == "exchange" for kind, name in objects(rendered["defaults"])), "feed: none by default")
+    refused("a feed without certificates", {"exchange": {"enabled": True}}, "exchange.hospital.secret")
+    site = ["--set", "exchange.enabled=true", "--set", "exchange.hospital.secret=feed", "--set", "exchange.tenant=north"]
+    rendered["feed"] = render(CHART, *site, "--set", "exchange.hospital.from={10.1.0.0/16}")
+    found = objects(rendered["feed"])
+    container = found["Deployment", "exchange"]["spec"]["template"]["spec"]["containers"][0]
+    volumes = {it["name"]: it for it in found["Deployment", "exchange"]["spec"]["template"]["spec"]["volumes"]}
+    check("--tenant=north" in container["args"] and not any(it.startswith("--cert=") for it in container["args"])
+          and volumes["hospital"]["secret"]["secretName"] == "feed", "feed: its certificates are those of its Secret")
+    check(found["Service", "hospital"]["spec"]["ports"][0]["port"] == 7006, "feed: a Service for the interface engine")
+    ways = found["NetworkPolicy", "exchange"]["spec"]["ingress"]
+    check({"ports": [{"port": "serve"}], "from": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]} in ways, "feed: the interface engine comes from its addresses")
 
 
 def engines(rendered):
@@ -659,6 +675,7 @@ def main():
     provider(rendered)
     packets(rendered)
     policy_file(rendered)
+    feed(rendered)
     engines(rendered)
     upgrades()
     odd(rendered)
