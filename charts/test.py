@@ -388,6 +388,10 @@ def feed(rendered):
     check(found["Service", "hospital"]["spec"]["ports"][0]["port"] == 7006, "feed: a Service for the interface engine")
     ways = found["NetworkPolicy", "exchange"]["spec"]["ingress"]
     check({"ports": [{"port": "serve"}], "from": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]} in ways, "feed: the interface engine comes from its addresses")
+    given = objects(render(CHART, *site, "--set", "exchange.hospital.observationsTo=engine.example:2575"))
+    container = given["Deployment", "exchange"]["spec"]["template"]["spec"]["containers"][0]
+    check("--observations-to=engine.example:2575" in container["args"] and anywhere(given["NetworkPolicy", "exchange"]) == [2575],
+          "feed: observations go to the hospital's listener")
 
 
 def engines(rendered):

@@ -91,14 +91,14 @@ need_cc() {
   apt_install gcc g++ libc6-dev make pkg-config libssl-dev
 }
 
-# The client of a hospital, for the tests of exchange.
+# A hospital's interface engine, for the tests of exchange.
 need_hapi() {
-  local client
-  client=$(dirname "$0")/../hospital/client.sh
-  "$client" here 2>/dev/null && return
+  local engine
+  engine=$(dirname "$0")/../hospital/engine.sh
+  "$engine" here 2>/dev/null && return
   if ! command -v javac >/dev/null || ! command -v mvn >/dev/null; then apt_install default-jdk-headless maven; fi
   say "HAPI into $cache"
-  "$client" fetch
+  "$engine" fetch
 }
 
 # Java runs the brokers of the tests, Maven fetches their jars.

@@ -98,7 +98,7 @@ fn clipped(text: &str) -> &str {
 }
 
 /// By the delimiters that every acknowledgement declares.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for it in text.chars() {
         match it {

@@ -1,4 +1,4 @@
-//! What an ADT message says about a patient, and the changes that follow from it. Sans-IO.
+//! The content of an ADT message about a patient, and the changes that follow from it. Sans-IO.
 //!
 //! | event | change |
 //! |---|---|
@@ -63,7 +63,7 @@ pub struct Adt {
     pub identifiers: Vec<Identifier>,
     /// Identifiers of MRG-1.
     pub merged: Vec<Identifier>,
-    /// What the message says. Empty texts are not said.
+    /// The message's details. Empty texts are left out.
     pub details: Patient,
     /// PV1-3.
     pub place: Option<Place>,
@@ -222,7 +222,7 @@ impl Adt {
         })
     }
 
-    /// What the message does not say stays as it is.
+    /// Details that the message leaves out stay as they are.
     fn merged_with(&self, mut record: Patient) -> Patient {
         let said = &self.details;
         let put = |text: &mut String, said: &String| {

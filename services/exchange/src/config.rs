@@ -18,8 +18,10 @@ pub struct Config {
     pub tenant: String,
 }
 
-/// Certificates of the hospital's feed.
-#[derive(Clone, Debug, Default, clap::Args, serde::Serialize)]
+const INTERVAL_S: std::ops::RangeInclusive<u32> = 1..=86_400;
+
+/// Certificates of the hospital's feed, and the way of observations.
+#[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct Feed {
     /// Certificate chain for the hospital's interface engine (PEM), leaf first.
     #[arg(long, value_name = "FILE")]
@@ -27,12 +29,37 @@ pub struct Feed {
     /// Private key of that certificate (PEM).
     #[arg(long, value_name = "FILE")]
     pub hospital_key: Option<PathBuf>,
-    /// Authorities of the interface engine's own certificate (PEM). Nobody else may connect.
+    /// Authorities of the interface engine's own certificate (PEM). No other peer may connect.
     #[arg(long, value_name = "FILE")]
     pub hospital_ca: Option<PathBuf>,
+    /// Address of the hospital's listener for observations (ORU, MLLP over TLS), HOST:PORT. By
+    /// default none are sent.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub observations_to: Option<String>,
+    /// Seconds between two values of one metric that the hospital gets.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub observations_every_s: u32,
 }
 
 impl Feed {
+    /// Host and address of the listener for observations.
+    pub(crate) fn observations(&self) -> Result<Option<(&str, &str)>, ConfigError> {
+        let Some(address) = &self.observations_to else {
+            return Ok(None);
+        };
+        let parts = address.rsplit_once(':');
+        let host = parts.filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+        let Some((host, _)) = host else {
+            return Err(ConfigError::new(
+                "observations_to",
+                format!("{address:?} is not HOST:PORT"),
+                "--observations-to engine.hospital.example:2575",
+            ));
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        Ok(Some((host, address)))
+    }
+
     /// Certificate, key and authorities.
     pub(crate) fn files(&self) -> Result<[&Path; 3], ConfigError> {
         Ok([
@@ -63,6 +90,13 @@ impl ServiceConfig for Config {
 
     fn validate(&self) -> Result<(), ConfigError> {
         self.feed.files()?;
+        self.feed.observations()?;
+        if !INTERVAL_S.contains(&self.feed.observations_every_s) {
+            let (least, most) = (INTERVAL_S.start(), INTERVAL_S.end());
+            let reason = format!("is outside {least} to {most}");
+            let example = "--observations-every-s 60";
+            return Err(ConfigError::new("observations_every_s", reason, example));
+        }
         vitals::validate_identifier("tenant", &self.tenant, "default")
             .map_err(|invalid| ConfigError::new("tenant", invalid.reason, "--tenant default"))
     }

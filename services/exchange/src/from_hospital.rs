@@ -203,7 +203,7 @@ pub async fn take(patients: &Patients, message: &Message) -> Result<usize, Taken
 }
 
 /// A time of HL7, in UTC.
-fn compact(us: i64) -> String {
+pub(crate) fn compact(us: i64) -> String {
     let text = calendar::rfc3339(us).unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_digit).take(14).collect();
     format!("{digits}+0000")

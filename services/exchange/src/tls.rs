@@ -4,33 +4,58 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
 use service_kit::{ConfigError, https};
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::config::Feed;
 
-/// Reads the files. A peer needs a certificate of `hospital_ca`.
-pub fn acceptor(feed: &Feed) -> Result<TlsAcceptor, ConfigError> {
-    let refused = |field: &str, file: &Path, reason: &dyn std::fmt::Display| {
-        let example = format!("--{} /etc/braid/hospital.pem", field.replace('_', "-"));
-        ConfigError::new(field, format!("{}: {reason}", file.display()), example)
-    };
+/// For connections to the hospital's own listener, which must have a certificate of `hospital_ca`.
+pub fn connector(feed: &Feed) -> Result<TlsConnector, ConfigError> {
     let [cert, key, ca] = feed.files()?;
     let chain = https::certificates("hospital_cert", cert)?;
     let private =
         PrivateKeyDer::from_pem_file(key).map_err(|error| refused("hospital_key", key, &error))?;
+    let tls = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| refused("hospital_cert", cert, &error))?
+        .with_root_certificates(roots(ca)?)
+        .with_client_auth_cert(chain, private)
+        .map_err(|error| refused("hospital_cert", cert, &error))?;
+    Ok(TlsConnector::from(Arc::new(tls)))
+}
+
+fn refused(field: &str, file: &Path, reason: &dyn std::fmt::Display) -> ConfigError {
+    let example = format!("--{} /etc/braid/hospital.pem", field.replace('_', "-"));
+    ConfigError::new(field, format!("{}: {reason}", file.display()), example)
+}
+
+fn roots(ca: &Path) -> Result<RootCertStore, ConfigError> {
     let mut roots = RootCertStore::empty();
     for authority in https::certificates("hospital_ca", ca)? {
         let added = roots.add(authority);
         added.map_err(|error| refused("hospital_ca", ca, &error))?;
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    Ok(roots)
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Reads the files. A peer needs a certificate of `hospital_ca`.
+pub fn acceptor(feed: &Feed) -> Result<TlsAcceptor, ConfigError> {
+    let [cert, key, ca] = feed.files()?;
+    let chain = https::certificates("hospital_cert", cert)?;
+    let private =
+        PrivateKeyDer::from_pem_file(key).map_err(|error| refused("hospital_key", key, &error))?;
+    let provider = provider();
     let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), Arc::clone(&provider))
             .build()
             .map_err(|error| refused("hospital_ca", ca, &error))?;
     let tls = ServerConfig::builder_with_provider(provider)

@@ -1,5 +1,5 @@
 //! The hospital's feed by a client of HAPI over TLS: admissions, moves, discharges, merges, what is
-//! refused, and who may not connect.
+//! refused, who may not connect, and the observations that the hospital gets.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write;
@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use bus::{Bus, EmbeddedBus, EmbeddedOptions, Event, Topic};
 use contracts::patients::{Patient, PatientStatus};
+use contracts::vitals::{Metric, Sample, sample::Reading};
 use exchange::{Config, Feed, Message, Patients};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use service_kit::Context;
-use store::{Scope, SqliteStore, Store};
+use store::{Scope, SqliteStore, Store, VitalsBatch};
 use testkit::{ports, sources};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 /// Longest run of the client, which starts a Java machine.
 const CLIENT_WITHIN: Duration = Duration::from_secs(60);
@@ -45,7 +47,7 @@ fn certificates(dir: &Path, name: &str) {
 }
 
 impl Hospital {
-    async fn start() -> Hospital {
+    async fn start(observations: Option<u16>) -> Hospital {
         let dir = tempfile::tempdir().unwrap();
         for name in ["braid", "engine", "stranger"] {
             certificates(dir.path(), name);
@@ -60,6 +62,8 @@ impl Hospital {
                 hospital_cert: Some(dir.path().join("braid.pem")),
                 hospital_key: Some(dir.path().join("braid.key")),
                 hospital_ca: Some(dir.path().join("engine-ca.pem")),
+                observations_to: observations.map(|port| format!("localhost:{port}")),
+                observations_every_s: 1,
             },
             tenant: "default".to_owned(),
         };
@@ -98,7 +102,7 @@ impl Hospital {
         ];
         let port = self.address.port().to_string();
         let sending = tokio::task::spawn_blocking(move || {
-            let mut client = Command::new(client())
+            let mut client = Command::new(engine())
                 .args(["send", "localhost", &port])
                 .args(files)
                 .stdin(Stdio::piped())
@@ -143,13 +147,13 @@ impl Hospital {
     }
 }
 
-fn client() -> PathBuf {
-    sources::file("infra/hospital/client.sh").unwrap()
+fn engine() -> PathBuf {
+    sources::file("infra/hospital/engine.sh").unwrap()
 }
 
 /// False with a message on a machine without HAPI and Java.
-fn has_client() -> bool {
-    let here = Command::new(client()).arg("here").status().unwrap();
+fn has_engine() -> bool {
+    let here = Command::new(engine()).arg("here").status().unwrap();
     here.success() || {
         testkit::missing("HAPI", "infra/dev/need.sh hapi installs it");
         false
@@ -161,10 +165,10 @@ const PV1: &str = "PV1|1|I|4W^12^B^North";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stay_from_admission_to_discharge_by_the_hospitals_feed() {
-    if !has_client() {
+    if !has_engine() {
         return;
     }
-    let hospital = Hospital::start().await;
+    let hospital = Hospital::start(None).await;
     let admission = format!("EVN|A01|20261129140000\n{PID}\n{PV1}");
     let moved = format!("{PID}\nPV1|1|I|5E^1^A^North");
     let renamed = format!("{}\nPV1|1|I|5E^1^A^North", PID.replace("Example", "Sample"));
@@ -204,7 +208,7 @@ async fn a_stay_from_admission_to_discharge_by_the_hospitals_feed() {
     // Admission, move, correction, discharge, reinstatement; the second admission changed nothing.
     assert_eq!(patient.revision, 5);
 
-    // What was refused waits in the dead letters, and is taken once its cause is gone.
+    // Refused messages wait in the dead letters, and are taken once their cause is gone.
     let letters = letters(&*hospital.bus).await;
     assert_eq!(letters.len(), 2, "{letters:?}");
     let refused = Message::parse(letters[0].as_bytes()).unwrap();
@@ -231,10 +235,10 @@ async fn a_stay_from_admission_to_discharge_by_the_hospitals_feed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_of_another_authority_or_without_tls_is_not_heard() {
-    if !has_client() {
+    if !has_engine() {
         return;
     }
-    let hospital = Hospital::start().await;
+    let hospital = Hospital::start(None).await;
     let admission = format!("{PID}\n{PV1}");
     let refused = hospital
         .send("stranger", &[("A01^ADT_A01", &admission)])
@@ -256,6 +260,63 @@ async fn a_client_of_another_authority_or_without_tls_is_not_heard() {
         .await
         .unwrap();
     assert!(found.is_none());
+    hospital.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hospital_gets_the_newest_readings_of_its_patients_once() {
+    if !has_engine() {
+        return;
+    }
+    let port = ports::reserve().unwrap().port();
+    let hospital = Hospital::start(Some(port)).await;
+    let admission = format!("{PID}\n{PV1}");
+    let said = hospital
+        .send("engine", &[("A01^ADT_A01", &admission)])
+        .await
+        .unwrap();
+    assert!(said[0].starts_with("AA"), "{said:?}");
+    let reading = |sequence: u64, value: f64| Sample {
+        patient: "HOSP:4711".to_owned(),
+        device: "belt-1".to_owned(),
+        gateway: "gw-1".to_owned(),
+        stream: "heart-rate".to_owned(),
+        sequence,
+        metric: Metric::HeartRate.into(),
+        device_time_us: contracts::now_us(),
+        ingest_time_us: contracts::now_us(),
+        reading: Some(Reading::Value(value)),
+        ..Sample::default()
+    };
+    let store = |sample: Sample| {
+        let batch = VitalsBatch {
+            samples: vec![sample],
+            ..VitalsBatch::default()
+        };
+        hospital.store.write_vitals(Arc::new(batch), Vec::new())
+    };
+    store(reading(1, 71.5)).await.unwrap();
+    // The interface engine comes up later, and gets the newest value then.
+    let file = |name: &str| hospital.dir.path().join(name).display().to_string();
+    let mut receiving = tokio::process::Command::new(engine())
+        .args(["receive", &port.to_string()])
+        .args([file("engine.pem"), file("engine.key"), file("braid-ca.pem")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(receiving.stdout.take().unwrap()).lines();
+    let mut line = async || {
+        let line = tokio::time::timeout(CLIENT_WITHIN, lines.next_line()).await;
+        line.unwrap().unwrap().unwrap()
+    };
+    assert_eq!(line().await, "listening");
+    assert_eq!(line().await, "4711 8867-4 71.5 /min");
+    store(reading(2, 80.0)).await.unwrap();
+    assert_eq!(line().await, "4711 8867-4 80 /min");
+    drop(receiving.stdin.take());
+    receiving.wait().await.unwrap();
     hospital.end().await;
 }
 

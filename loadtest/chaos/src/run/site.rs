@@ -1,6 +1,8 @@
 //! The services as processes of the real binary, with their identities, register, rules, ports and
 //! logs in one folder.
 
+mod commands;
+
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -14,6 +16,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{ports, timescale_server::PASSWORD};
 
+use self::commands::{put_rules, without_settings};
 use super::{clock::Clocks, disk::Disk, http, nurse};
 use crate::{
     plan::{CLOCKS_OF, DISK_OF},
@@ -24,8 +27,6 @@ use crate::{
 /// alert that is due must reach the receiver all the same.
 const BACKFILL_AFTER_S: u64 = 86_400;
 const DATA: &str = "data";
-/// Name of the clock by which commands live.
-const COMMANDS: &str = "commands";
 /// Longest start of a gateway or service on a busy machine; then the run fails.
 const READY_WITHIN: Duration = Duration::from_secs(90);
 const ASK_EVERY: Duration = Duration::from_millis(200);
@@ -402,79 +403,6 @@ impl Site {
             tokio::time::sleep(ASK_EVERY).await;
         }
     }
-
-    /// Puts the rules in force once more, as a new version. While the database is away the command
-    /// fails, and the version before stays.
-    pub fn put_rules_again(&self, tenant: &str) {
-        let mut command = self.command();
-        command
-            .args(self.rules_again.get(tenant).into_iter().flatten())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        std::thread::spawn(move || command.status());
-    }
-
-    pub fn revoke(&self, gateway: &str, tenant: &str) -> Result<(), SiteError> {
-        let own = [
-            "gateways",
-            "revoke",
-            gateway,
-            "--by=chaos",
-            "--reason=stolen",
-        ];
-        let on_store: Vec<&str> = self.on_store.iter().map(String::as_str).collect();
-        self.run(&[&own[..], &["--tenant", tenant], &on_store].concat())
-    }
-
-    /// The command that gives a patient's device to the next wearer from `from` on, in RFC 3339.
-    pub fn give_to(&self, patient: &str, next: &str, from: &str) -> Command {
-        let owner = scenario::patients().find(|(_, id)| *id == patient);
-        let (gateway, tenant) = owner.map_or(("", ""), |(it, _)| (it.name, it.tenant));
-        let device = scenario::device_of(patient);
-        let mut command = self.command();
-        command
-            .args(["register", "--device", &device, "--gateway", gateway])
-            .args(["--patient", next, "--create", "--tenant", tenant])
-            .args(["--from", from])
-            .args(&self.on_store)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
-        command
-    }
-
-    /// `braid` at the time of the run.
-    fn command(&self) -> Command {
-        let mut command = Command::new(&self.braid);
-        without_settings(&mut command);
-        if let Some(clocks) = self
-            .clocks
-            .as_ref()
-            .ok()
-            .filter(|clocks| clocks.is_behind())
-        {
-            // A command at another time fails where the time matters, and says so.
-            let _ = clocks.apply(COMMANDS, &mut command);
-        }
-        command
-    }
-
-    /// Runs `braid ARGS` to its end.
-    fn run(&self, args: &[&str]) -> Result<(), SiteError> {
-        let output = self
-            .command()
-            .args(args)
-            .output()
-            .map_err(io_error(self.braid.display()))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        Err(SiteError::Command {
-            command: args[..2.min(args.len())].join(" "),
-            said: String::from_utf8_lossy(&output.stderr).into_owned(),
-        })
-    }
 }
 
 impl Drop for Site {
@@ -483,28 +411,6 @@ impl Drop for Site {
             self.kill(name);
         }
         // The disk is unmounted after its gateway has ended.
-    }
-}
-
-fn put_rules<'a>(file: &'a str, tenant: &'a str) -> [&'a str; 8] {
-    [
-        "rules",
-        "put",
-        file,
-        "--for=default",
-        "--by=chaos",
-        "--reason=a chaos run",
-        "--tenant",
-        tenant,
-    ]
-}
-
-/// The environment of the caller must not configure the services.
-fn without_settings(command: &mut Command) {
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("BRAID_") {
-            command.env_remove(name);
-        }
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Advice {
     pub t_ka_ms: f64,
 }
 
-/// What no loss says about the path.
+/// The bound that follows from no loss.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct NoLoss {
     /// Probes of the way that carried fewer.

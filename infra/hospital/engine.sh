@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# client.sh - an HL7 v2 client of a hospital by HAPI, the library that most interface engines use.
+# engine.sh - a hospital's interface engine by HAPI, a library that many of them use. See Hospital.java.
 #
-#   client.sh fetch                          HAPI below $BRAID_CACHE by Maven, and the client, once
-#   client.sh here                           succeeds when both are here
-#   client.sh send HOST PORT CERT KEY CA     sends the messages of standard input, see Send.java
+#   engine.sh fetch                          HAPI below $BRAID_CACHE by Maven, and the engine, once
+#   engine.sh here                           succeeds when both are here
+#   engine.sh send HOST PORT CERT KEY CA     sends the messages of standard input
+#   engine.sh receive PORT CERT KEY CA       acknowledges and prints observations
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 version=2.6.0
 home=${BRAID_CACHE:-$HOME/.cache/braid}/hapi-$version
-stamp=$(cksum < "$here/Send.java" | cut -d' ' -f1)
-built=$home/client-$stamp
+stamp=$(cksum < "$here/Hospital.java" | cut -d' ' -f1)
+built=$home/engine-$stamp
 
 fetch() {
   [ -d "$built" ] && return
@@ -28,13 +29,13 @@ POM
   mvn -q -B -f "$home/pom.xml" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$home/jars" > "$home/mvn.log" 2>&1 ||
     { tail -20 "$home/mvn.log" >&2; exit 1; }
   rm -rf "$built.new"
-  javac -d "$built.new" -cp "$home/jars/*" "$here/Send.java"
+  javac -d "$built.new" -cp "$home/jars/*" "$here/Hospital.java"
   mv "$built.new" "$built"
 }
 
 case ${1:-} in
   fetch) fetch ;;
   here) [ -d "$built" ] && command -v java >/dev/null ;;
-  send) shift; exec java -cp "$home/jars/*:$built" Send "$@" ;;
-  *) sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 64 ;;
+  send | receive) exec java -cp "$home/jars/*:$built" Hospital "$@" ;;
+  *) sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 64 ;;
 esac
