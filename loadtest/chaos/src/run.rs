@@ -62,7 +62,7 @@ use crate::{
     dues::{self, Course},
     facts::{Found, Reading},
     oracle::Due,
-    plan::{DISK_OF, Fault, Kind, Plan, STEP_S, Script, Target},
+    plan::{DISK_OF, Fault, Kind, Plan, STEP_S, Script, Target, WATCHES},
     readings::PER_SECOND,
     recovery,
     report::Report,
@@ -310,6 +310,7 @@ impl Stage {
                 .iter()
                 .map(|(patient, it)| (*patient, it.from_us))
                 .collect(),
+            ahead_us: ahead_us(plan, clock::now_us()),
         };
         let began_us = clock::now_us();
         let mut moves = Moves::new(held, deadline);
@@ -687,5 +688,18 @@ fn able_us(plan: &Plan, began_us: i64) -> Vec<(i64, i64)> {
     let to_us = |at_ms: u32| began_us + i64::from(at_ms) * 1_000;
     let able = plan.able_to_watch_ms().into_iter();
     able.map(|(from_ms, to_ms)| (to_us(from_ms), to_us(to_ms)))
+        .collect()
+}
+
+/// The intervals in which the clock of a watch is ahead.
+fn ahead_us(plan: &Plan, began_us: i64) -> Vec<(i64, i64)> {
+    let to_us = |at_ms: u32| began_us + i64::from(at_ms) * 1_000;
+    let faults = plan.lanes.iter().flatten();
+    let ahead = faults.filter(|fault| {
+        fault.kind == Kind::Ahead
+            && matches!(fault.target, Target::Clock { process } if WATCHES.contains(&process))
+    });
+    ahead
+        .map(|fault| (to_us(fault.at_ms), to_us(fault.end_ms())))
         .collect()
 }

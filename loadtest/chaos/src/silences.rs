@@ -8,6 +8,8 @@
 //! - A silence ends by a reading that arrived after it began, or when the patient no longer wears
 //!   the sensor. No restart ends it.
 //! - A silence whose sensor was heard again is not open.
+//! - A watch whose clock is ahead names the beginning of a silence by that clock. Its decisions are
+//!   judged by the true time.
 //! - A sensor has at most one silence at a time.
 //! - Somebody was told of it, or of the wider silence that explains it.
 
@@ -15,6 +17,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     facts::{Call, Raised, Row},
+    plan::STEP_S,
     scenario::{SILENT_AFTER_S, device_of, patients},
     verdict::{Fault, Silences},
 };
@@ -39,6 +42,8 @@ pub struct Watched {
     pub until_us: i64,
     /// When the device of the patient got its next wearer, by the first one.
     pub moved_us: BTreeMap<&'static str, i64>,
+    /// Intervals in which the clock of a watch was ahead by [`STEP_S`], by the true time.
+    pub ahead_us: Vec<(i64, i64)>,
 }
 
 pub fn judge(watched: &Watched, rows: &[Row], alerts: &[Raised], calls: &[Call]) -> Silences {
@@ -111,6 +116,20 @@ impl Judge<'_> {
         times.get(from).copied()
     }
 
+    /// The silence with its true beginning, if a watch whose clock was ahead may have raised it.
+    fn by_true_time(&self, silence: &Raised) -> Option<Raised> {
+        let since_us = silence.since_us - STEP_S * SECOND_US;
+        let raised_us = since_us + SILENT_AFTER_US;
+        let mut ahead = self.watched.ahead_us.iter();
+        let is_possible = ahead.any(|(from_us, to_us)| {
+            (from_us - SLACK_US..to_us + JUDGED_WITHIN_US).contains(&raised_us)
+        });
+        is_possible.then(|| Raised {
+            since_us,
+            ..silence.clone()
+        })
+    }
+
     /// When the assignment of the sensor ended, if the silence had begun by then.
     fn unassigned_us(&self, silence: &Raised) -> Option<i64> {
         let moved_us = self.watched.moved_us.get(silence.patient.as_str()).copied();
@@ -124,7 +143,13 @@ impl Judge<'_> {
             if unassigned_us.is_some_and(|it| it <= silence.changed_us + SLACK_US) {
                 return None;
             }
-            let is_heard = heard_us.is_some_and(|it| it <= silence.changed_us + SLACK_US);
+            let is_in_time = |heard_us: Option<i64>| {
+                heard_us.is_some_and(|it| it <= silence.changed_us + SLACK_US)
+            };
+            let is_heard = is_in_time(heard_us)
+                || self
+                    .by_true_time(silence)
+                    .is_some_and(|silence| is_in_time(self.heard_after(&silence)));
             return (!is_heard).then(|| (Fault::SilenceEndedUnheard, show(silence)));
         }
         let is_over = heard_us.is_some() || unassigned_us.is_some();
@@ -286,6 +311,7 @@ mod tests {
             able_us: vec![(able_s.0 * S, able_s.1 * S)],
             until_us: END_S * S,
             moved_us: BTreeMap::new(),
+            ahead_us: Vec::new(),
         };
         let judged = judge(&watched, rows, alerts, calls);
         judged.faults.into_iter().map(|(fault, _)| fault).collect()
@@ -371,6 +397,29 @@ mod tests {
     }
 
     #[test]
+    fn a_watch_whose_clock_is_ahead_is_judged_by_the_true_time() {
+        // Heard at 150 s, and named by a clock that is 90 s ahead.
+        let named = Raised {
+            since_us: 189 * S,
+            ..silence(189, Some(201))
+        };
+        let judged = |ahead_us: Vec<(i64, i64)>| -> Vec<Fault> {
+            let watched = Watched {
+                ahead_us,
+                ..Watched::default()
+            };
+            let mut rows = rows(100..150);
+            rows.retain(|row| row.patient != "ada" || row.arrived_us <= 150 * S);
+            let alerts = std::slice::from_ref(&named);
+            let judged = judge(&watched, &rows, alerts, &[call(&named)]);
+            judged.faults.into_iter().map(|(fault, _)| fault).collect()
+        };
+        assert_eq!(judged(vec![(100 * S, 120 * S)]), []);
+        assert_eq!(judged(Vec::new()), [Fault::SilenceEndedUnheard]);
+        assert_eq!(judged(vec![(10 * S, 50 * S)]), [Fault::SilenceEndedUnheard]);
+    }
+
+    #[test]
     fn a_silence_raised_twice_or_told_to_nobody_is_found() {
         let raised = silence(99, Some(151));
         let again = silence(100, None);
@@ -402,6 +451,7 @@ mod tests {
                 able_us: Vec::new(),
                 until_us: END_S * S,
                 moved_us: BTreeMap::from([("ada", 200 * S)]),
+                ahead_us: Vec::new(),
             };
             let alerts = std::slice::from_ref(silence);
             let judged = judge(&watched, &rows(100..END_S), alerts, &[call(silence)]);
