@@ -37,9 +37,10 @@ const UPLOAD_DEVICES: u32 = 10;
 pub(super) const PROBES_PER_S: u64 = 20;
 /// Probes of one measurement; a longer measurement sends no more.
 const PROBES_MAX: u64 = 2_000;
-/// Longer than [`DATED_BACK`]: a reading of the time before its assignment belongs to nobody, so
-/// its alert would come late or never. Connections, keys and statements are cached by then, too.
-pub(super) const SETTLE: Duration = Duration::from_secs(15);
+/// Longer than [`DATED_BACK`] and [`store::ASSIGN_LEAD_US`] together: a reading of the time before
+/// its assignment belongs to nobody, so its alert would come late or never. Connections, keys and
+/// statements are cached by then, too.
+pub(super) const SETTLE: Duration = Duration::from_secs(20);
 /// Bytes of a body; a larger body is not alerting's.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
