@@ -21,6 +21,7 @@ mod path_reports;
 mod path_series;
 mod policy;
 mod policy_file;
+mod reset_key;
 mod revocations;
 mod sessions;
 mod special;
@@ -67,6 +68,14 @@ pub enum RunError {
     Channel(#[from] ChannelError),
 }
 
+fn set_up(listen: &mut ServerConfig, config: &Config) -> Result<(), ConfigError> {
+    listen.resume = config.resume();
+    listen.fallback = config.tcp_fallback;
+    listen.server_id = config.server_id()?;
+    listen.reset_key = reset_key::reset_key(config, listen.server_id.as_ref());
+    Ok(())
+}
+
 /// Runs until a shutdown is requested and the open tunnels have ended, or until the drain time is
 /// over.
 pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
@@ -110,9 +119,7 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         idle_timeout: config.idle_timeout(),
     });
     let mut listen = ServerConfig::new(config.listen, tls);
-    listen.resume = config.resume();
-    listen.fallback = config.tcp_fallback;
-    listen.server_id = config.server_id()?;
+    set_up(&mut listen, &config)?;
     let server = Arc::new(TunnelServer::bind(listen)?);
     context.listening("tunnel", server.local_addr());
     listening.ok();

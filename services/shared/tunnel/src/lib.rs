@@ -64,6 +64,7 @@ pub use server::{
     BindError, ServerConfig, TunnelServer,
     places::{Place, Places},
     requests::ConnectRequest,
+    reset_key::ResetKey,
     server_id::{ServerId, ServerIdError},
     session::ServerSession,
     session_handle::SessionHandle,
