@@ -31,7 +31,6 @@ mod to_upstream;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use host_network::TunError;
 use service_kit::{
     ConfigError, Context, ServiceConfig,
     grpc::ChannelError,
@@ -50,7 +49,7 @@ use crate::{
     revocations::Known,
     sessions::{Limits, Sessions},
     to_path_telemetry::ToPathTelemetry,
-    to_upstream::{Upstream, ip::IpUpstream},
+    to_upstream::{Upstream, ip_offer::IpOffer},
 };
 
 /// Why the proxy could not start.
@@ -62,8 +61,6 @@ pub enum RunError {
     Identity(#[from] IdentityError),
     #[error("{0}")]
     Bind(#[from] BindError),
-    #[error("{0}")]
-    Tun(#[from] TunError),
     #[error("path-telemetry: {0}")]
     Channel(#[from] ChannelError),
 }
@@ -104,14 +101,16 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         context.record_paths(data.join("qlog"), Arc::clone(&table));
     }
     context.show_paths(table);
-    let ip = match config.ip()? {
-        Some(settings) => Some(IpUpstream::open(settings, policy.clone()).await?),
+    let ip = config.ip()?.map(|_| Arc::<IpOffer>::default());
+    let handing_out = match ip.clone() {
+        Some(ip) => {
+            let (config, policy) = (config.clone(), policy.clone());
+            let settings = move || config.ip().ok().flatten();
+            let warning = context.health().warning("tun");
+            Some(ip.start(settings, policy, warning).await)
+        }
         None => None,
     };
-    let handing_out = ip.clone().map(|ip| {
-        let warning = context.health().warning("tun");
-        tokio::spawn(ip.hand_out(warning))
-    });
     let upstream = Arc::new(Upstream {
         ip,
         policy: policy.clone(),

@@ -29,6 +29,9 @@ impl Ended {
             Self::Open(OpenError::Refused(StatusCode::FORBIDDEN)) => {
                 "permit destinations for this tenant with --allow-ip at the proxy"
             }
+            Self::Open(OpenError::Refused(StatusCode::SERVICE_UNAVAILABLE)) => {
+                "see /readyz of the proxy, which cannot use its TUN device"
+            }
             Self::Full => "give the proxy a larger --ip-pool",
             Self::NoAddress => "see the proxy's log",
             Self::Open(_) | Self::Tunnel(_) => return None,
