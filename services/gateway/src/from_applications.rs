@@ -339,7 +339,7 @@ impl Shared {
             }
         };
         count(dialect, "opened");
-        steered.carried_by(tunnel.copy_switch());
+        steered.carried_by(tunnel.switch());
         let open = Open::enter();
         stream
             .write_all(&dialect.opened())

@@ -15,6 +15,7 @@ mod ended;
 mod flows;
 mod hold;
 mod keeper;
+mod next_look;
 mod rule_bytes;
 mod series;
 mod table;
@@ -28,10 +29,7 @@ use std::{
 };
 
 use service_kit::Shutdown;
-use tokio::{
-    sync::{broadcast::error::RecvError, watch},
-    time::MissedTickBehavior,
-};
+use tokio::sync::{broadcast::error::RecvError, watch};
 use tunnel::{
     PathSnapshot, PathState, Tunnel,
     steering_rules::{AccessState, Measurement, Measurements},
@@ -46,9 +44,6 @@ use usage::Usage;
 
 use crate::{alarms::Alarms, clock::Clock};
 
-/// How often measurements are looked at. Flows that begin, and paths that come and go, are looked
-/// at at once.
-const DECIDE_EVERY: Duration = Duration::from_millis(250);
 /// Flows of datagrams and packets have ended after so long without one. Their decisions end within
 /// 10 s of the last one, with the pauses of both looks.
 pub const QUIET_MAX: Duration = Duration::from_secs(7);
@@ -80,12 +75,13 @@ impl Steering {
         let mut keeper = Keeper::new(Instant::now());
         let mut alarmed = self.alarms.watch();
         let mut events = self.tunnel.events();
-        let mut ticks = tokio::time::interval(DECIDE_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (wakes, mut pause) = (self.flows.wakes(), Duration::ZERO);
         let mut is_over = false;
         while !is_over {
             tokio::select! {
-                _ = ticks.tick() => self.alarms.expire(Instant::now()),
+                () = tokio::time::sleep(pause) => self.alarms.expire(Instant::now()),
+                Ok(()) = self.in_force.changed() => {}
+                () = wakes.notified() => {}
                 // At once: the alert itself is about to be sent.
                 Ok(()) = alarmed.changed() => {}
                 // Before data moves to an access that some flow may not take. A slow subscriber
@@ -109,6 +105,8 @@ impl Steering {
             let (states, measurements) = measure(names, (paths, &reachable), &losses, &usage);
             series.publish(&carried, &measurements, &in_force.document);
             usage.publish();
+            let is_near_cap = next_look::is_near_cap(&measurements, &in_force.document);
+            pause = next_look::pause(is_near_cap, self.flows.note_near_cap(is_near_cap));
             {
                 let mut table = self.flows.0.lock();
                 table.in_force = in_force;
@@ -197,7 +195,7 @@ pub(crate) mod tests {
         flows
     }
 
-    /// The look that runs every `DECIDE_EVERY`; returns whether lte is free.
+    /// The look that runs every 250 ms; returns whether lte is free.
     pub(crate) fn look(flows: &Flows, now: Instant) -> bool {
         let states = ["wifi", "lte"].map(AccessState::usable).to_vec();
         flows.decide_all(now, states, Measurements::new());

@@ -5,18 +5,24 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "tun/short_flows.rs"]
+mod short_flows;
 #[path = "tun/stage.rs"]
 mod stage;
 
 use std::{
     collections::BTreeMap,
-    io::{Read, Write},
-    net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket},
+    io::Write,
+    net::{IpAddr, Ipv4Addr, UdpSocket},
     time::{Duration, Instant},
 };
 
 use emulated_link::link::LinkConfig;
+use short_flows::{
+    KINDS, Kind, PROXY_FOR_PROGRAMS, ask_socks, one_flow, serve_datagrams, serve_streams,
+};
 use stage::{DEVICES, LISTED, PORT, Stage, own, ping, until};
+use tempfile::TempDir;
 use testkit::netns::World;
 
 const LINK: (f64, Duration) = (20e6, Duration::from_millis(10));
@@ -239,186 +245,154 @@ match = { urgency = ["bulk"] }
 accesses = ["wwan0"]
 "#;
 
-/// The same by a cap that is reached before any flow begins.
+/// The same by a cap that the first flow reaches.
 const CAPPED: &str = r#"
 format = 1
 
 [[access]]
 name = "wlan0"
-cap_gb = 0.00001
+cap_gb = 0.001
 "#;
+const CAP_BYTES: u64 = 1_000_000;
+/// Bytes in flight when the cap is reached, and between two looks.
+const BEYOND_CAP_MAX: u64 = 200_000;
 
-const FLOW_BYTES: usize = 1_000_000;
-const PROXY_FOR_PROGRAMS: &str = "127.0.0.1:9002";
 /// Longer than a decision outlives its flow, so that each flow changes the schedule.
 const PAUSE: Duration = Duration::from_millis(1_600);
 /// Share of the bytes of short flows on an access that their rule forbids. Keepalives count.
 const FORBIDDEN_MAX: f64 = 0.01;
 
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    Socks,
-    Connect,
-    Tun,
-    SocksUdp,
-    TunUdp,
+/// A gateway with this document, and the programs behind the proxy.
+fn start_with(document: &str) -> Option<(Stage, TempDir)> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("steering.toml");
+    std::fs::write(&file, document).unwrap();
+    let flags = "--tun-routes --applications";
+    let flags = format!("{flags} {PROXY_FOR_PROGRAMS} --steering {}", file.display());
+    let stage = start(&flags)?;
+    drop(stage.run("far", serve_streams));
+    drop(stage.run("far", serve_datagrams));
+    Some((stage, dir))
 }
 
-const KINDS: [Kind; 5] = [
-    Kind::Socks,
-    Kind::Connect,
-    Kind::Tun,
-    Kind::SocksUdp,
-    Kind::TunUdp,
-];
-
-/// Sends what a program asks for, or reads what it sends; one program after the other.
-fn serve_streams() {
-    let listener = TcpListener::bind((LISTED, PORT)).unwrap();
-    while let Ok((mut stream, _)) = listener.accept() {
-        let mut first = [0];
-        if stream.read_exact(&mut first).is_err() {
-            continue;
-        }
-        let _ = match first[0] {
-            b'd' => stream.write_all(&vec![7; FLOW_BYTES]),
-            _ => std::io::copy(&mut stream, &mut std::io::sink())
-                .and_then(|_| stream.write_all(b"k")),
-        };
-    }
+/// Bytes that each access carries for the flow.
+fn bytes_of(stage: &Stage, kind: Kind, up: bool) -> [u64; 2] {
+    let before = carried(&stage.world);
+    stage.run("gw", move || one_flow(kind, up)).join().unwrap();
+    let after = carried(&stage.world);
+    let bytes = [0, 1].map(|at| after[at] - before[at]);
+    println!("{kind:?}, up {up}: {bytes:?} bytes");
+    bytes
 }
 
-/// The same by datagrams: each that begins with a `d` asks for all of them.
-fn serve_datagrams() {
-    let socket = UdpSocket::bind((LISTED, PORT)).unwrap();
-    let mut buffer = [0; 1_500];
-    while let Ok((_, from)) = socket.recv_from(&mut buffer) {
-        if buffer[0] == b'd' {
-            pace(|| drop(socket.send_to(&[7; PAYLOAD_BYTES], from)));
-        }
-    }
-}
-
-// Blocks the thread of one program.
-#[allow(clippy::disallowed_methods)]
-fn pace(mut send: impl FnMut()) {
-    let interval = Duration::from_secs_f64(PAYLOAD_BYTES as f64 * 8.0 / BITS_PER_S);
-    let start = Instant::now();
-    for number in 0..(FLOW_BYTES / PAYLOAD_BYTES) as u32 {
-        let due = start + interval * number;
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        send();
-    }
-}
-
-const TARGET: [u8; 7] = [1, 10, 8, 0, 2, (PORT >> 8) as u8, PORT as u8];
-
-fn ask_socks(command: u8) -> (TcpStream, [u8; 10]) {
-    let mut stream = TcpStream::connect(PROXY_FOR_PROGRAMS).unwrap();
-    stream.write_all(&[5, 1, 0, 5, command, 0]).unwrap();
-    let nowhere = [1, 0, 0, 0, 0, 0, 0];
-    let target = if command == 1 { TARGET } else { nowhere };
-    stream.write_all(&target).unwrap();
-    let mut answer = [0; 12];
-    stream.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[..4], [5, 0, 5, 0], "{answer:?}");
-    (stream, answer[2..].try_into().unwrap())
-}
-
-fn carry_stream(mut stream: TcpStream, up: bool) {
-    let mut heard = Vec::new();
-    match up {
-        true => {
-            stream.write_all(b"u").unwrap();
-            stream.write_all(&vec![7; FLOW_BYTES]).unwrap();
-            stream.shutdown(Shutdown::Write).unwrap();
-            stream.read_to_end(&mut heard).unwrap();
-            assert_eq!(heard, b"k");
-        }
-        false => {
-            stream.write_all(b"d").unwrap();
-            stream.read_to_end(&mut heard).unwrap();
-            assert_eq!(heard.len(), FLOW_BYTES);
-        }
-    }
-}
-
-/// Every datagram has this header.
-fn carry_datagrams(socket: &UdpSocket, header: &[u8], up: bool) {
-    socket.set_read_timeout(Some(stage::SILENCE / 4)).unwrap();
-    let payload = |first| [header, &[first; PAYLOAD_BYTES]].concat();
-    match up {
-        true => pace(|| drop(socket.send(&payload(b'u')))),
-        false => {
-            socket.send(&payload(b'd')).unwrap();
-            let mut buffer = [0; 1_500];
-            let heard = std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count();
-            assert!(heard > FLOW_BYTES / PAYLOAD_BYTES / 2, "{heard} datagrams");
-        }
-    }
-}
-
-fn one_flow(kind: Kind, up: bool) {
-    match kind {
-        Kind::Socks => carry_stream(ask_socks(1).0, up),
-        Kind::Connect => {
-            let mut stream = TcpStream::connect(PROXY_FOR_PROGRAMS).unwrap();
-            let request = format!("CONNECT {LISTED}:{PORT} HTTP/1.1\r\nhost: x\r\n\r\n");
-            stream.write_all(request.as_bytes()).unwrap();
-            let mut answer = Vec::new();
-            while !answer.ends_with(b"\r\n\r\n") {
-                let mut byte = [0];
-                stream.read_exact(&mut byte).unwrap();
-                answer.extend(byte);
-            }
-            assert!(answer.starts_with(b"HTTP/1.1 200 "), "{answer:?}");
-            carry_stream(stream, up);
-        }
-        Kind::Tun => carry_stream(TcpStream::connect((LISTED, PORT)).unwrap(), up),
-        Kind::SocksUdp => {
-            let (_association, answer) = ask_socks(3);
-            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let port = u16::from_be_bytes([answer[8], answer[9]]);
-            socket.connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-            carry_datagrams(&socket, &[&[0, 0, 0], &TARGET[..]].concat(), up);
-        }
-        Kind::TunUdp => {
-            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-            socket.connect((LISTED, PORT)).unwrap();
-            carry_datagrams(&socket, &[], up);
-        }
-    }
+fn share_of(flows: &[[u64; 2]]) -> f64 {
+    let [aside, allowed] = [0, 1].map(|at| flows.iter().map(|flow| flow[at]).sum::<u64>());
+    let share = aside as f64 / (aside + allowed) as f64;
+    println!(
+        "{:.3} % of {} bytes on the forbidden access",
+        100.0 * share,
+        aside + allowed
+    );
+    share
 }
 
 // Blocks the thread of the test.
 #[allow(clippy::disallowed_methods)]
 #[test]
 fn a_forbidden_access_carries_nothing_of_short_flows() {
-    for document in [KEPT_OFF, CAPPED] {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("steering.toml");
-        std::fs::write(&file, document).unwrap();
-        let flags = "--tun-routes --applications";
-        let flags = format!("{flags} {PROXY_FOR_PROGRAMS} --steering {}", file.display());
-        let Some(stage) = start(&flags) else {
+    let Some((stage, _dir)) = start_with(KEPT_OFF) else {
+        return;
+    };
+    let flows = [false, true].map(|up| {
+        KINDS.map(|kind| {
+            std::thread::sleep(PAUSE);
+            bytes_of(&stage, kind, up)
+        })
+    });
+    let share = share_of(flows.as_flattened());
+    assert!(share < FORBIDDEN_MAX, "{share}");
+    let past = bytes_after_a_cut(&stage);
+    println!("{past} bytes of a download over the forbidden access after a cut");
+    assert!(past < IN_WINDOWS_MAX, "{past}");
+    stage.stop();
+}
+
+/// The window of a stream, with headers and what was lost with the other access.
+const IN_WINDOWS_MAX: u64 = 2_300_000 + 500_000;
+
+/// Bytes of the access that a rule forbids, from the cut of the allowed one to the end of a
+/// download that it carried.
+// Blocks the thread of the test.
+#[allow(clippy::disallowed_methods)]
+fn bytes_after_a_cut(stage: &Stage) -> u64 {
+    let download = stage.run("gw", || {
+        let (mut stream, _) = ask_socks(1);
+        stream.write_all(b"l").unwrap();
+        // Its reset, or its end.
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    let device = DEVICES[1];
+    let begun = stage.world.received(device.0);
+    until(|| (stage.world.received(device.0) > begun + 1_000_000).then_some(()));
+    let before = carried(&stage.world)[0];
+    stage.world.cut(device.0, device.1);
+    download.join().unwrap();
+    carried(&stage.world)[0] - before
+}
+
+/// The cap is reached in the middle of a flow. Later flows find it reached.
+#[test]
+fn a_capped_access_carries_nothing_of_later_flows() {
+    let Some((stage, _dir)) = start_with(CAPPED) else {
+        return;
+    };
+    // The flow that reaches the cap is the last one that the access carries.
+    while bytes_of(&stage, Kind::Socks, false)[0] > BEYOND_CAP_MAX / 2 {}
+    let all = carried(&stage.world)[0];
+    println!("{all} bytes, the cap is {CAP_BYTES}");
+    assert!(all < CAP_BYTES + BEYOND_CAP_MAX, "{all}");
+    let flows = KINDS.map(|kind| bytes_of(&stage, kind, false));
+    let share = share_of(&flows);
+    assert!(share < FORBIDDEN_MAX, "{share}");
+    stage.stop();
+}
+
+/// Short flows of all kinds, with pauses in which some decisions end and others do not.
+#[test]
+#[ignore = "takes minutes"]
+// Blocks the thread of the test.
+#[allow(clippy::disallowed_methods)]
+fn a_forbidden_access_carries_nothing_of_a_thousand_flows() {
+    for document in [KEPT_OFF, REDUNDANT_OFF] {
+        let Some((stage, _dir)) = start_with(document) else {
             return;
         };
-        drop(stage.run("far", serve_streams));
-        drop(stage.run("far", serve_datagrams));
-        let mut sums = [0; 2];
-        for (number, kind) in KINDS.into_iter().chain(KINDS).enumerate() {
-            let up = number >= KINDS.len();
-            std::thread::sleep(PAUSE);
-            let before = carried(&stage.world);
-            stage.run("gw", move || one_flow(kind, up)).join().unwrap();
-            let after = carried(&stage.world);
-            let bytes = [0, 1].map(|at| after[at] - before[at]);
-            println!("{kind:?}, up {up}: {bytes:?} bytes");
-            sums = [0, 1].map(|at| sums[at] + bytes[at]);
-        }
-        let share = sums[0] as f64 / (sums[0] + sums[1]) as f64;
-        println!("{:.3} % on the forbidden access", 100.0 * share);
+        let flows: Vec<[u64; 2]> = (0..500_u64)
+            .map(|number| {
+                std::thread::sleep(Duration::from_millis(number * 773 % 200));
+                if number % 10 == 0 {
+                    std::thread::sleep(PAUSE);
+                }
+                bytes_of(
+                    &stage,
+                    KINDS[number as usize % KINDS.len()],
+                    number % 3 == 0,
+                )
+            })
+            .collect();
+        let share = share_of(&flows);
         assert!(share < FORBIDDEN_MAX, "{share}");
         stage.stop();
     }
 }
+
+/// Copies find one access only.
+const REDUNDANT_OFF: &str = r#"
+format = 1
+
+[[rule]]
+name = "kept off"
+match = { urgency = ["bulk"] }
+mode = "redundant"
+accesses = ["wwan0"]
+"#;

@@ -10,10 +10,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tunnel::{
-    CopySwitch,
+    StreamSwitch,
     steering_rules::{
         AccessState, Decision, Flow, Measurements, Schedule, Urgency, decide, schedule,
     },
@@ -55,6 +55,9 @@ pub(super) struct Table {
     pub(super) measurements: Measurements,
     /// A high alert is open.
     pub(super) alarmed: bool,
+    /// Some access is near its cap: a flow that begins may soon reach it.
+    is_near_cap: bool,
+    wakes: Arc<Notify>,
     /// Schedule of the session after the last decision.
     pub(super) schedule: Schedule,
     /// The decisions that make it, each once: as many as the rules and their urgencies.
@@ -85,8 +88,12 @@ pub(super) struct OpenFlow {
 
 impl OpenFlow {
     fn hold(&self, holds: bool) {
-        self.held
+        let changed = self
+            .held
             .send_if_modified(|held| std::mem::replace(held, holds) != holds);
+        if changed {
+            self.copied.hold(holds);
+        }
     }
 
     /// Obeys a decision that may leave it no living access.
@@ -143,9 +150,10 @@ impl FlowGuard {
     }
 
     /// The stream that carries the flow, which goes by two paths while the rules say so.
-    pub fn carried_by(&self, stream: CopySwitch) {
+    pub fn carried_by(&self, stream: StreamSwitch) {
         if let Some(open) = self.flows.0.lock().open.get_mut(&self.number) {
             open.copied.carried_by(stream);
+            open.copied.hold(*open.held.borrow());
         }
     }
 
@@ -186,6 +194,18 @@ impl Drop for FlowGuard {
 }
 
 impl Flows {
+    /// Returns when a flow begins while some access is near its cap.
+    pub(super) fn wakes(&self) -> Arc<Notify> {
+        self.0.lock().wakes.clone()
+    }
+
+    /// Whether some flow is open, so that an access near its cap may reach it.
+    pub(super) fn note_near_cap(&self, is_near_cap: bool) -> bool {
+        let mut table = self.0.lock();
+        table.is_near_cap = is_near_cap;
+        !table.open.is_empty()
+    }
+
     /// The schedule goes there from now on. Must be called before the first flow.
     pub fn publish_to(&self, publish: impl Fn(Schedule) + Send + 'static) {
         self.0.lock().publish = Some(Box::new(publish));
@@ -227,6 +247,9 @@ impl Flows {
         };
         table.open.insert(number, open);
         let is_news = table.add(decision);
+        if table.is_near_cap {
+            table.wakes.notify_one();
+        }
         let flows = self.clone();
         Ok(FlowGuard {
             flows,

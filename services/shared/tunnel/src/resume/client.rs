@@ -334,7 +334,11 @@ impl Companion {
     }
 
     fn has_stalled(&mut self, now: Instant, look: super::line::Look) -> bool {
-        if self.attempt.is_some() {
+        if look.held {
+            // Answers wait in the window as well.
+            self.stall.on_attached();
+        }
+        if self.attempt.is_some() || look.held {
             return false;
         }
         match self.stall.look(now, look.heard_at, look.ponged, look.waits) {
