@@ -1,7 +1,13 @@
 //! `braid tun`: sets up IP for a proxy without the right to, in a container whose image has no
 //! shell and no `ip`.
 
-use std::{ffi::OsString, fs, net::IpAddr, os::unix::process::CommandExt, process::Command};
+use std::{
+    ffi::OsString,
+    fs, io,
+    net::IpAddr,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    process::Command,
+};
 
 use host_network::{TunDevice, masquerade};
 use ip_packets::IpPrefix;
@@ -17,6 +23,11 @@ const FORWARDING: [(&str, &str); 2] = [
         "/proc/sys/net/ipv6/conf/all/forwarding",
     ),
 ];
+
+/// The kernel's door to TUN devices, and the mode that udev gives it. The kernel checks the rights
+/// of a device by itself.
+const DOOR: &str = "/dev/net/tun";
+const DOOR_MODE: u32 = 0o666;
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -92,6 +103,7 @@ impl TunCommand {
                 )));
             }
         }
+        open_door().map_err(|error| Failure::other(format!("{DOOR}: {error}")))?;
         let device = TunDevice::open(&self.tun).map_err(Failure::other)?;
         device.keep().map_err(Failure::other)?;
         device.set_up().await.map_err(Failure::other)?;
@@ -105,6 +117,17 @@ impl TunCommand {
         }
         Ok(())
     }
+}
+
+/// Lets every user open the door: the proxy has no right of root.
+fn open_door() -> io::Result<()> {
+    let mut permissions = fs::metadata(DOOR)?.permissions();
+    let mode = permissions.mode();
+    if mode & DOOR_MODE == DOOR_MODE {
+        return Ok(());
+    }
+    permissions.set_mode(mode | DOOR_MODE);
+    fs::set_permissions(DOOR, permissions)
 }
 
 fn version(pool: &IpPrefix) -> usize {

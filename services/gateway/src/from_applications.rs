@@ -339,7 +339,7 @@ impl Shared {
             }
         };
         count(dialect, "opened");
-        steered.carried_by(tunnel.copy_switch());
+        steered.carried_by(tunnel.switch());
         let open = Open::enter();
         stream
             .write_all(&dialect.opened())
@@ -375,10 +375,10 @@ impl Shared {
         };
         let relay = association.address().map_err(ServeError::Associate)?;
         flow.protocol = steering_rules::Protocol::Udp;
-        let steered = match self.steered.enter(flow.clone()) {
-            Ok(steered) => steered,
-            Err(blocked) => return refuse(stream, dialect, Refusal::Steered(blocked)).await,
-        };
+        // Only asked: a decision holds for each destination while it has datagrams.
+        if let Err(blocked) = self.steered.enter(flow.clone()) {
+            return refuse(stream, dialect, Refusal::Steered(blocked)).await;
+        }
         count(dialect, "associated");
         let _open = Open::enter();
         let associated = socks5::associated(relay);
@@ -397,7 +397,6 @@ impl Shared {
         tokio::select! {
             failed = serving => failed.map_err(ServeError::Associate),
             () = gone(&mut stream) => Ok(()),
-            () = steered.is_cut() => Ok(()),
         }
     }
 }

@@ -4,14 +4,18 @@
 //! is kept on disk and applies at the next start before any network is up. Before the first
 //! document the file of `--steering` applies.
 //!
-//! A session has one schedule for all its flows: the strictest of their decisions. A flow without
-//! an allowed living access is refused. An open one waits, because its bytes would use an access
+//! A session has one schedule for all its flows: the strictest of their decisions. A flow has it
+//! before its first byte, at both ends (`flows`, and the tunnel's `orders`). A flow without an
+//! allowed living access is refused. An open one waits, because its bytes would use an access
 //! reserved for alerts, and is closed after `BLOCKED_MAX`.
 
 mod copied;
 mod document;
+mod ended;
+mod flows;
 mod hold;
 mod keeper;
+mod next_look;
 mod rule_bytes;
 mod series;
 mod table;
@@ -24,306 +28,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
 use service_kit::Shutdown;
-use tokio::{sync::watch, time::MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{broadcast::error::RecvError, watch};
 use tunnel::{
-    CopySwitch, PathSnapshot, PathState, Tunnel,
-    steering_rules::{
-        AccessState, Decision, Flow, Measurement, Measurements, Schedule, Urgency, decide, schedule,
-    },
+    PathSnapshot, PathState, Tunnel,
+    steering_rules::{AccessState, Measurement, Measurements},
 };
 
 pub use copied::Copied;
-use copied::CopiedFlow;
 pub use document::{InForce, Kept};
+pub use flows::{Blocked, FlowGuard, Flows};
 use keeper::Keeper;
-use rule_bytes::{RuleBytes, RuleKey};
 use series::Series;
 use usage::Usage;
 
 use crate::{alarms::Alarms, clock::Clock};
 
-/// How often measurements are looked at while there are rules.
-const DECIDE_EVERY: Duration = Duration::from_millis(250);
-/// Copies of a packet that a schedule without rules plans for while an alert is open. They take
-/// other paths than their originals.
-const COPIES_ALARMED: u8 = 2;
-/// An open flow that may use no living access is closed after so long.
-const BLOCKED_MAX: Duration = Duration::from_secs(5);
+/// Flows of datagrams and packets have ended after so long without one. Their decisions end within
+/// 10 s of the last one, with the pauses of both looks.
+pub const QUIET_MAX: Duration = Duration::from_secs(7);
 /// Weight of a new interval in the loss of a path, which falls slowly and rises at once.
 const LOSS_FALLS: f64 = 0.05;
 /// Fewer packets in an interval do not measure loss.
 const LOSS_PACKETS_MIN: u64 = 10;
-
-/// Why a flow is not let in.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the steering rule {rule} leaves it no access: {reasons}")]
-pub struct Blocked {
-    pub rule: String,
-    pub reasons: String,
-}
-
-/// The flows that are open, and what decides about them. Clones share it.
-#[derive(Clone, Default)]
-pub struct Flows(Arc<Mutex<Table>>);
-
-#[derive(Default)]
-struct Table {
-    in_force: Arc<InForce>,
-    states: Vec<AccessState>,
-    measurements: Measurements,
-    /// A high alert is open.
-    alarmed: bool,
-    /// Schedule of the session after the last decision.
-    schedule: Schedule,
-    /// Bounded by the bounds on connections of applications and on flows of packets.
-    open: BTreeMap<u64, OpenFlow>,
-    next: u64,
-    rule_bytes: RuleBytes,
-}
-
-/// Bytes that a flow has carried so far, both ways.
-type Bytes = Box<dyn Fn() -> u64 + Send>;
-
-struct OpenFlow {
-    flow: Flow,
-    cut: CancellationToken,
-    blocked_since: Option<Instant>,
-    held: watch::Sender<bool>,
-    /// The rule that decides about it.
-    key: RuleKey,
-    bytes: Option<Bytes>,
-    /// The part of them that is added to a rule.
-    settled: u64,
-    copied: CopiedFlow,
-}
-
-impl OpenFlow {
-    fn hold(&self, holds: bool) {
-        self.held
-            .send_if_modified(|held| std::mem::replace(held, holds) != holds);
-    }
-
-    /// Adds what has passed since the last call to the rule that decided meanwhile.
-    fn settle(&mut self, rule_bytes: &mut RuleBytes) {
-        if let Some(bytes) = &self.bytes {
-            let bytes = bytes();
-            rule_bytes.add(&self.key, bytes.saturating_sub(self.settled));
-            self.settled = bytes;
-        }
-    }
-}
-
-/// A flow that is open; it ends with this.
-pub struct FlowGuard {
-    flows: Flows,
-    number: u64,
-    cut: CancellationToken,
-    copied: Copied,
-    held: watch::Receiver<bool>,
-}
-
-impl FlowGuard {
-    /// Whether the flow's datagrams go by two paths at once.
-    pub fn copied(&self) -> &Copied {
-        &self.copied
-    }
-
-    /// The stream that carries the flow, which goes by two paths while the rules say so.
-    pub fn carried_by(&self, stream: CopySwitch) {
-        if let Some(open) = self.flows.0.lock().open.get_mut(&self.number) {
-            open.copied.carried_by(stream);
-        }
-    }
-
-    /// Whether the rules leave the flow no access any more.
-    pub fn has_been_cut(&self) -> bool {
-        self.cut.is_cancelled()
-    }
-
-    /// Polls the future that carries the flow, but not while the rules leave it no living access.
-    /// None: that was so for `BLOCKED_MAX`.
-    pub async fn carry<T>(&self, carrying: impl Future<Output = T>) -> Option<T> {
-        hold::carried(self.held.clone(), &self.cut, carrying).await
-    }
-
-    /// Returns when the rules leave the flow no access any more.
-    pub async fn is_cut(&self) {
-        self.cut.cancelled().await;
-    }
-
-    /// Where the flow's bytes are counted, both ways in sum.
-    pub fn counts(&self, bytes: impl Fn() -> u64 + Send + 'static) {
-        if let Some(open) = self.flows.0.lock().open.get_mut(&self.number) {
-            open.bytes = Some(Box::new(bytes));
-        }
-    }
-}
-
-impl Drop for FlowGuard {
-    fn drop(&mut self) {
-        let mut table = self.flows.0.lock();
-        if let Some(mut open) = table.open.remove(&self.number) {
-            open.settle(&mut table.rule_bytes);
-        }
-    }
-}
-
-impl Flows {
-    /// Open flows.
-    #[cfg(test)]
-    pub(crate) fn open(&self) -> usize {
-        self.0.lock().open.len()
-    }
-
-    /// Lets a flow in, or says which rule leaves it no access.
-    pub fn enter(&self, flow: Flow) -> Result<FlowGuard, Blocked> {
-        let mut table = self.0.lock();
-        let decision = table.decide(&flow);
-        if let Some(blocked) = table.blocked(&decision) {
-            metrics::counter!("braid_gateway_steering_refused_total").increment(1);
-            return Err(blocked);
-        }
-        let number = table.next;
-        table.next += 1;
-        let cut = CancellationToken::new();
-        let mut copied_flow = CopiedFlow::default();
-        copied_flow.set(decision.copies > 1);
-        let copied = copied_flow.now.clone();
-        let (held, holds) = watch::channel(false);
-        let open = OpenFlow {
-            flow,
-            cut: cut.clone(),
-            blocked_since: None,
-            held,
-            key: RuleKey::of(&decision),
-            bytes: None,
-            settled: 0,
-            copied: copied_flow,
-        };
-        table.open.insert(number, open);
-        let flows = self.clone();
-        Ok(FlowGuard {
-            flows,
-            number,
-            cut,
-            copied,
-            held: holds,
-        })
-    }
-
-    /// Measures, decides anew, and returns the schedule of the session.
-    fn decide_all(
-        &self,
-        now: Instant,
-        states: Vec<AccessState>,
-        measurements: Measurements,
-    ) -> Schedule {
-        let mut table = self.0.lock();
-        table.states = states;
-        table.measurements = measurements;
-        table.schedule = Schedule::default();
-        table.settle();
-        if table.in_force.is_empty() {
-            for open in table.open.values_mut() {
-                open.key = RuleKey::free();
-                open.copied.set(false);
-                open.hold(false);
-                open.blocked_since = None;
-            }
-            if table.alarmed {
-                table.schedule.copies = COPIES_ALARMED;
-            }
-            return table.schedule.clone();
-        }
-        let alarmed = table.alarmed;
-        let mut decisions: Vec<Decision> = own_flows(alarmed)
-            .iter()
-            .map(|flow| table.decide(flow))
-            // Without an alert nothing is copied, and other flows stay as they are.
-            .map(|decision| match alarmed {
-                true => decision,
-                false => decision.at_rest(),
-            })
-            .collect();
-        let mut decided: BTreeMap<u64, (RuleKey, Option<Blocked>, bool)> = BTreeMap::new();
-        for (number, open) in &table.open {
-            let decision = table.decide(&open.flow);
-            let (key, copied) = (RuleKey::of(&decision), decision.copies > 1);
-            decided.insert(*number, (key, table.blocked(&decision), copied));
-            if !decisions.contains(&decision) {
-                decisions.push(decision);
-            }
-        }
-        for (number, open) in &mut table.open {
-            let Some((key, blocked, copied)) = decided.remove(number) else {
-                continue;
-            };
-            open.key = key;
-            open.copied.set(copied);
-            open.hold(blocked.is_some());
-            open.blocked_since = blocked.as_ref().map(|_| open.blocked_since.unwrap_or(now));
-            let is_over = open
-                .blocked_since
-                .is_some_and(|since| now >= since + BLOCKED_MAX);
-            if let Some(blocked) = blocked.filter(|_| is_over && !open.cut.is_cancelled()) {
-                tracing::info!(application = open.flow.application, %blocked, "a flow is closed");
-                metrics::counter!("braid_gateway_steering_closed_total").increment(1);
-                open.cut.cancel();
-            }
-        }
-        table.schedule = schedule(&decisions);
-        table.schedule.clone()
-    }
-}
-
-/// The flows of the gateway's own readings, which are always open.
-fn own_flows(alarmed: bool) -> [Flow; 2] {
-    let mut vitals = Flow::new("vitals", Urgency::Prompt);
-    vitals.raised = alarmed;
-    [Flow::new("alerts", Urgency::Alert), vitals]
-}
-
-impl Table {
-    /// Adds the bytes of open flows to their rules.
-    fn settle(&mut self) {
-        for open in self.open.values_mut() {
-            open.settle(&mut self.rule_bytes);
-        }
-    }
-
-    fn decide(&self, flow: &Flow) -> Decision {
-        decide(
-            &self.in_force.document,
-            flow,
-            &self.states,
-            &self.measurements,
-        )
-    }
-
-    /// Only rules block: without a living access at all a flow waits for one, as without rules.
-    fn blocked(&self, decision: &Decision) -> Option<Blocked> {
-        let lives = |name: &str| self.states.iter().any(|it| it.usable && it.name == name);
-        let any_lives = self.states.iter().any(|state| state.usable);
-        if !any_lives || decision.order.iter().any(|choice| lives(&choice.access)) {
-            return None;
-        }
-        let reasons: Vec<String> = decision
-            .why
-            .iter()
-            .map(|why| format!("{}: {}", why.access, why.reason))
-            .collect();
-        Some(Blocked {
-            rule: decision
-                .rule
-                .clone()
-                .unwrap_or_else(|| "of caps".to_owned()),
-            reasons: reasons.join("; "),
-        })
-    }
-}
 
 /// Follows the document and the measurements, until shutdown is requested.
 pub struct Steering {
@@ -347,14 +74,19 @@ impl Steering {
         let mut series = Series::default();
         let mut keeper = Keeper::new(Instant::now());
         let mut alarmed = self.alarms.watch();
-        let mut ticks = tokio::time::interval(DECIDE_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut events = self.tunnel.events();
+        let (wakes, mut pause) = (self.flows.wakes(), Duration::ZERO);
         let mut is_over = false;
         while !is_over {
             tokio::select! {
-                _ = ticks.tick() => self.alarms.expire(Instant::now()),
+                () = tokio::time::sleep(pause) => self.alarms.expire(Instant::now()),
+                Ok(()) = self.in_force.changed() => {}
+                () = wakes.notified() => {}
                 // At once: the alert itself is about to be sent.
                 Ok(()) = alarmed.changed() => {}
+                // Before data moves to an access that some flow may not take. A slow subscriber
+                // looks as well.
+                event = events.recv() => is_over = matches!(event, Err(RecvError::Closed)),
                 () = shutdown.requested() => is_over = true,
             }
             let in_force = self.in_force.borrow_and_update().clone();
@@ -373,13 +105,14 @@ impl Steering {
             let (states, measurements) = measure(names, (paths, &reachable), &losses, &usage);
             series.publish(&carried, &measurements, &in_force.document);
             usage.publish();
+            let is_near_cap = next_look::is_near_cap(&measurements, &in_force.document);
+            pause = next_look::pause(is_near_cap, self.flows.note_near_cap(is_near_cap));
             {
                 let mut table = self.flows.0.lock();
                 table.in_force = in_force;
                 table.alarmed = *alarmed.borrow_and_update();
             }
-            let schedule = self.flows.decide_all(now, states, measurements);
-            self.tunnel.set_schedule(schedule);
+            self.flows.decide_all(now, states, measurements);
             keeper.keep(&mut usage, now);
         }
         keeper.keep_last(usage).await;
@@ -442,94 +175,35 @@ fn measure(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use tunnel::steering_rules::{Document, Rank};
 
     use super::*;
 
-    const BULK_BY_WIFI: &str = "format = 1\n[[rule]]\nname = \"bulk\"\naccesses = [\"wifi\"]\n\
-                                match = { urgency = [\"bulk\"] }\n";
-
-    fn states(usable: [bool; 2]) -> Vec<AccessState> {
-        let pairs = ["wifi", "lte"].into_iter().zip(usable);
-        pairs
-            .map(|(name, usable)| AccessState {
-                name: name.to_owned(),
-                usable,
-            })
-            .collect()
-    }
-
-    fn flows(text: &str) -> Flows {
+    /// Flows of the TUN device to even ports keep off lte.
+    pub(crate) fn ruled() -> Flows {
+        const RULES: &str = "format = 1\n[[rule]]\nname = \"kept off\"\n\
+                             accesses = [\"wifi\"]\n\
+                             match = { port = [\"9000\", \"9002\", \"9004\"] }\n";
         let flows = Flows::default();
         flows.0.lock().in_force = Arc::new(InForce {
-            version: 3,
-            document: Document::from_toml(text, "test").unwrap(),
+            version: 1,
+            document: Document::from_toml(RULES, "test").unwrap(),
         });
+        look(&flows, Instant::now());
         flows
     }
 
-    #[test]
-    fn a_flow_without_a_living_access_is_refused_and_an_open_one_is_closed() {
-        let flows = flows(BULK_BY_WIFI);
-        let start = Instant::now();
-        let nothing = Measurements::new;
-        flows.decide_all(start, states([true, true]), nothing());
-        let bulk = || Flow::new("applications", Urgency::Bulk);
-        let open = flows.enter(bulk()).unwrap();
-        let schedule = flows.decide_all(start, states([true, true]), nothing());
-        assert_eq!(schedule.of("wifi").rank, Some(Rank::Active));
-        assert_eq!(schedule.of("lte").rank, Some(Rank::Standby), "for alerts");
-        flows.decide_all(start, states([false, true]), nothing());
-        let refused = flows.enter(bulk()).map(drop).unwrap_err();
-        assert_eq!(
-            refused.to_string(),
-            "the steering rule bulk leaves it no access: wifi: no path over it answers; \
-             lte: the rule does not list it"
-        );
-        assert!(!open.cut.is_cancelled(), "it may come back");
-        flows.decide_all(start + BLOCKED_MAX, states([false, true]), nothing());
-        assert!(open.cut.is_cancelled());
-        drop(open);
-        let schedule = flows.decide_all(start, states([true, true]), nothing());
-        assert_eq!(
-            schedule.of("lte").rank,
-            Some(Rank::Active),
-            "nothing is strict any more"
-        );
-        assert!(flows.enter(Flow::new("vitals", Urgency::Prompt)).is_ok());
+    /// The look that runs every 250 ms; returns whether lte is free.
+    pub(crate) fn look(flows: &Flows, now: Instant) -> bool {
+        let states = ["wifi", "lte"].map(AccessState::usable).to_vec();
+        flows.decide_all(now, states, Measurements::new());
+        is_free(flows)
     }
 
-    #[tokio::test]
-    async fn an_open_flow_waits_while_no_living_access_may_carry_it() {
-        let flows = flows(BULK_BY_WIFI);
-        let start = Instant::now();
-        let decide = |at, usable| flows.decide_all(at, states(usable), Measurements::new());
-        decide(start, [true, true]);
-        let open = flows
-            .enter(Flow::new("applications", Urgency::Bulk))
-            .unwrap();
-        decide(start, [false, true]);
-        let mut carrying = std::pin::pin!(open.carry(std::future::ready(7)));
-        let waits = std::future::poll_fn(|cx| carrying.as_mut().poll(cx).is_pending().into());
-        assert!(waits.await);
-        decide(start, [true, true]);
-        assert_eq!(carrying.await, Some(7));
-        decide(start, [false, true]);
-        decide(start + BLOCKED_MAX, [false, true]);
-        assert_eq!(open.carry(std::future::pending::<()>()).await, None);
-    }
-
-    #[test]
-    fn a_flow_waits_as_ever_while_no_access_lives() {
-        let flows = flows(BULK_BY_WIFI);
-        flows.decide_all(Instant::now(), states([false, false]), Measurements::new());
-        assert!(
-            flows
-                .enter(Flow::new("applications", Urgency::Bulk))
-                .is_ok()
-        );
+    pub(crate) fn is_free(flows: &Flows) -> bool {
+        flows.0.lock().schedule.of("lte").rank == Some(Rank::Active)
     }
 
     #[test]
@@ -549,50 +223,5 @@ mod tests {
         };
         assert_eq!(usable(&[]), [false, true]);
         assert_eq!(usable(&["wifi".to_owned()]), [true, true]);
-    }
-
-    #[test]
-    fn a_redundant_rule_copies_its_flows_and_a_changed_one_ends_that() {
-        const REDUNDANT: &str = "format = 1\n[[rule]]\nname = \"call\"\nmode = \"redundant\"\n\
-                                 match = { port = [\"5060\"], urgency = [\"bulk\"] }\n";
-        let flows = flows(REDUNDANT);
-        let decide = |usable| flows.decide_all(Instant::now(), states(usable), Measurements::new());
-        decide([true, true]);
-        let bulk = || Flow::new("applications", Urgency::Bulk);
-        let other = flows.enter(bulk().to("192.0.2.9:443")).unwrap();
-        let call = flows.enter(bulk().to("192.0.2.9:5060")).unwrap();
-        assert_eq!((call.copied().get(), other.copied().get()), (true, false));
-        assert_eq!(decide([true, true]).copies, 2);
-        flows.0.lock().in_force = Arc::new(InForce {
-            version: 4,
-            document: Document::from_toml(BULK_BY_WIFI, "test").unwrap(),
-        });
-        decide([true, true]);
-        assert!(!call.copied().get());
-        flows.0.lock().in_force = Arc::default();
-        decide([true, true]);
-        assert!(!call.copied().get());
-    }
-
-    #[test]
-    fn while_an_alert_is_open_packets_change_their_path_with_rules_and_without() {
-        for text in ["format = 1\n", BULK_BY_WIFI] {
-            let flows = flows(text);
-            let decide =
-                || flows.decide_all(Instant::now(), states([true, true]), Measurements::new());
-            assert_eq!(decide().copies, 1, "{text}");
-            flows.0.lock().alarmed = true;
-            assert_eq!(decide().copies, 2, "{text}");
-            flows.0.lock().alarmed = false;
-            assert_eq!(decide().copies, 1, "{text}");
-        }
-    }
-
-    #[test]
-    fn without_rules_nothing_is_scheduled() {
-        let flows = Flows::default();
-        let schedule = flows.decide_all(Instant::now(), states([true, true]), Measurements::new());
-        assert_eq!(schedule, Schedule::default());
-        assert!(flows.enter(Flow::new("tun", Urgency::Bulk)).is_ok());
     }
 }

@@ -1,20 +1,28 @@
 //! Packets of a TUN device obey the steering rules. A flow that must not be split stays on one
 //! access, both ways, and goes on over the other one when that is cut. A redundant one takes both,
-//! and a cut delays none of it. Skips on hosts without namespaces.
+//! and a cut delays none of it. Short flows of every kind have their decision before their first
+//! byte. Skips on hosts without namespaces.
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "tun/short_flows.rs"]
+mod short_flows;
 #[path = "tun/stage.rs"]
 mod stage;
 
 use std::{
     collections::BTreeMap,
+    io::Write,
     net::{IpAddr, Ipv4Addr, UdpSocket},
     time::{Duration, Instant},
 };
 
 use emulated_link::link::LinkConfig;
+use short_flows::{
+    KINDS, Kind, PROXY_FOR_PROGRAMS, ask_socks, one_flow, serve_datagrams, serve_streams,
+};
 use stage::{DEVICES, LISTED, PORT, Stage, own, ping, until};
+use tempfile::TempDir;
 use testkit::netns::World;
 
 const LINK: (f64, Duration) = (20e6, Duration::from_millis(10));
@@ -226,3 +234,165 @@ fn a_cut_does_not_delay_a_redundant_call() {
     assert!(redundant[0] <= 2, "{redundant:?}");
     assert!(redundant[1] < plain[1], "{redundant:?}, {plain:?}");
 }
+
+/// All bulk keeps off the access that is quicker to answer.
+const KEPT_OFF: &str = r#"
+format = 1
+
+[[rule]]
+name = "kept off"
+match = { urgency = ["bulk"] }
+accesses = ["wwan0"]
+"#;
+
+/// The same by a cap that the first flow reaches.
+const CAPPED: &str = r#"
+format = 1
+
+[[access]]
+name = "wlan0"
+cap_gb = 0.001
+"#;
+const CAP_BYTES: u64 = 1_000_000;
+/// Bytes in flight when the cap is reached, and between two looks.
+const BEYOND_CAP_MAX: u64 = 200_000;
+
+/// Longer than a decision outlives its flow, so that each flow changes the schedule.
+const PAUSE: Duration = Duration::from_millis(1_600);
+/// Share of the bytes of short flows on an access that their rule forbids. Keepalives count.
+const FORBIDDEN_MAX: f64 = 0.01;
+
+/// A gateway with this document, and the programs behind the proxy.
+fn start_with(document: &str) -> Option<(Stage, TempDir)> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("steering.toml");
+    std::fs::write(&file, document).unwrap();
+    let flags = "--tun-routes --applications";
+    let flags = format!("{flags} {PROXY_FOR_PROGRAMS} --steering {}", file.display());
+    let stage = start(&flags)?;
+    drop(stage.run("far", serve_streams));
+    drop(stage.run("far", serve_datagrams));
+    Some((stage, dir))
+}
+
+/// Bytes that each access carries for the flow.
+fn bytes_of(stage: &Stage, kind: Kind, up: bool) -> [u64; 2] {
+    let before = carried(&stage.world);
+    stage.run("gw", move || one_flow(kind, up)).join().unwrap();
+    let after = carried(&stage.world);
+    let bytes = [0, 1].map(|at| after[at] - before[at]);
+    println!("{kind:?}, up {up}: {bytes:?} bytes");
+    bytes
+}
+
+fn share_of(flows: &[[u64; 2]]) -> f64 {
+    let [aside, allowed] = [0, 1].map(|at| flows.iter().map(|flow| flow[at]).sum::<u64>());
+    let share = aside as f64 / (aside + allowed) as f64;
+    println!(
+        "{:.3} % of {} bytes on the forbidden access",
+        100.0 * share,
+        aside + allowed
+    );
+    share
+}
+
+// Blocks the thread of the test.
+#[allow(clippy::disallowed_methods)]
+#[test]
+fn a_forbidden_access_carries_nothing_of_short_flows() {
+    let Some((stage, _dir)) = start_with(KEPT_OFF) else {
+        return;
+    };
+    let flows = [false, true].map(|up| {
+        KINDS.map(|kind| {
+            std::thread::sleep(PAUSE);
+            bytes_of(&stage, kind, up)
+        })
+    });
+    let share = share_of(flows.as_flattened());
+    assert!(share < FORBIDDEN_MAX, "{share}");
+    let past = bytes_after_a_cut(&stage);
+    println!("{past} bytes of a download over the forbidden access after a cut");
+    assert!(past < IN_WINDOWS_MAX, "{past}");
+    stage.stop();
+}
+
+/// The window of a stream, with headers and what was lost with the other access.
+const IN_WINDOWS_MAX: u64 = 2_300_000 + 500_000;
+
+/// Bytes of the access that a rule forbids, from the cut of the allowed one to the end of a
+/// download that it carried.
+// Blocks the thread of the test.
+#[allow(clippy::disallowed_methods)]
+fn bytes_after_a_cut(stage: &Stage) -> u64 {
+    let download = stage.run("gw", || {
+        let (mut stream, _) = ask_socks(1);
+        stream.write_all(b"l").unwrap();
+        // Its reset, or its end.
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    let device = DEVICES[1];
+    let begun = stage.world.received(device.0);
+    until(|| (stage.world.received(device.0) > begun + 1_000_000).then_some(()));
+    let before = carried(&stage.world)[0];
+    stage.world.cut(device.0, device.1);
+    download.join().unwrap();
+    carried(&stage.world)[0] - before
+}
+
+/// The cap is reached in the middle of a flow. Later flows find it reached.
+#[test]
+fn a_capped_access_carries_nothing_of_later_flows() {
+    let Some((stage, _dir)) = start_with(CAPPED) else {
+        return;
+    };
+    // The flow that reaches the cap is the last one that the access carries.
+    while bytes_of(&stage, Kind::Socks, false)[0] > BEYOND_CAP_MAX / 2 {}
+    let all = carried(&stage.world)[0];
+    println!("{all} bytes, the cap is {CAP_BYTES}");
+    assert!(all < CAP_BYTES + BEYOND_CAP_MAX, "{all}");
+    let flows = KINDS.map(|kind| bytes_of(&stage, kind, false));
+    let share = share_of(&flows);
+    assert!(share < FORBIDDEN_MAX, "{share}");
+    stage.stop();
+}
+
+/// Short flows of all kinds, with pauses in which some decisions end and others do not.
+#[test]
+#[ignore = "takes minutes"]
+// Blocks the thread of the test.
+#[allow(clippy::disallowed_methods)]
+fn a_forbidden_access_carries_nothing_of_a_thousand_flows() {
+    for document in [KEPT_OFF, REDUNDANT_OFF] {
+        let Some((stage, _dir)) = start_with(document) else {
+            return;
+        };
+        let flows: Vec<[u64; 2]> = (0..500_u64)
+            .map(|number| {
+                std::thread::sleep(Duration::from_millis(number * 773 % 200));
+                if number % 10 == 0 {
+                    std::thread::sleep(PAUSE);
+                }
+                bytes_of(
+                    &stage,
+                    KINDS[number as usize % KINDS.len()],
+                    number % 3 == 0,
+                )
+            })
+            .collect();
+        let share = share_of(&flows);
+        assert!(share < FORBIDDEN_MAX, "{share}");
+        stage.stop();
+    }
+}
+
+/// Copies find one access only.
+const REDUNDANT_OFF: &str = r#"
+format = 1
+
+[[rule]]
+name = "kept off"
+match = { urgency = ["bulk"] }
+mode = "redundant"
+accesses = ["wwan0"]
+"#;

@@ -21,6 +21,7 @@ mod path_reports;
 mod path_series;
 mod policy;
 mod policy_file;
+mod reset_key;
 mod revocations;
 mod sessions;
 mod special;
@@ -30,7 +31,6 @@ mod to_upstream;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use host_network::TunError;
 use service_kit::{
     ConfigError, Context, ServiceConfig,
     grpc::ChannelError,
@@ -49,7 +49,7 @@ use crate::{
     revocations::Known,
     sessions::{Limits, Sessions},
     to_path_telemetry::ToPathTelemetry,
-    to_upstream::{Upstream, ip::IpUpstream},
+    to_upstream::{Upstream, ip_offer::IpOffer},
 };
 
 /// Why the proxy could not start.
@@ -61,10 +61,16 @@ pub enum RunError {
     Identity(#[from] IdentityError),
     #[error("{0}")]
     Bind(#[from] BindError),
-    #[error("{0}")]
-    Tun(#[from] TunError),
     #[error("path-telemetry: {0}")]
     Channel(#[from] ChannelError),
+}
+
+fn set_up(listen: &mut ServerConfig, config: &Config) -> Result<(), ConfigError> {
+    listen.resume = config.resume();
+    listen.fallback = config.tcp_fallback;
+    listen.server_id = config.server_id()?;
+    listen.reset_key = reset_key::reset_key(config, listen.server_id.as_ref());
+    Ok(())
 }
 
 /// Runs until a shutdown is requested and the open tunnels have ended, or until the drain time is
@@ -95,14 +101,16 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         context.record_paths(data.join("qlog"), Arc::clone(&table));
     }
     context.show_paths(table);
-    let ip = match config.ip()? {
-        Some(settings) => Some(IpUpstream::open(settings, policy.clone()).await?),
+    let ip = config.ip()?.map(|_| Arc::<IpOffer>::default());
+    let handing_out = match ip.clone() {
+        Some(ip) => {
+            let (config, policy) = (config.clone(), policy.clone());
+            let settings = move || config.ip().ok().flatten();
+            let warning = context.health().warning("tun");
+            Some(ip.start(settings, policy, warning).await)
+        }
         None => None,
     };
-    let handing_out = ip.clone().map(|ip| {
-        let warning = context.health().warning("tun");
-        tokio::spawn(ip.hand_out(warning))
-    });
     let upstream = Arc::new(Upstream {
         ip,
         policy: policy.clone(),
@@ -110,9 +118,7 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         idle_timeout: config.idle_timeout(),
     });
     let mut listen = ServerConfig::new(config.listen, tls);
-    listen.resume = config.resume();
-    listen.fallback = config.tcp_fallback;
-    listen.server_id = config.server_id()?;
+    set_up(&mut listen, &config)?;
     let server = Arc::new(TunnelServer::bind(listen)?);
     context.listening("tunnel", server.local_addr());
     listening.ok();

@@ -3,6 +3,7 @@
 
 mod counted;
 pub(crate) mod ip;
+pub(crate) mod ip_offer;
 mod udp;
 
 use std::{
@@ -24,7 +25,7 @@ use tunnel::{Authority, ConnectRequest, StatusCode, Traffic, splice};
 
 use crate::{destinations::Admitted, policy::Policy, special::innermost};
 use counted::{Open, count_connect};
-use ip::IpUpstream;
+use ip_offer::IpOffer;
 
 /// Addresses of one name that are tried; further addresses are ignored.
 const ADDRESSES_MAX: usize = 8;
@@ -38,7 +39,7 @@ pub(crate) struct Upstream {
     pub(crate) connect_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     /// `None`: IP is not offered.
-    pub(crate) ip: Option<Arc<IpUpstream>>,
+    pub(crate) ip: Option<Arc<IpOffer>>,
 }
 
 /// Why a destination was not reached; the status says whether the request or the network is the
@@ -174,7 +175,7 @@ impl Upstream {
     ) -> Option<Admitted> {
         let host = authority.host().trim_matches(['[', ']']);
         let (address, port) = (host.parse().ok()?, authority.port_u16()?);
-        let allows = self.ip.as_ref()?.allows(gateway, address).await;
+        let allows = self.ip.as_ref()?.opened()?.allows(gateway, address).await;
         allows.then(|| Admitted::address(address, port))
     }
 

@@ -14,20 +14,21 @@ use std::{
     time::Duration,
 };
 
-use bench::{Proxy, fast};
+use bench::{Proxy, authority_of, echo, fast};
 use contracts::policy::{
     GetPolicyRequest, GetPolicyResponse, ListRevocationsRequest, ListRevocationsResponse,
     RevokedGateway,
     policy_service_server::{PolicyService, PolicyServiceServer},
 };
-use host_network::TunError;
 use ip_packets::{IpPrefix, IpRange};
 use packets::{PORT, echo_request, icmp_check, packet};
 use parking_lot::Mutex;
-use proxy::RunError;
 use service_kit::tls::PeerId;
 use testkit::{DEADLINE, netns::World, within};
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, UdpSocket},
+};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
 use tunnel::{IpAddressEntry, IpCapsule, IpTunnel, OpenError, Tunnel, TunnelEnded, Urgency};
@@ -418,27 +419,48 @@ fn a_device_of_an_operator_needs_no_rights() {
     ] {
         world.ip("px", arguments);
     }
-    let down = world.spawn_powerless("px", || async {
-        let stopped = within(Proxy::start_to_fail(&FLAGS)).await;
-        assert!(
-            matches!(stopped, RunError::Tun(TunError::Down { .. })),
-            "{stopped}"
-        );
-    });
-    down.join().unwrap();
-    world.ip("px", "link set braid0 mtu 1280 up");
-    let tested = world.spawn_powerless("px", || async {
-        let proxy = Proxy::start(&FLAGS).await;
+    let (says, is_down) = std::sync::mpsc::channel();
+    let tested = world.spawn_powerless("px", || async move {
+        // Without a usable device it serves all others, and says so.
+        let echo = echo().await;
+        let allowed = echo.to_string();
+        let flags = [&FLAGS[..], &["--allow", &allowed]].concat();
+        let proxy = Proxy::start(&flags).await;
         destination(LISTED).await;
         let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
-        let ip = open(&tunnel).await;
+        assert_eq!(status(&tunnel).await, 503);
+        let warnings = proxy.context.health().warnings();
+        let warning = warnings.iter().find(|(name, _)| *name == "tun");
+        assert_eq!(warning.unwrap().1.to_do, "ip link set braid0 up");
+        let stream = within(tunnel.open_tcp(&authority_of(echo), Urgency::Bulk)).await;
+        let mut stream = stream.unwrap();
+        stream.write_all(b"x").await.unwrap();
+        stream.flush().await.unwrap();
+        within(stream.read_exact(&mut [0])).await.unwrap();
+        says.send(()).unwrap();
+        let ip = open_soon(&tunnel).await;
         let (_, own) = agree(&ip, "0.0.0.0/32").await;
         let sound = packet(own, LISTED, b"hello");
         assert_eq!(ask_until_answered(&ip, &sound).await, b"hello");
         tunnel.close().await;
         proxy.stop().await;
     });
+    is_down.recv().unwrap();
+    world.ip("px", "link set braid0 mtu 1280 up");
     tested.join().unwrap();
+}
+
+/// Asks until the proxy can use its device.
+async fn open_soon(tunnel: &Tunnel) -> IpTunnel {
+    within(async {
+        loop {
+            match tunnel.open_ip(Urgency::Bulk).await {
+                Ok(ip) => return ip,
+                Err(_) => tokio::time::sleep(AGAIN_AFTER).await,
+            }
+        }
+    })
+    .await
 }
 
 async fn status(tunnel: &Tunnel) -> u16 {

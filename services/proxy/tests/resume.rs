@@ -5,9 +5,13 @@
 #[path = "support/bench.rs"]
 mod bench;
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
-use bench::{Proxy, authority_of};
+use bench::{Proxy, authority_of, echo, fast, run_apart};
 use emulated_link::{LinkControl, link::LinkConfig};
 use testkit::{DEADLINE, noise, within};
 use tokio::{
@@ -198,4 +202,68 @@ async fn a_reset_crosses_an_outage() {
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     tunnel.close().await;
     proxy.stop().await;
+}
+
+/// From the end of a killed proxy to the reset of a flow.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+
+#[tokio::test]
+async fn the_process_of_a_proxy() {
+    run_apart().await;
+}
+
+/// Returns how long after the kill the flow has ended.
+async fn ended(mut stream: TunnelStream, killed_at: Instant) -> (Duration, io::Error) {
+    let ended = within(stream.read(&mut [0; 16])).await;
+    (killed_at.elapsed(), ended.unwrap_err())
+}
+
+/// Flows that rest, or carry data, when their proxy is killed. The successor knows none of them. It
+/// resets their connection, unless it is another server at the same address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_proxy_silences_no_flow_for_long() {
+    kill_under_flows(&[]).await;
+    kill_under_flows(&["--server-id", "0b01"]).await;
+}
+
+async fn kill_under_flows(successor: &[&str]) {
+    let destination = echo().await;
+    let (proxy, mut apart) = Proxy::start_apart(&["--allow", &destination.to_string()]);
+    let (tunnel, _links) = proxy.tunnel_over(&proxy.gateway(), &fast(), DEADLINE);
+    let to = authority_of(destination);
+    let mut flows = Vec::new();
+    for resumable in [true, true, false] {
+        // The last one as a gateway's link to ingest.
+        let opened = match resumable {
+            true => within(tunnel.open_tcp(&to, Urgency::Bulk)).await,
+            false => within(tunnel.open_plain_tcp(&to, Urgency::Urgent)).await,
+        };
+        let mut stream = opened.unwrap();
+        assert_eq!(stream.is_resumable(), resumable);
+        stream.write_all(b"x").await.unwrap();
+        stream.flush().await.unwrap();
+        within(stream.read_exact(&mut [0])).await.unwrap();
+        flows.push(stream);
+    }
+    apart.kill();
+    let killed_at = Instant::now();
+    // Data that nobody takes.
+    flows[0].write_all(&noise(100_000, 3)).await.unwrap();
+    apart.start_again(successor);
+    let ends = flows.into_iter().map(|flow| ended(flow, killed_at));
+    let anew = async {
+        let mut stream = within(tunnel.open_tcp(&to, Urgency::Bulk)).await.unwrap();
+        stream.write_all(b"x").await.unwrap();
+        stream.flush().await.unwrap();
+        within(stream.read_exact(&mut [0])).await.unwrap();
+        killed_at.elapsed()
+    };
+    let (ends, anew) = futures::join!(futures::future::join_all(ends), anew);
+    println!("ended after {ends:?}, a new flow carries after {anew:?}");
+    assert!(
+        ends.iter().all(|(after, _)| *after < SILENCE_MAX),
+        "{ends:?}"
+    );
+    assert!(anew < SILENCE_MAX, "{anew:?}");
+    tunnel.close().await;
 }

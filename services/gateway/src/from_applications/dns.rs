@@ -539,7 +539,7 @@ impl Upstream {
             return Err(OpenError::Refused(StatusCode::BAD_REQUEST).into());
         };
         let stream = self.tunnel.open_tcp(&authority, Urgency::Prompt).await?;
-        steered.carried_by(stream.copy_switch());
+        steered.carried_by(stream.switch());
         let (mut reading, mut writing) = tokio::io::split(stream);
         let asking = async {
             let mut waiting = Vec::new();

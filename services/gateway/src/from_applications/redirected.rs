@@ -145,7 +145,7 @@ impl Redirected {
             }
         };
         count("opened");
-        steered.carried_by(tunnel.copy_switch());
+        steered.carried_by(tunnel.switch());
         let traffic = counted(&steered);
         let spliced = splice(tunnel, stream, IDLE_MAX, &traffic);
         // None: the rules leave it no access any more.

@@ -9,6 +9,7 @@
 //! The gateway's own packets must not use the device. So its access networks are bound to their
 //! devices, which the configuration requires if routes are set.
 
+mod ended;
 mod packet_flows;
 
 use std::{
@@ -25,20 +26,16 @@ use metrics::Counter;
 use parking_lot::{Mutex, RwLock};
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use tokio::sync::watch;
-use tunnel::{
-    IpAddressEntry, IpCapsule, IpTunnel, OpenError, StatusCode, Tunnel, TunnelEnded, Urgency,
-};
+use tunnel::{IpAddressEntry, IpCapsule, IpTunnel, Tunnel, TunnelEnded, Urgency};
 
 use crate::steering::Flows;
+use ended::{AGREED_WITHIN, Ended};
 use packet_flows::{PacketFlows, Passage};
 
 /// Routes of the device; of a longer list none is set, since a part would lead some packets
 /// elsewhere. The public addresses are 126 prefixes of IPv4 and 320 of IPv6. Each address that the
 /// proxy excludes adds up to 30 or 125.
 const ROUTES_MAX: usize = 1_024;
-
-/// Longest wait for the proxy to assign an address; then the tunnel is given up.
-const AGREED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Pause before a failed setting of the device is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
@@ -100,18 +97,6 @@ impl DirectionCounters {
 }
 
 /// Why a tunnel has ended.
-#[derive(Debug, thiserror::Error)]
-enum Ended {
-    #[error("not opened: {0}")]
-    Open(#[from] OpenError),
-    #[error("{0}")]
-    Tunnel(#[from] TunnelEnded),
-    #[error("the proxy gave no address within {AGREED_WITHIN:?}")]
-    NoAddress,
-    #[error("all the proxy's addresses are in use")]
-    Full,
-}
-
 impl Packets {
     /// Opens the device, or creates it. Must be called within a Tokio runtime.
     pub async fn open(
@@ -201,12 +186,13 @@ impl Packets {
 
     async fn carry(&self, tunnel: IpTunnel, installed: &mut Installed) -> Ended {
         let gate = RwLock::new(IpGate::default());
-        let flows = Mutex::new(PacketFlows::new(self.flows.clone(), Instant::now()));
+        let flows = Mutex::new(PacketFlows::new(self.flows.clone()));
         let ended = tokio::select! {
             ended = self.agree(&tunnel, &gate, installed) => ended,
             ended = self.bring(&tunnel, &gate, &flows) => ended.into(),
             ended = self.fetch(&tunnel, &gate, &flows) => ended.into(),
             never = self.follow_size(&tunnel) => match never {},
+            never = packet_flows::end_quiet_flows(&flows) => match never {},
         };
         ended
     }
@@ -323,12 +309,12 @@ impl Packets {
                 continue;
             };
             while let Some(packet) = packets.next() {
-                self.bring_packet(packet, tunnel, gate, flows);
+                self.bring_packet(packet, tunnel, gate, flows).await;
             }
         }
     }
 
-    fn bring_packet(
+    async fn bring_packet(
         &self,
         packet: &[u8],
         tunnel: &IpTunnel,
@@ -341,7 +327,12 @@ impl Packets {
             Ok(read) => read,
             Err(error) => return counters.count_dropped(error.label()),
         };
-        let passage = (flows.lock()).note(Instant::now(), PacketFlow::to(&read, packet));
+        let flow = PacketFlow::to(&read, packet);
+        let (passage, is_news) = flows.lock().note(Instant::now(), flow);
+        if is_news {
+            // Its first packet already takes no access that the rules forbid.
+            self.tunnel.obeyed().await;
+        }
         if passage == Passage::None {
             return counters.count_dropped("steering");
         }
@@ -474,22 +465,12 @@ impl Packets {
     }
 
     fn warn(&self, ended: &Ended) {
-        let to_do = match ended {
-            Ended::Open(OpenError::Refused(StatusCode::NOT_IMPLEMENTED)) => {
-                "start the proxy with --ip-pool, --tun and --allow-ip, or this gateway without --tun"
-            }
-            Ended::Open(OpenError::Refused(StatusCode::FORBIDDEN)) => {
-                "permit destinations for this tenant with --allow-ip at the proxy"
-            }
-            Ended::Full => "give the proxy a larger --ip-pool",
-            // The tunnel itself reports the session's end, and it returns.
-            Ended::Open(_) | Ended::Tunnel(_) => return,
-            Ended::NoAddress => "see the proxy's log",
-        };
-        self.warning.set(Some(Warning {
-            says: format!("no IP for {}: {ended}", self.device.name()),
-            to_do: to_do.to_owned(),
-        }));
+        if let Some(to_do) = ended.to_do() {
+            self.warning.set(Some(Warning {
+                says: format!("no IP for {}: {ended}", self.device.name()),
+                to_do: to_do.to_owned(),
+            }));
+        }
     }
 }
 

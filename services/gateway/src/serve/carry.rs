@@ -50,6 +50,8 @@ pub(crate) async fn carry(
 }
 
 fn steering(config: &Config, parts: &Parts) -> Steering {
+    let tunnel = parts.tunnel.clone();
+    (parts.flows).publish_to(move |schedule| tunnel.set_schedule(schedule));
     Steering {
         gateway: parts.gateway.clone(),
         freshness: parts.freshness.clone(),

@@ -10,7 +10,10 @@ use tunnel::{
     steering_rules::{AccessTerms, Rank},
 };
 
-use super::{Flows, Table, own_flows, rule_bytes::RuleKey};
+use super::{
+    flows::{Flows, Table, own_flows},
+    rule_bytes::RuleKey,
+};
 
 /// Rules of one access in a report; further ones are left out.
 const RULES_REPORTED_MAX: usize = 8;

@@ -154,6 +154,8 @@ impl Stage {
         flags.extend(["--path-telemetry".to_owned(), String::new()]);
         flags.extend(line("--ip-pool 10.64.0.0/24,fd00:64::/112"));
         flags.extend(line("--allow-ip 10.8.0.0/24,fd00:8::/64"));
+        // For SOCKS5 and HTTP CONNECT.
+        flags.extend(line("--allow 10.8.0.2:9000"));
         with_identity(&mut flags, &files);
         let config = ProxyLine::parse_from(flags).config;
         let proxy_end = End::start_proxy(&world, &config);

@@ -3,7 +3,12 @@
 // Each test file uses its part.
 #![allow(dead_code)]
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
 
 use clap::Parser;
 use emulated_link::{LinkControl, emulate, link::LinkConfig};
@@ -40,6 +45,60 @@ struct CommandLine {
     config: Config,
 }
 
+/// The command line of a proxy in a process of its own.
+const LINE: &str = "BRAID_TEST_PROXY_LINE";
+
+/// A proxy in a process of its own, which can be killed.
+pub struct Apart {
+    line: Vec<String>,
+    child: Child,
+}
+
+impl Apart {
+    fn start(line: Vec<String>) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_process_of_a_proxy", "--nocapture"])
+            .env(LINE, line.join("\n"))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { line, child }
+    }
+
+    /// By SIGKILL: it says nothing to anybody.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// With the same files, the same address and these flags.
+    pub fn start_again(&mut self, flags: &[&str]) {
+        let line = self
+            .line
+            .iter()
+            .map(String::as_str)
+            .chain(flags.iter().copied());
+        *self = Self::start(line.map(str::to_owned).collect());
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        // Fails for one that was killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs that process until it is killed; returns at once in another one.
+pub async fn run_apart() {
+    if let Ok(line) = std::env::var(LINE) {
+        service_kit::tls::install_provider();
+        let config = CommandLine::parse_from(line.lines()).config;
+        proxy::run(config, Context::new("proxy")).await.unwrap();
+    }
+}
+
 pub struct Proxy {
     pub context: Context,
     pub address: SocketAddr,
@@ -56,7 +115,8 @@ impl Proxy {
 
     /// The same with further authorities in the proxy's list.
     pub async fn start_believing(flags: &[&str], authorities: &str) -> Self {
-        let (mut proxy, config) = Self::new(flags, authorities);
+        let (mut proxy, line) = Self::new(flags, authorities);
+        let config = CommandLine::parse_from(line).config;
         proxy.running = tokio::spawn(proxy::run(config, proxy.context.clone()));
         proxy.address = within(proxy.context.address("tunnel")).await.unwrap();
         proxy
@@ -64,11 +124,25 @@ impl Proxy {
 
     /// The error of a proxy that does not start.
     pub async fn start_to_fail(flags: &[&str]) -> RunError {
-        let (proxy, config) = Self::new(flags, "");
+        let (proxy, line) = Self::new(flags, "");
+        let config = CommandLine::parse_from(line).config;
         proxy::run(config, proxy.context).await.unwrap_err()
     }
 
-    fn new(flags: &[&str], authorities: &str) -> (Self, Config) {
+    /// The same in a process of its own. The test binary must have a test
+    /// `the_process_of_a_proxy` that calls `run_apart`.
+    pub fn start_apart(flags: &[&str]) -> (Self, Apart) {
+        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        let (mut proxy, mut line) = Self::new(flags, "");
+        line.retain(|word| word != "--listen" && word != "127.0.0.1:0");
+        line.extend(["--listen".to_owned(), address.to_string()]);
+        proxy.address = address;
+        drop(free);
+        (proxy, Apart::start(line))
+    }
+
+    fn new(flags: &[&str], authorities: &str) -> (Self, Vec<String>) {
         service_kit::tls::install_provider();
         let dir = tempfile::tempdir().unwrap();
         let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
@@ -87,7 +161,7 @@ impl Proxy {
         let file = |path: &std::path::Path| path.display().to_string();
         let (cert, key, ca) = (file(&files.cert), file(&files.key), file(&believed_file));
         line.extend(["--cert", &cert, "--key", &key, "--ca", &ca]);
-        let config = CommandLine::parse_from(line).config;
+        let line = line.into_iter().map(str::to_owned).collect();
         let context = Context::new("proxy");
         let proxy = Self {
             context,
@@ -96,7 +170,7 @@ impl Proxy {
             authority,
             dir,
         };
-        (proxy, config)
+        (proxy, line)
     }
 
     pub fn identity(&self, id: &PeerId) -> Identity {

@@ -23,6 +23,7 @@ use crate::{
     carried::{ip_tunnel::IpTunnel, tunnel_stream::TunnelStream, udp_tunnel::UdpTunnel},
     client::{
         keeper::Keeper,
+        opening::Manner,
         proxy_address::ProxyAddress,
         session::{ConnectError, Session, over_quic::Dialler},
         setup::{SessionSetup, TunnelConfig, TunnelEvent},
@@ -132,18 +133,26 @@ impl Tunnel {
         authority: &Authority,
         urgency: Urgency,
     ) -> Result<TunnelStream, OpenError> {
-        let resumable = !self.shared.setup.config.resume_within.is_zero();
-        self.open_stream(authority, urgency, resumable).await
+        let manner = Manner {
+            resumable: !self.shared.setup.config.resume_within.is_zero(),
+            steered: true,
+        };
+        self.open_stream(authority, urgency, manner).await
     }
 
-    /// The same as a plain CONNECT, which ends with its stream. For applications with their own
-    /// journal, which open a fresh tunnel at once instead of waiting for the old one.
+    /// The same as a plain CONNECT, which ends with its stream and waits for no schedule. For
+    /// applications with their own journal, which open a fresh tunnel at once instead of waiting
+    /// for the old one.
     pub async fn open_plain_tcp(
         &self,
         authority: &Authority,
         urgency: Urgency,
     ) -> Result<TunnelStream, OpenError> {
-        self.open_stream(authority, urgency, false).await
+        let manner = Manner {
+            resumable: false,
+            steered: false,
+        };
+        self.open_stream(authority, urgency, manner).await
     }
 
     /// The same for copies of the messages of other streams, which keep to different paths.
@@ -192,11 +201,11 @@ impl Tunnel {
         &self,
         authority: &Authority,
         urgency: Urgency,
-        resumable: bool,
+        manner: Manner,
     ) -> Result<TunnelStream, OpenError> {
         let shared = &self.shared;
         self.open(authority, |session| async move {
-            let ask = || opening::tcp(&session, authority, urgency, resumable);
+            let ask = || opening::tcp(&session, authority, urgency, manner);
             let (stream, agreed) = opening::insist(&session, authority, ask).await?;
             Ok(match agreed {
                 Some((token, answer)) => {
@@ -377,11 +386,25 @@ impl Tunnel {
     }
 
     /// Which paths carry data, in which order and parts, of this session and of later ones, at
-    /// both ends. A proxy of an older release goes on without a schedule.
+    /// both ends. Tunnels that are opened later begin under it. A proxy of an older release goes on
+    /// without a schedule.
     pub fn set_schedule(&self, schedule: Schedule) {
-        let held = self.shared.setup.schedule.borrow().clone();
-        if *held != schedule {
-            self.shared.setup.schedule.send_replace(Arc::new(schedule));
+        self.shared.setup.schedule.send_if_modified(|order| {
+            let is_news = *order.schedule != schedule;
+            if is_news {
+                order.number += 1;
+                order.schedule = Arc::new(schedule);
+            }
+            is_news
+        });
+    }
+
+    /// Returns once this end obeys the last schedule and has told the proxy, for the next datagrams
+    /// of open tunnels. At once without a session over QUIC.
+    pub async fn obeyed(&self) {
+        let session = self.shared.session.borrow().clone();
+        if let Some(session) = session {
+            session.obeyed().await;
         }
     }
 
@@ -417,13 +440,13 @@ impl Tunnel {
         self.shared.end.cancelled().await;
     }
 
-    /// Names and addresses of the current access networks.
     /// Names of all access networks, also of those without an address now.
     pub fn accesses(&self) -> Vec<String> {
         let states = self.shared.setup.slots.states().into_iter();
         states.map(|slot| slot.name.to_string()).collect()
     }
 
+    /// Names and addresses of the current access networks.
     pub fn interfaces(&self) -> Vec<(String, IpAddr)> {
         let states = self.shared.setup.slots.states().into_iter();
         states

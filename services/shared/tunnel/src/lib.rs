@@ -59,11 +59,12 @@ pub use http::{
 };
 pub use multipath::{Keepalive, PathState, steering_rules};
 pub use paths::{name::is_name, slots::AttachError, snapshot::PathSnapshot};
-pub use resume::{CopySwitch, ResumeLimits};
+pub use resume::{ResumeLimits, StreamSwitch};
 pub use server::{
     BindError, ServerConfig, TunnelServer,
     places::{Place, Places},
     requests::ConnectRequest,
+    reset_key::ResetKey,
     server_id::{ServerId, ServerIdError},
     session::ServerSession,
     session_handle::SessionHandle,

@@ -5,6 +5,7 @@ pub(crate) mod agreement_headers;
 pub(crate) mod from_kernel;
 pub(crate) mod name;
 pub(crate) mod names;
+pub(crate) mod orders;
 pub(crate) mod routes;
 pub(crate) mod slots;
 pub(crate) mod snapshot;
@@ -21,13 +22,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use multipath::{PathState, steering_rules::Schedule};
+use multipath::PathState;
 use noq::{PathId, PathStats, WeakPathHandle};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::{
-    paths::{from_kernel::FromKernel, name::is_name, slots::Slots, snapshot::PathSnapshot},
+    paths::{
+        from_kernel::FromKernel, name::is_name, orders::Orders, slots::Slots,
+        snapshot::PathSnapshot,
+    },
     sockets::counted::Counts,
 };
 
@@ -120,8 +124,7 @@ pub(crate) struct Paths {
     /// Likewise.
     rtt_us: AtomicU64,
     names: watch::Sender<Names>,
-    /// At the proxy: the client's, for what the proxy sends.
-    schedule: watch::Sender<Arc<Schedule>>,
+    pub(crate) orders: Orders,
     /// Counts events of a path becoming silent or closed.
     troubles: watch::Sender<u64>,
 }
@@ -142,21 +145,9 @@ impl Paths {
             skew_us: AtomicU64::new(NO_SKEW),
             rtt_us: AtomicU64::default(),
             names: watch::Sender::default(),
-            schedule: watch::Sender::default(),
+            orders: Orders::default(),
             troubles: watch::Sender::default(),
         })
-    }
-
-    pub(crate) fn set_schedule(&self, schedule: Arc<Schedule>) {
-        self.schedule.send_replace(schedule);
-    }
-
-    pub(crate) fn schedule(&self) -> Arc<Schedule> {
-        self.schedule.borrow().clone()
-    }
-
-    pub(crate) fn watch_schedule(&self) -> watch::Receiver<Arc<Schedule>> {
-        self.schedule.subscribe()
     }
 
     pub(crate) fn session(&self) -> u64 {

@@ -32,6 +32,6 @@ mod ownership_tests;
 #[cfg(test)]
 mod tests;
 
-pub use line::CopySwitch;
 pub(crate) use line::ResumableStream;
+pub use line::StreamSwitch;
 pub use table::ResumeLimits;

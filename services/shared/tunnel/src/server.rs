@@ -9,6 +9,7 @@ mod handshake;
 mod over_tcp;
 pub(crate) mod places;
 pub(crate) mod requests;
+pub(crate) mod reset_key;
 pub(crate) mod server_id;
 pub(crate) mod session;
 pub(crate) mod session_handle;
@@ -51,6 +52,7 @@ use crate::{
     server::{
         places::Places,
         requests::{Dispatcher, REQUESTS_WAITING_MAX, Requests, Resuming},
+        reset_key::{ResetKey, SignedIds},
         server_id::ServerId,
         session::ServerSession,
         session_handle::SessionHandle,
@@ -72,6 +74,10 @@ const SESSIONS_WAITING_MAX: usize = 64;
 /// Bytes of a request's headers; larger headers are refused.
 const HEADER_BYTES_MAX: u64 = 16 * 1024;
 
+/// Least pause between two stateless resets. All gateways of a crashed proxy ask its successor,
+/// several times a second each; a reset is smaller than the packet that it answers.
+const RESET_INTERVAL_MIN: Duration = Duration::from_millis(1);
+
 /// Longest wait of `close` for the last packets to leave.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
@@ -86,6 +92,8 @@ pub struct ServerConfig {
     pub fallback: bool,
     /// The server id for a load balancer; `None`: connection ids contain no server id.
     pub server_id: Option<ServerId>,
+    /// The key of its predecessor, whose connections it resets; `None`: a random one.
+    pub reset_key: Option<ResetKey>,
     /// Concurrent handshakes over UDP, and as many over TCP; beyond it the oldest is dropped.
     pub handshakes_max: usize,
 }
@@ -98,6 +106,7 @@ impl ServerConfig {
             resume: ResumeLimits::default(),
             fallback: false,
             server_id: None,
+            reset_key: None,
             handshakes_max: 512,
         }
     }
@@ -156,6 +165,12 @@ impl TunnelServer {
         let socket = udp::wrap(socket, Side::Server).map_err(at)?;
         let datagrams = Datagrams::new();
         let mut endpoint_config = noq::EndpointConfig::default();
+        endpoint_config.min_reset_interval(RESET_INTERVAL_MIN);
+        if let Some(reset_key) = config.reset_key {
+            endpoint_config.reset_key(Arc::new(reset_key.clone()));
+            let ids = SignedIds(reset_key);
+            endpoint_config.cid_generator(Arc::new(move || Box::new(ids.clone())));
+        }
         if let Some(server_id) = config.server_id {
             endpoint_config.cid_generator(Arc::new(move || Box::new(server_id.clone())));
         }

@@ -96,7 +96,7 @@ async fn stream_echoes(copied: bool) -> Vec<Duration> {
     let (bench, server) = start().await;
     let stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Prompt)).await;
     let stream = stream.unwrap();
-    stream.copy_switch().set(copied);
+    stream.switch().copy(copied);
     let (mut read, mut write) = tokio::io::split(stream);
     let reading = tokio::spawn(async move {
         let mut message = [0; MESSAGE_BYTES];

@@ -1,7 +1,10 @@
 //! The datagrams between an application and one destination.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -9,14 +12,14 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{
     net::UdpSocket,
-    sync::{OwnedSemaphorePermit, mpsc},
+    sync::{OwnedSemaphorePermit, mpsc, watch},
     time::Instant,
 };
 use tokio_util::task::AbortOnDropHandle;
 use tunnel::{Authority, Tunnel, TunnelEnded, UdpTunnel, Urgency, steering_rules};
 
 use super::super::socks5::datagram;
-use crate::steering::{self, Blocked, Copied};
+use crate::steering::{self, Blocked, Copied, FlowGuard, QUIET_MAX};
 
 /// Datagrams that wait for the proxy's answer; further ones are dropped. Later the tunnel's own
 /// queue is the bound.
@@ -76,9 +79,10 @@ pub(super) struct Way {
 
 /// Dropping it ends the flow.
 pub(super) struct Flow {
-    /// Until the proxy has answered.
+    /// Until the proxy has answered, and the first datagram after a pause, which asks the rules
+    /// again.
     waiting: mpsc::Sender<Bytes>,
-    /// After that, so that a burst needs no other queue.
+    /// All others, so that a burst needs no other queue.
     opened: Opened,
     touched: Touched,
     place: OwnedSemaphorePermit,
@@ -90,13 +94,34 @@ type Opened = Arc<OnceLock<Carried>>;
 #[derive(Clone)]
 struct Carried {
     udp: Arc<UdpTunnel>,
+    /// A decision of the rules holds for the flow.
+    awake: Arc<AtomicBool>,
+    ruled: Arc<Mutex<Ruled>>,
+}
+
+/// The decision that holds, or the last one.
+struct Ruled {
     copied: Copied,
+    held: watch::Receiver<bool>,
+}
+
+impl Ruled {
+    fn of(guard: &FlowGuard) -> Self {
+        Self {
+            copied: guard.copied().clone(),
+            held: guard.held(),
+        }
+    }
 }
 
 impl Carried {
     /// The tunnel counts datagrams that it drops for lack of room.
     fn send(&self, payload: &[u8]) {
-        let sent = match self.copied.get() {
+        let ruled = self.ruled.lock();
+        if *ruled.held.borrow() {
+            return count_dropped("steering");
+        }
+        let sent = match ruled.copied.get() {
             true => self.udp.send_copied(payload),
             false => self.udp.send(payload),
         };
@@ -132,7 +157,8 @@ impl Flow {
 
     pub(super) fn send(&self, payload: &[u8]) {
         self.touched.touch(Instant::now());
-        if let Some(carried) = self.opened.get() {
+        let awake = |it: &&Carried| it.awake.load(Ordering::Relaxed);
+        if let Some(carried) = self.opened.get().filter(awake) {
             carried.send(payload);
             return;
         }
@@ -186,12 +212,14 @@ impl Way {
         touched: &Touched,
     ) -> Result<Option<TunnelEnded>, NotReached> {
         let flow = self.steered.flow.clone().to(self.authority.as_str());
-        let guard = self.steered.flows.enter(flow)?;
+        let entered = self.steered.flows.enter(flow.clone())?;
         let udp = self.tunnel.open_udp(&self.authority, self.urgency).await?;
         let carried = Carried {
             udp: Arc::new(udp),
-            copied: guard.copied().clone(),
+            awake: Arc::new(AtomicBool::new(true)),
+            ruled: Arc::new(Mutex::new(Ruled::of(&entered))),
         };
+        let mut guard = Some(entered);
         count("opened");
         while let Ok(payload) = waiting.try_recv() {
             carried.send(&payload);
@@ -199,16 +227,37 @@ impl Way {
         // Set only here.
         let _ = opened.set(carried.clone());
         loop {
+            let is_cut = async {
+                match &guard {
+                    Some(guard) => guard.is_cut().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                // A datagram that came in between; the channel is open while the flow lives.
-                Some(payload) = waiting.recv() => carried.send(&payload),
+                // One that came in between, or after a pause; the channel is open while the flow
+                // lives.
+                Some(payload) = waiting.recv() => {
+                    if guard.is_none() {
+                        guard = Some(self.wake(&flow, &carried)?);
+                        self.tunnel.obeyed().await;
+                    }
+                    carried.send(&payload);
+                }
                 // The rules leave it no access any more.
-                () = guard.is_cut() => return Ok(None),
+                () = is_cut => return Ok(None),
+                // Its decision binds the other flows no longer.
+                () = touched.quiet_for(QUIET_MAX), if guard.is_some() => {
+                    carried.awake.store(false, Ordering::Relaxed);
+                    guard = None;
+                }
                 received = carried.udp.receive() => {
                     let payload = match received {
                         Ok(payload) => payload,
                         Err(ended) => return Ok(Some(ended)),
                     };
+                    if guard.is_none() {
+                        guard = Some(self.wake(&flow, &carried)?);
+                    }
                     let now = Instant::now();
                     touched.touch(now);
                     self.association.touch(now);
@@ -223,6 +272,16 @@ impl Way {
                 }
             }
         }
+    }
+}
+
+impl Way {
+    /// Asks the rules again after a pause.
+    fn wake(&self, flow: &steering_rules::Flow, carried: &Carried) -> Result<FlowGuard, Blocked> {
+        let guard = self.steered.flows.enter(flow.clone())?;
+        *carried.ruled.lock() = Ruled::of(&guard);
+        carried.awake.store(true, Ordering::Relaxed);
+        Ok(guard)
     }
 }
 

@@ -3,25 +3,25 @@
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     time::{Duration, Instant},
 };
 
 use ip_packets::PacketFlow;
+use parking_lot::Mutex;
 use tunnel::steering_rules::{Flow, Protocol, Urgency};
 
-use crate::steering::{FlowGuard, Flows};
+use crate::steering::{FlowGuard, Flows, QUIET_MAX};
 
 /// Flows that rules see one by one. Packets of further ones pass, and no rule sees them.
 const FLOWS_MAX: usize = 256;
 
-/// A flow without a packet for so long has ended.
-const QUIET_MAX: Duration = Duration::from_secs(10);
-
 /// A flow that the rules leave no access is asked for again after so long.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// Interval of looks for flows that have ended.
-const FORGET_EVERY: Duration = Duration::from_secs(2);
+/// Interval of looks for flows that have ended. With `QUIET_MAX` and the rules' own pause no
+/// decision outlives the last packet by 10 s.
+const FORGET_EVERY: Duration = Duration::from_secs(1);
 
 /// How a packet goes on, by the rules for its flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,6 @@ pub(super) enum Passage {
 pub(super) struct PacketFlows {
     flows: Flows,
     open: HashMap<PacketFlow, Seen>,
-    forget_at: Instant,
 }
 
 struct Seen {
@@ -47,32 +46,35 @@ struct Seen {
 }
 
 impl PacketFlows {
-    pub(super) fn new(flows: Flows, now: Instant) -> Self {
+    pub(super) fn new(flows: Flows) -> Self {
         Self {
             flows,
             open: HashMap::new(),
-            forget_at: now + FORGET_EVERY,
         }
     }
 
-    /// Notes a packet; returns how it goes on.
-    pub(super) fn note(&mut self, now: Instant, flow: PacketFlow) -> Passage {
-        match self.guard_of(now, flow) {
-            Some(Some(guard)) if guard.has_been_cut() => Passage::None,
+    /// Notes a packet; returns how it goes on, and whether the schedule has changed with it.
+    pub(super) fn note(&mut self, now: Instant, flow: PacketFlow) -> (Passage, bool) {
+        let begins = !self.open.contains_key(&flow);
+        let guard = self.guard_of(now, flow);
+        let is_news = begins && guard.flatten().is_some_and(FlowGuard::is_news);
+        let passage = match guard {
+            Some(Some(guard)) if guard.may_not_send() => Passage::None,
             Some(Some(guard)) if guard.copied().get() => Passage::Twice,
             Some(Some(_)) | None => Passage::Once,
             Some(None) => Passage::None,
-        }
+        };
+        (passage, is_news)
+    }
+
+    /// Ends the flows that have been quiet for `QUIET_MAX`, also while no packet comes.
+    pub(super) fn forget(&mut self, now: Instant) {
+        self.open.retain(|_, seen| now < seen.last + QUIET_MAX);
     }
 
     /// The guard of the packet's flow, if the rules left the flow an access; `None` for a flow that
     /// no rule sees.
     fn guard_of(&mut self, now: Instant, flow: PacketFlow) -> Option<Option<&FlowGuard>> {
-        if now >= self.forget_at {
-            self.forget_at = now + FORGET_EVERY;
-            let is_open = |seen: &Seen| now < seen.last + QUIET_MAX;
-            self.open.retain(|_, seen| is_open(seen));
-        }
         if !self.open.contains_key(&flow) && self.open.len() >= FLOWS_MAX {
             return None;
         }
@@ -93,6 +95,14 @@ impl PacketFlows {
     }
 }
 
+/// Ends flows by time; never returns.
+pub(super) async fn end_quiet_flows(flows: &Mutex<PacketFlows>) -> Infallible {
+    loop {
+        tokio::time::sleep(FORGET_EVERY).await;
+        flows.lock().forget(Instant::now());
+    }
+}
+
 /// The flow as rules name it.
 fn steered(packet: &PacketFlow) -> Flow {
     let mut flow = Flow::new("tun", Urgency::Bulk).to(&packet.destination.to_string());
@@ -107,6 +117,8 @@ fn steered(packet: &PacketFlow) -> Flow {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn flow(last: u8) -> PacketFlow {
@@ -120,15 +132,16 @@ mod tests {
     #[test]
     fn a_flow_is_open_while_it_has_packets() {
         let (flows, start) = (Flows::default(), Instant::now());
-        let mut packets = PacketFlows::new(flows.clone(), start);
+        let mut packets = PacketFlows::new(flows.clone());
         for second in 0..30 {
             let now = start + Duration::from_secs(second);
-            assert_eq!(packets.note(now, flow(1)), Passage::Once);
+            assert_eq!(packets.note(now, flow(1)).0, Passage::Once);
+            packets.forget(now);
             assert_eq!(flows.open(), 1);
         }
-        let quiet = start + Duration::from_secs(30) + QUIET_MAX;
-        assert_eq!(packets.note(quiet, flow(2)), Passage::Once);
-        assert_eq!(flows.open(), 1);
+        packets.forget(start + Duration::from_secs(29) + QUIET_MAX);
+        assert_eq!(flows.open(), 0, "no other packet is needed");
+        assert_eq!(packets.note(start, flow(1)).0, Passage::Once);
         drop(packets);
         assert_eq!(flows.open(), 0);
     }
@@ -136,13 +149,51 @@ mod tests {
     #[test]
     fn flows_have_a_bound_beyond_which_packets_pass() {
         let (flows, now) = (Flows::default(), Instant::now());
-        let mut packets = PacketFlows::new(flows.clone(), now);
+        let mut packets = PacketFlows::new(flows.clone());
         for port in 0..1_000 {
             let mut flow = flow(1);
             flow.port = Some(port);
-            assert_eq!(packets.note(now, flow), Passage::Once);
+            assert_eq!(packets.note(now, flow).0, Passage::Once);
         }
         assert_eq!(flows.open(), FLOWS_MAX);
+    }
+
+    /// As the documents say.
+    const OUTLIVES_MAX: Duration = Duration::from_secs(10);
+
+    proptest! {
+        /// Packets of random flows after random pauses, with the looks that run beside them. Ports
+        /// of even numbers are of the rule that keeps flows off lte.
+        #[test]
+        fn no_decision_outlives_its_flow(
+            packets in prop::collection::vec((0..6_u16, 0..15_000_u64), 1..40),
+            shift in 0..1_000_u64,
+        ) {
+            let flows = crate::steering::tests::ruled();
+            let (start, mut seen) = (Instant::now(), PacketFlows::new(flows.clone()));
+            let mut now = Duration::from_millis(shift);
+            let mut last = None;
+            for (port, pause) in packets {
+                let until = now + Duration::from_millis(pause);
+                while now < until {
+                    now += Duration::from_millis(250);
+                    if now.as_millis() as u64 % 1_000 < 250 {
+                        seen.forget(start + now);
+                    }
+                    let is_free = crate::steering::tests::look(&flows, start + now);
+                    let is_over = last.is_none_or(|last| now >= last + OUTLIVES_MAX);
+                    prop_assert!(is_free || !is_over, "{now:?} {last:?}");
+                }
+                let mut flow = flow(1);
+                flow.port = Some(9_000 + port);
+                seen.note(start + now, flow);
+                if port % 2 == 0 {
+                    last = Some(now);
+                    let is_free = crate::steering::tests::is_free(&flows);
+                    prop_assert!(!is_free, "before its first packet");
+                }
+            }
+        }
     }
 
     #[test]

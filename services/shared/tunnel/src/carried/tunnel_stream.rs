@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::{
     carried::pieces::{Parcel, Pieces},
     http::{copy_number::CopyNumber, stream::ConnectStream},
-    resume::{CopySwitch, ResumableStream},
+    resume::{ResumableStream, StreamSwitch},
 };
 
 /// One tunnelled byte stream.
@@ -48,10 +48,10 @@ impl TunnelStream {
 
     /// The switch of copies of all bytes, both ways, by a path of their own. That of a plain stream
     /// does nothing.
-    pub fn copy_switch(&self) -> CopySwitch {
+    pub fn switch(&self) -> StreamSwitch {
         match &self.0 {
-            Kind::Plain(_) => CopySwitch::default(),
-            Kind::Resumable(stream) => stream.copy_switch(),
+            Kind::Plain(_) => StreamSwitch::default(),
+            Kind::Resumable(stream) => stream.switch(),
         }
     }
 

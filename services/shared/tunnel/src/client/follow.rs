@@ -8,7 +8,6 @@ use std::{
 };
 
 use host_network::{Endpoints, NetlinkError, NetlinkMonitor};
-use multipath::steering_rules::Schedule;
 use tokio::sync::watch;
 
 use crate::{
@@ -18,6 +17,7 @@ use crate::{
         placement,
         proxy_address::Addresses,
     },
+    paths::orders::Order,
     sockets::interface::{Interface, bind_socket},
 };
 
@@ -61,7 +61,7 @@ struct Follower {
     /// Networks that have just come, and the time at which an open session gets them.
     settling: BTreeMap<String, (Instant, Binding)>,
     /// Which of them stand by.
-    schedule: watch::Receiver<Arc<Schedule>>,
+    schedule: watch::Receiver<Order>,
     /// `None` if the kernel has no MPTCP, or this process has no right to it.
     endpoints: Option<Endpoints>,
 }
@@ -176,7 +176,7 @@ impl Follower {
     fn register(&mut self, name: &str, binding: &Binding) {
         let device = binding.device.as_deref();
         let index = device.and_then(|device| self.access.device_index(device));
-        let schedule = self.schedule.borrow().clone();
+        let schedule = self.schedule.borrow().schedule.clone();
         self.tell_kernel(name, |endpoints| {
             let this = Arc::from(name);
             let mut names: Vec<Arc<str>> = endpoints.names().map(Arc::from).collect();
@@ -188,7 +188,7 @@ impl Follower {
 
     /// Lets accesses stand by or carry, also in open connections.
     fn obey_schedule(&mut self) {
-        let schedule = self.schedule.borrow_and_update().clone();
+        let schedule = self.schedule.borrow_and_update().schedule.clone();
         let Some(endpoints) = &self.endpoints else {
             return;
         };

@@ -54,7 +54,7 @@ const EAGER_FOR: Duration = Duration::from_secs(1);
 const EAGER_PAUSE: Duration = Duration::from_millis(250);
 
 /// Silence on all paths after which a fresh session is tried.
-const SILENCE_MAX: Duration = Duration::from_secs(3);
+const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// A session with a packet within this time needs no TCP session in its place.
 const SPEAKS: Duration = Duration::from_millis(500);
@@ -396,7 +396,7 @@ impl Keeper {
 
 /// The connection that the steering rules want beside a session over TCP.
 fn wanted(shared: &Shared, session: &Session, now: Instant) -> Option<Attempt> {
-    let schedule = shared.setup.schedule.borrow().clone();
+    let schedule = shared.setup.schedule.borrow().schedule.clone();
     let view = View {
         schedule: &schedule,
         up: &shared.setup.leading(),

@@ -14,21 +14,31 @@ use crate::{
 /// Wait for an answer after which it may have been lost with a path.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
+/// How a byte stream is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    pub(crate) resumable: bool,
+    /// It begins under the schedule in force. The gateway's own streams wait for none.
+    pub(crate) steered: bool,
+}
+
 /// Requests a byte stream. Returns the token to resume the tunnel and the proxy's answer, if the
 /// proxy agreed.
 pub(crate) async fn tcp(
     session: &Session,
     authority: &Authority,
     urgency: Urgency,
-    resumable: bool,
+    manner: Manner,
 ) -> Result<(ConnectStream, Option<(Token, Attached)>), ConnectError> {
     // A fresh token for each attempt, because an earlier attempt may have succeeded.
-    let token = resumable.then(Token::random);
+    let token = manner.resumable.then(Token::random);
     let offer = token.map(|token| Offer {
         token,
         attach: None,
     });
-    let (stream, agreed) = session.connect(authority, urgency, offer).await?;
+    let (stream, agreed) = session
+        .connect(authority, (urgency, manner.steered), offer)
+        .await?;
     Ok((stream, token.zip(agreed)))
 }
 

@@ -15,7 +15,7 @@ use std::{
 use bytes::Bytes;
 use h3::client::SendRequest;
 use http::{HeaderMap, StatusCode, uri::Authority};
-use multipath::{Keepalive, KeepaliveTerms, steering_rules::Schedule};
+use multipath::{Keepalive, KeepaliveTerms};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -35,12 +35,17 @@ use crate::{
         stream::{ConnectStream, H2Wire, H3Wire, OpenStream, OpenStreams, wire_error::WireError},
         transport::Transport,
     },
-    paths::{Paths, agreement_headers, names},
+    paths::{Paths, agreement_headers, names, orders::Order},
     resume::header::{Attached, Offer},
 };
 
 /// Interval at which a session that is being finished looks for open tunnels.
 const FINISH_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A session that was replaced because of its silence is closed if it is still silent after this
+/// time. Over a network that returned it answers sooner. A proxy that was killed never answers, and
+/// the streams that cannot move must end.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
 /// Longest finish of a session; then it is closed with its open tunnels.
 const FINISH_MAX: Duration = Duration::from_secs(300);
@@ -87,6 +92,8 @@ pub(crate) struct Session {
     requests: Requests,
     open: OpenStreams,
     pub(crate) paths: Arc<Paths>,
+    /// The schedules of the client; `None` over TCP, where the kernel steers.
+    orders: Option<watch::Receiver<Order>>,
     retired: CancellationToken,
     given_up: AtomicBool,
 }
@@ -105,15 +112,33 @@ enum Requests {
 }
 
 impl Session {
+    /// The flow of this request begins once both ends obey the schedule in force.
+    async fn order(&self, request: &mut http::Request<()>) {
+        let number = self.orders.as_ref().map_or(0, |it| it.borrow().number);
+        if number > 0 {
+            self.paths.orders.obeyed(number).await;
+            agreement_headers::say_ordered(request.headers_mut(), number);
+        }
+    }
+
+    /// Returns once this end obeys the schedule in force and has told the proxy.
+    pub(crate) async fn obeyed(&self) {
+        let number = self.orders.as_ref().map_or(0, |it| it.borrow().number);
+        self.paths.orders.obeyed_and_told(number).await;
+    }
+
     /// Requests a tunnel, with resumption if `offer` says so; returns the proxy's answer to the
-    /// offer, if there is one.
+    /// offer, if there is one. `steered`: the tunnel waits for the schedule in force.
     pub(crate) async fn connect(
         &self,
         authority: &Authority,
-        urgency: Urgency,
+        (urgency, steered): (Urgency, bool),
         offer: Option<Offer>,
     ) -> Result<(ConnectStream, Option<Attached>), ConnectError> {
         let mut request = request::connect(authority, urgency);
+        if steered {
+            self.order(&mut request).await;
+        }
         if let Some(offer) = offer {
             offer.write(request.headers_mut());
         }
@@ -158,6 +183,7 @@ impl Session {
         kind: Kind,
         urgency: Urgency,
     ) -> Result<(Arrivals, ConnectStream), ConnectError> {
+        self.order(&mut request).await;
         let extensions = request.extensions_mut();
         let takes = match &self.requests {
             Requests::H3 { extended, .. } => {
@@ -230,7 +256,7 @@ impl Session {
     fn publish_names(
         self: Arc<Self>,
         server_name: &str,
-        (keepalive, schedule): (watch::Receiver<Keepalive>, watch::Receiver<Arc<Schedule>>),
+        (keepalive, schedule): (watch::Receiver<Keepalive>, watch::Receiver<Order>),
         terms: watch::Sender<KeepaliveTerms>,
     ) {
         let request = match request::names(server_name) {
@@ -249,18 +275,20 @@ impl Session {
                 Err(error) => {
                     tracing::debug!(%error, "the proxy refuses path names");
                     terms.send_replace(KeepaliveTerms::default());
+                    self.paths.orders.tell_no_more();
                     return;
                 }
             };
             let carrier = self.carrier.clone();
             drop(self);
             let telling = names::Telling {
-                paths,
+                paths: paths.clone(),
                 keepalive,
                 terms,
                 proxy_answers: agreement_headers::answers(&headers),
                 schedule,
                 takes_schedules: agreement_headers::takes_schedules(&headers),
+                takes_numbers: agreement_headers::takes_numbers(&headers),
                 rest: agreement_headers::rest(&headers),
             };
             tokio::select! {
@@ -269,6 +297,7 @@ impl Session {
                 },
                 () = carrier.ending() => {}
             }
+            paths.orders.tell_no_more();
         });
     }
 
@@ -344,9 +373,16 @@ impl Session {
 
     /// Lets the open tunnels end, then closes.
     pub(crate) async fn finish(&self) {
-        let deadline = Instant::now() + FINISH_MAX;
+        let begin = Instant::now();
+        let deadline = begin + FINISH_MAX;
         while self.open.count() > 0 && !self.is_closed() && Instant::now() < deadline {
             tokio::time::sleep(FINISH_INTERVAL).await;
+            let now = Instant::now();
+            let waited = now.saturating_duration_since(begin);
+            let is_silent = self.paths.silence(now) > waited;
+            if self.is_given_up() && is_silent && waited >= ANSWERS_WITHIN {
+                return self.close("silent, and replaced by another");
+            }
         }
         self.close("finished");
     }

@@ -9,13 +9,14 @@ use std::{
     time::Duration,
 };
 
-use multipath::{Keepalive, steering_rules::Schedule};
+use multipath::Keepalive;
 use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 
 use crate::{
     client::{placement::Placement, proxy_address::ProxyAddress},
     paths::{
+        orders::Order,
         routes::{Race, Routes},
         slots::Slots,
     },
@@ -108,7 +109,7 @@ pub(crate) struct SessionSetup {
     pub(crate) slots: Arc<Slots>,
     pub(crate) proxy: Arc<ProxyAddress>,
     pub(crate) keepalive: watch::Sender<Keepalive>,
-    pub(crate) schedule: watch::Sender<Arc<Schedule>>,
+    pub(crate) schedule: watch::Sender<Order>,
     /// Only sessions over TCP obey it.
     pub(crate) placement: Mutex<Placement>,
     pub(crate) events: broadcast::Sender<TunnelEvent>,

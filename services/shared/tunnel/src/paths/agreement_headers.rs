@@ -5,6 +5,9 @@ use multipath::Rest;
 const ANSWERS: HeaderName = HeaderName::from_static("braid-keepalive");
 const ANSWERS_VALUE: HeaderValue = HeaderValue::from_static("v=1");
 const SCHEDULES: HeaderName = HeaderName::from_static("braid-schedule");
+const NUMBERS: HeaderName = HeaderName::from_static("braid-schedule-number");
+/// In the request of a flow: the schedule that must hold before the answer.
+const ORDERED: HeaderName = HeaderName::from_static("braid-ordered");
 const RESTS: HeaderName = HeaderName::from_static("braid-rest");
 const COPIES: HeaderName = HeaderName::from_static("braid-copies");
 
@@ -13,6 +16,7 @@ pub(crate) fn welcome() -> HeaderMap {
     HeaderMap::from_iter([
         (ANSWERS, ANSWERS_VALUE),
         (SCHEDULES, ANSWERS_VALUE),
+        (NUMBERS, ANSWERS_VALUE),
         (RESTS, ANSWERS_VALUE),
         (COPIES, ANSWERS_VALUE),
     ])
@@ -45,4 +49,20 @@ pub(crate) fn answers(headers: &HeaderMap) -> bool {
 /// Whether the proxy obeys schedules.
 pub(crate) fn takes_schedules(headers: &HeaderMap) -> bool {
     headers.get(SCHEDULES) == Some(&ANSWERS_VALUE)
+}
+
+/// Whether the proxy reads the numbers of schedules.
+pub(crate) fn takes_numbers(headers: &HeaderMap) -> bool {
+    headers.get(NUMBERS) == Some(&ANSWERS_VALUE)
+}
+
+/// The flow of this request begins under the schedule of that number.
+pub(crate) fn say_ordered(headers: &mut HeaderMap, number: u64) {
+    headers.insert(ORDERED, HeaderValue::from(number));
+}
+
+/// The number that the request of a flow names; 0 for none.
+pub(crate) fn ordered(headers: &HeaderMap) -> u64 {
+    let value = headers.get(ORDERED).and_then(|value| value.to_str().ok());
+    value.and_then(|text| text.parse().ok()).unwrap_or(0)
 }

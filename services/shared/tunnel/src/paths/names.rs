@@ -16,7 +16,7 @@
 //! has read the header of the other.
 //!
 //! The schedule of the steering rules goes the same way (`ranks`), to a proxy that says that it
-//! reads it.
+//! reads it. Its number (`orders`) goes to a proxy that reads numbers.
 //!
 //! A proxy without the resource refuses it. Then paths have no names at the proxy, and both ends
 //! keep the default keepalive.
@@ -26,9 +26,7 @@ mod ranks;
 use std::{io, sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use multipath::{
-    Keepalive, KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms, Rest, steering_rules::Schedule,
-};
+use multipath::{Keepalive, KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms, Rest};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
     sync::watch,
@@ -40,6 +38,7 @@ use crate::{
     paths::{
         Paths,
         name::{NAME_BYTES_MAX, is_name},
+        orders::Order,
     },
 };
 use ranks::{Arriving, RankLine};
@@ -56,8 +55,10 @@ pub(crate) struct Telling {
     pub(crate) terms: watch::Sender<KeepaliveTerms>,
     pub(crate) proxy_answers: bool,
     /// The steering rules of this session.
-    pub(crate) schedule: watch::Receiver<Arc<Schedule>>,
+    pub(crate) schedule: watch::Receiver<Order>,
     pub(crate) takes_schedules: bool,
+    /// It reads their numbers too.
+    pub(crate) takes_numbers: bool,
     pub(crate) rest: Rest,
 }
 
@@ -72,13 +73,20 @@ impl Telling {
         self.terms.send_replace(proposer.terms());
         let mut named = self.paths.watch_names();
         let mut sent = Vec::new();
-        let mut scheduled = Arc::<Schedule>::default();
+        let mut scheduled = Order::default();
         loop {
-            let schedule = self.schedule.borrow_and_update().clone();
-            if self.takes_schedules && schedule != scheduled {
-                send.write_all(ranks::lines(&schedule).as_bytes()).await?;
-                scheduled = schedule;
+            let order = self.schedule.borrow_and_update().clone();
+            let is_news = match self.takes_numbers {
+                true => order.number != scheduled.number,
+                false => order.schedule != scheduled.schedule,
+            };
+            if self.takes_schedules && is_news {
+                let number = self.takes_numbers.then_some(order.number);
+                let lines = ranks::lines(&order.schedule, number);
+                send.write_all(lines.as_bytes()).await?;
             }
+            let told = order.number;
+            scheduled = order;
             proposer.want(*self.keepalive.borrow_and_update());
             if let Some(proposal) = proposer.propose() {
                 self.terms.send_replace(proposer.terms());
@@ -91,6 +99,7 @@ impl Telling {
                 }
             }
             send.flush().await?;
+            self.paths.orders.tell(told);
             sent = names.keys().copied().collect();
             let changed = tokio::select! {
                 changed = named.changed() => changed,
@@ -144,8 +153,8 @@ pub(crate) async fn learn(
             Line::Name(id, name) => paths.set_name(id, name),
             Line::Rank(line) => {
                 let whole = arriving.on_line(&line).ok_or(io::ErrorKind::InvalidData)?;
-                if let Some(schedule) = whole {
-                    paths.set_schedule(schedule);
+                if let Some(order) = whole {
+                    paths.orders.receive(order);
                 }
             }
             Line::Keepalive(proposal) => {

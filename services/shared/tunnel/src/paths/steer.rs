@@ -10,7 +10,6 @@ use std::{
 };
 
 use futures::{FutureExt, StreamExt};
-use multipath::steering_rules::Schedule;
 use multipath::{
     Command, Event, InterfaceId, KeepaliveTerms, OpenFailure, PathController, PathState, Steering,
 };
@@ -21,6 +20,7 @@ use crate::{
     http::{codes::PATH_NOT_RELEASED, h3_over_noq::SendHandles},
     paths::{
         Paths, Reading, number,
+        orders::Order,
         routes::Routes,
         slots::{SlotState, Slots, label},
     },
@@ -70,15 +70,11 @@ pub(crate) struct Ways {
     published: Vec<SlotState>,
     /// The route of each interface's datagrams, for the fan-out.
     routes: Routes,
-    schedule: watch::Receiver<Arc<Schedule>>,
+    schedule: watch::Receiver<Order>,
 }
 
 impl Ways {
-    pub(crate) fn new(
-        slots: Arc<Slots>,
-        routes: Routes,
-        schedule: watch::Receiver<Arc<Schedule>>,
-    ) -> Self {
+    pub(crate) fn new(slots: Arc<Slots>, routes: Routes, schedule: watch::Receiver<Order>) -> Self {
         Self {
             changes: slots.watch(),
             slots,
@@ -113,7 +109,7 @@ impl Steered {
         let mut events = self.connection.path_events();
         let closed = self.connection.on_closed();
         tokio::pin!(closed);
-        let mut schedule_of_peer = self.paths.watch_schedule();
+        let mut schedule_of_peer = self.paths.orders.watch_received();
         self.start(&mut changed);
         let mut pause = TURN_MAX;
         loop {
@@ -231,7 +227,7 @@ impl Steered {
         self.steering.on_event(now, Event::Written { bytes });
         let bytes = self.handles.urgent_bytes();
         self.steering.on_event(now, Event::Urgent { bytes });
-        self.obey_schedule(now);
+        let order = self.obey_schedule(now);
         for _ in 0..COMMANDS_PER_TURN_MAX {
             let Some(command) = self.steering.poll(now) else {
                 break;
@@ -240,6 +236,7 @@ impl Steered {
         }
         // A path that was opened just now has its schedule before it can carry data.
         self.obey_schedule(now);
+        self.paths.orders.obey(order);
         for path in self.steering.snapshot(now) {
             self.set_state(path.path, path.state, changed);
         }
@@ -264,13 +261,15 @@ impl Steered {
         }
     }
 
-    fn obey_schedule(&mut self, now: Instant) {
-        let schedule = match &self.ways {
+    /// Returns the number of the order, which holds once the steering was polled.
+    fn obey_schedule(&mut self, now: Instant) -> u64 {
+        let order = match &self.ways {
             Some(ways) => ways.schedule.borrow().clone(),
-            None => self.paths.schedule(),
+            None => self.paths.orders.received(),
         };
         self.scheduled
-            .feed(now, schedule, &self.paths, &mut self.steering);
+            .feed(now, order.schedule, &self.paths, &mut self.steering);
+        order.number
     }
 
     /// A server learns only here which controller belongs to a path, once the path is established.

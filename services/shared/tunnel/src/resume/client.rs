@@ -2,8 +2,9 @@
 //!
 //! A tunnel needs another stream if the carrying stream has died or the tunnel has stalled
 //! (`stall`). It also does if its session has ended, or is silent while the keeper has another. The
-//! old stream goes on until the proxy has answered. It stays if the proxy does not know the tunnel:
-//! another proxy may have answered instead of one that is draining.
+//! old stream goes on until the proxy has answered. If the proxy does not know the tunnel, the
+//! tunnel ends at once. It stays only while its old session speaks: another proxy may have answered
+//! instead of one that is draining.
 
 use std::{
     pin::Pin,
@@ -94,7 +95,7 @@ enum Answer {
 }
 
 async fn ask(session: Arc<Session>, request: Request, offer: Offer) -> Answer {
-    let asking = session.connect(&request.authority, request.urgency, Some(offer));
+    let asking = session.connect(&request.authority, (request.urgency, true), Some(offer));
     match tokio::time::timeout(ATTACH_MAX, asking).await {
         Ok(Ok((wire, Some(answer)))) => Answer::Continued(Box::new(wire), answer),
         Ok(Ok((wire, None))) => {
@@ -333,7 +334,11 @@ impl Companion {
     }
 
     fn has_stalled(&mut self, now: Instant, look: super::line::Look) -> bool {
-        if self.attempt.is_some() {
+        if look.held {
+            // Answers wait in the window as well.
+            self.stall.on_attached();
+        }
+        if self.attempt.is_some() || look.held {
             return false;
         }
         match self.stall.look(now, look.heard_at, look.ponged, look.waits) {
@@ -447,13 +452,17 @@ impl Companion {
     fn on_forgotten(&mut self, attempt: Attempt, now: Instant) {
         if self.line.is_attached()
             && !self.carrier.is_closed()
+            && self.carrier.paths.silence(now) < MUTE_MAX
             && self.carrier.number != attempt.session.number
         {
-            // The old stream may recover, at another proxy than the one that answered.
+            // The old stream goes on, at another proxy than the one that answered.
             self.pause = RETRY_MAX;
             self.retry_later(now);
             return;
         }
+        let authority = &self.request.authority;
+        tracing::info!(%authority, "a tunnel ends: the proxy has lost it");
+        metrics::counter!("braid_tunnel_forgotten_total").increment(1);
         self.line.fail(Broken::Forgotten);
         self.aborting = Aborting::Told;
     }

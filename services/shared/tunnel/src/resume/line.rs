@@ -35,7 +35,7 @@ use parking_lot::Mutex;
 use tokio::{io::AsyncWrite, sync::Notify};
 
 pub(crate) use application::ResumableStream;
-pub use copies::CopySwitch;
+pub use copies::StreamSwitch;
 
 use super::{
     flow::{AttachRefused, Carrier, Flow, Violation},
@@ -146,6 +146,8 @@ struct State {
     /// The stream with copies.
     copy: Option<ConnectStream>,
     copies_wanted: bool,
+    /// The rules leave it no path at the moment.
+    held: bool,
     broken: Option<Broken>,
     /// Time at which the carrying stream was lost, or the tunnel began.
     detached_at: Instant,
@@ -183,6 +185,8 @@ pub(super) struct Look {
     pub(super) waits: bool,
     /// A stream with copies is wanted, and there is none.
     pub(super) lacks_copy: bool,
+    /// It stands still because the rules say so.
+    pub(super) held: bool,
     /// Both directions are complete.
     pub(super) complete: bool,
     pub(super) ponged: u64,
@@ -209,6 +213,7 @@ impl Line {
                 wire,
                 copy: None,
                 copies_wanted: false,
+                held: false,
                 broken: None,
                 detached_at: now,
                 heard_at: now,
@@ -489,6 +494,7 @@ impl Line {
             busy: busy || state.left_at.is_some(),
             waits: !state.flow.is_confirmed(),
             lacks_copy: state.copies_wanted && state.copy.is_none(),
+            held: state.held,
             complete: state.flow.is_complete(),
             ponged: state.flow.ponged(),
         }
@@ -501,7 +507,7 @@ impl Line {
         state.flow.tick(now);
         let absent = !state.reader_waits && state.reads == state.reads_seen;
         state.reads_seen = state.reads;
-        if absent || state.left_at.is_some() {
+        if absent && !state.held || state.left_at.is_some() {
             self.drain(state);
         }
         let sent = self.poll_send(state);

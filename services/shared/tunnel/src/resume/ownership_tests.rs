@@ -41,7 +41,9 @@ impl Client {
     ) -> Result<(ConnectStream, Option<Attached>), StatusCode> {
         let offer = Offer { token, attach };
         let authority = authority();
-        let asking = self.session.connect(&authority, Urgency::Bulk, Some(offer));
+        let asking = self
+            .session
+            .connect(&authority, (Urgency::Bulk, true), Some(offer));
         match within(asking).await {
             Ok(answer) => Ok(answer),
             Err(ConnectError::Refused(status)) => Err(status),

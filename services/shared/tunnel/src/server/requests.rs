@@ -132,6 +132,7 @@ impl Dispatcher {
         exchange: Exchange,
     ) {
         let urgency = Urgency::of(request.headers());
+        let order = agreement_headers::ordered(request.headers());
         match classify(request, protocol) {
             Ok(Wanted::Tcp(authority)) => {
                 exchange.set_urgency(urgency);
@@ -139,6 +140,7 @@ impl Dispatcher {
                 let resuming = match (offer, self.resuming) {
                     (Some(offer), Some(resuming)) => match offer.attach {
                         Some(attach) => {
+                            self.session.record().orders.obeyed(order).await;
                             go_on(resuming, offer.token, attach, exchange, &self.session).await;
                             return;
                         }
@@ -149,6 +151,7 @@ impl Dispatcher {
                 let request = ConnectRequest {
                     authority,
                     urgency,
+                    order,
                     exchange,
                     session: self.session,
                     kind: Kind::Tcp { resuming },
@@ -162,6 +165,7 @@ impl Dispatcher {
                 let request = ConnectRequest {
                     authority,
                     urgency,
+                    order,
                     exchange,
                     session: self.session,
                     kind: Kind::Datagrams {
@@ -270,6 +274,8 @@ async fn go_on(
 pub struct ConnectRequest {
     authority: Authority,
     urgency: Urgency,
+    /// Number of the schedule that holds before the answer.
+    order: u64,
     exchange: Exchange,
     session: SessionHandle,
     kind: Kind,
@@ -346,6 +352,7 @@ impl ConnectRequest {
         };
         let by_frames = by_frames.as_ref().zip(self.exchange.h3_stream());
         let paths = self.session.record();
+        paths.orders.obeyed(self.order).await;
         let arrivals = Arrivals::new(what, by_frames, agreed, paths).mirroring_copies();
         let open = self.session.open_streams().enter();
         let mut headers = carries_capsules();
@@ -361,6 +368,7 @@ impl ConnectRequest {
             self.refuse(StatusCode::NOT_IMPLEMENTED).await;
             return Err(io::ErrorKind::Unsupported.into());
         };
+        self.session.record().orders.obeyed(self.order).await;
         let open = self.session.open_streams().enter();
         let entered = resuming.and_then(|(token, resuming)| {
             resuming

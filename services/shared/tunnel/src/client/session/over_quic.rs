@@ -100,6 +100,7 @@ impl Dialler {
             },
             open: OpenStreams::default(),
             paths: paths.clone(),
+            orders: Some(setup.schedule.subscribe()),
             retired: CancellationToken::new(),
             given_up: AtomicBool::new(false),
         });

@@ -83,7 +83,7 @@ impl TcpDialler {
         let order = match only {
             Some(names) => (names, Vec::new()),
             None => {
-                let schedule = setup.schedule.borrow().clone();
+                let schedule = setup.schedule.borrow().schedule.clone();
                 let placement = setup.placement.lock();
                 placement.order(&schedule, &setup.leading())
             }
@@ -113,6 +113,7 @@ impl TcpDialler {
             requests: Requests::H2(Mutex::new(Some(connected.requests))),
             open: OpenStreams::default(),
             paths,
+            orders: None,
             retired: CancellationToken::new(),
             given_up: AtomicBool::new(false),
         });

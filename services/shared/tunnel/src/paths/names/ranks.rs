@@ -1,15 +1,16 @@
 //! The schedule of a session on the way to the proxy, which obeys it for what it sends.
 //!
-//! A line `schedule <gathers> <copies> <paths>` begins it, and so many lines `rank <access> <place>
-//! <rank> <weight>` follow. It holds once the last of them has arrived. The header `braid-schedule:
-//! v=1` says that a proxy reads these lines. They leave out which paths carry copies of alerts: the
-//! gateway sends those, and the proxy's answers need no second path.
+//! A line `schedule <gathers> <copies> <paths> [<number>]` begins it, and so many lines `rank
+//! <access> <place> <rank> <weight>` follow. It holds once the last of them has arrived. The header
+//! `braid-schedule: v=1` says that a proxy reads these lines, and `braid-schedule-number: v=1` that
+//! it reads the number. They leave out which paths carry copies of alerts: the gateway sends those,
+//! and the proxy's answers need no second path.
 
 use std::{fmt::Write, sync::Arc};
 
 use multipath::steering_rules::{PathSchedule, Rank, Schedule};
 
-use crate::paths::name::is_name;
+use crate::paths::{name::is_name, orders::Order};
 
 /// Paths of one schedule; the gateway sends the first ones.
 const PATHS_MAX: usize = 64;
@@ -18,7 +19,7 @@ const COPIES_MAX: u8 = 8;
 const FORBIDDEN: &str = "forbidden";
 
 /// The lines of a schedule.
-pub(super) fn lines(schedule: &Schedule) -> String {
+pub(super) fn lines(schedule: &Schedule, number: Option<u64>) -> String {
     let paths = || {
         schedule
             .paths
@@ -27,8 +28,9 @@ pub(super) fn lines(schedule: &Schedule) -> String {
             .take(PATHS_MAX)
     };
     let gathers = u8::from(schedule.gathers);
+    let number = number.map_or_else(String::new, |number| format!(" {number}"));
     let mut text = format!(
-        "schedule {gathers} {} {}\n",
+        "schedule {gathers} {} {}{number}\n",
         schedule.copies,
         paths().count()
     );
@@ -57,6 +59,7 @@ fn name_of(rank: Rank) -> &'static str {
 #[derive(Debug, Default)]
 pub(super) struct Arriving {
     schedule: Schedule,
+    number: u64,
     missing: usize,
 }
 
@@ -67,20 +70,24 @@ pub(super) enum RankLine<'a> {
         gathers: bool,
         copies: u8,
         paths: usize,
+        /// 0: the client of an older release sends none.
+        number: u64,
     },
     Path(&'a str, PathSchedule),
 }
 
 impl Arriving {
     /// Returns the schedule with its last line. None: a line that belongs to none.
-    pub(super) fn on_line(&mut self, line: &RankLine<'_>) -> Option<Option<Arc<Schedule>>> {
+    pub(super) fn on_line(&mut self, line: &RankLine<'_>) -> Option<Option<Order>> {
         match line {
             RankLine::Begin {
                 gathers,
                 copies,
                 paths,
+                number,
             } => {
                 self.missing = *paths;
+                self.number = *number;
                 self.schedule = Schedule {
                     paths: Vec::with_capacity(*paths),
                     copies: *copies,
@@ -92,7 +99,10 @@ impl Arriving {
                 self.schedule.paths.push(((*name).to_owned(), *path));
             }
         }
-        Some((self.missing == 0).then(|| Arc::new(self.schedule.clone())))
+        Some((self.missing == 0).then(|| Order {
+            number: self.number,
+            schedule: Arc::new(self.schedule.clone()),
+        }))
     }
 }
 
@@ -108,11 +118,16 @@ pub(super) fn parse<'a>(first: &str, rest: &'a str) -> Option<RankLine<'a>> {
             };
             let copies: u8 = words.next()?.parse().ok()?;
             let paths: usize = words.next()?.parse().ok()?;
+            let number: u64 = match words.next() {
+                Some(number) => number.parse().ok()?,
+                None => 0,
+            };
             let valid = (1..=COPIES_MAX).contains(&copies) && paths <= PATHS_MAX;
             valid.then_some(RankLine::Begin {
                 gathers,
                 copies,
                 paths,
+                number,
             })?
         }
         "rank" => {
@@ -171,7 +186,7 @@ mod tests {
         };
         let mut arriving = Arriving::default();
         let mut arrived = Vec::new();
-        for line in lines(&schedule).lines() {
+        for line in lines(&schedule, Some(7)).lines() {
             assert!(line.len() <= super::super::LINE_BYTES_MAX);
             let (first, rest) = line.split_once(' ').unwrap();
             let line = parse(first, rest).unwrap();
@@ -179,7 +194,9 @@ mod tests {
         }
         let last = arrived.pop().unwrap();
         assert!(arrived.iter().all(Option::is_none));
-        assert_eq!(last.as_deref(), Some(&schedule));
+        let whole = last.unwrap();
+        assert_eq!((whole.number, &*whole.schedule), (7, &schedule));
+        assert!(lines(&schedule, None).starts_with("schedule 0 2 4\n"));
         let line = parse("rank", "lte 1 spill 0").unwrap();
         assert_eq!(arriving.on_line(&line), None, "a line too many");
     }
@@ -191,7 +208,8 @@ mod tests {
             ("schedule", "1 0 1"),
             ("schedule", "1 1 65"),
             ("schedule", "1 1"),
-            ("schedule", "1 1 1 1"),
+            ("schedule", "1 1 1 1 1"),
+            ("schedule", "1 1 1 x"),
             ("rank", "wi/fi 0 active 0"),
             ("rank", "wifi 256 active 0"),
             ("rank", "wifi 0 best 0"),

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{Broken, CopySwitch, Line, State};
+use super::{Broken, Line, State, StreamSwitch};
 use crate::carried::pieces::{Parcel, Pieces, Sink};
 
 /// Bytes written that the carrying stream has not accepted; at the bound the writer waits.
@@ -201,8 +201,8 @@ impl ResumableStream {
         self.line.poll_write_parcel(cx, parcel)
     }
 
-    pub(crate) fn copy_switch(&self) -> CopySwitch {
-        CopySwitch::of(&self.line)
+    pub(crate) fn switch(&self) -> StreamSwitch {
+        StreamSwitch::of(&self.line)
     }
 
     pub(crate) fn abort(self) {

@@ -6,6 +6,7 @@
 use std::{
     sync::{Arc, Weak},
     task::{Context, Poll, ready},
+    time::Instant,
 };
 
 use super::{AttachRefused, Line, State};
@@ -55,6 +56,16 @@ impl Line {
             if !wanted {
                 state.end_copy();
             }
+            self.waiters.companion.notify_one();
+        }
+    }
+
+    /// While it is held, nothing is received for an application that does not read.
+    fn hold(&self, held: bool) {
+        let state = &mut *self.state.lock();
+        if std::mem::replace(&mut state.held, held) != held {
+            // It was not silent.
+            state.heard_at = Instant::now();
             self.waiters.companion.notify_one();
         }
     }
@@ -153,19 +164,26 @@ impl Line {
     }
 }
 
-/// Switches copies of a resumable stream on and off; both directions follow.
+/// Changes a resumable stream as the rules say. A plain one, or one that has ended, stays as it is.
 #[derive(Debug, Clone, Default)]
-pub struct CopySwitch(Weak<Line>);
+pub struct StreamSwitch(Weak<Line>);
 
-impl CopySwitch {
+impl StreamSwitch {
     pub(super) fn of(line: &Arc<Line>) -> Self {
         Self(Arc::downgrade(line))
     }
 
-    /// A plain stream, or one that has ended, stays as it is.
-    pub fn set(&self, copied: bool) {
+    /// Whether a second stream has copies; both directions follow.
+    pub fn copy(&self, copied: bool) {
         if let Some(line) = self.0.upgrade() {
             line.want_copies(copied);
+        }
+    }
+
+    /// Whether the stream stands still. Bytes of the peer then stay in the stream's window.
+    pub fn hold(&self, held: bool) {
+        if let Some(line) = self.0.upgrade() {
+            line.hold(held);
         }
     }
 }
