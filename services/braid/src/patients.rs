@@ -3,7 +3,7 @@
 
 mod details;
 mod request;
-mod shown;
+pub mod shown;
 mod ward_file;
 
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ pub enum PatientsCommand {
     Admit {
         /// CSV file with a patient on each line. Every line is checked first. If a line is refused,
         /// nothing is changed.
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", conflicts_with_all = details::FLAGS)]
         csv: Option<PathBuf>,
         /// Check and report, and change nothing.
         #[arg(long, default_value_t = false)]

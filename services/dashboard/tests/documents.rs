@@ -1,4 +1,4 @@
-//! Documents about alerting, requested as a browser does: silences and their end, teams, rules.
+//! Documents about alerting and records of patients, requested as a browser does.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]
@@ -8,7 +8,8 @@ mod browser;
 #[allow(dead_code)]
 mod ward;
 
-use browser::{ANYWHERE, client, cookie_of};
+use browser::{ANYWHERE, client, cookie_of, patients};
+use contracts::patients::{Change, ChangePatientsRequest, ListRecordsRequest, Operation, Patient};
 use contracts::query::{ListDocumentsRequest, ListNoticesRequest, PutDocumentRequest};
 use contracts::vitals::Priority;
 use store::{AuditQuery, Role, Scope};
@@ -155,5 +156,72 @@ async fn what_is_read_beside_somebody_is_in_the_log_by_their_name() {
             row("read notices", "a1")
         ]
     );
+    ward.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clinicians_change_stays_and_administrators_erase() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
+    let mut people = Vec::new();
+    for (name, role) in [
+        ("vera", Role::Viewer),
+        ("carl", Role::Clinician),
+        ("ann", Role::Administrator),
+    ] {
+        ward.account(name, role).await;
+        people.push(patients(&ward, &cookie_of(&ward, name).await));
+    }
+    let [vera, carl, ann] = &mut people[..] else {
+        panic!("three people")
+    };
+    let request = |patient: &str, operation: Operation, reason: &str| {
+        let details = (operation == Operation::Admit).then(|| Patient {
+            name: "Ada Example".into(),
+            ..Patient::default()
+        });
+        ChangePatientsRequest {
+            changes: vec![Change {
+                patient: patient.into(),
+                operation: operation.into(),
+                details,
+                ..Change::default()
+            }],
+            reason: reason.into(),
+            dry_run: false,
+        }
+    };
+    let admit = |patient: &str| request(patient, Operation::Admit, "pneumonia");
+    let denied = vera.change_patients(admit("p1")).await.unwrap_err();
+    assert_eq!(denied.code(), Code::PermissionDenied);
+    carl.change_patients(admit("p1")).await.unwrap();
+    let second = carl.change_patients(admit("p2")).await.unwrap();
+    let likenesses = second.into_inner().likenesses;
+    assert_eq!(likenesses.len(), 1);
+    assert_eq!(
+        (&*likenesses[0].other, &*likenesses[0].because),
+        ("p1", "same name")
+    );
+    let erase = |reason| request("p2", Operation::Erase, reason);
+    let denied = carl.change_patients(erase("mistake")).await.unwrap_err();
+    assert_eq!(denied.code(), Code::PermissionDenied);
+    let refused = ann.change_patients(erase("mistake")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(
+        refused.message().contains("discharge the patient first"),
+        "{refused}"
+    );
+    let discharge = request("p2", Operation::Discharge, "went home");
+    carl.change_patients(discharge).await.unwrap();
+    let refused = ann.change_patients(erase("went home")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    ann.change_patients(erase("mistake")).await.unwrap();
+    let all = ListRecordsRequest {
+        include_departed: true,
+        ..ListRecordsRequest::default()
+    };
+    let listed = vera.list_records(all).await.unwrap().into_inner().patients;
+    let ids: Vec<&str> = listed.iter().map(|it| it.id.as_str()).collect();
+    assert_eq!(ids, ["p1"]);
     ward.end().await;
 }

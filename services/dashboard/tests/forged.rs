@@ -8,8 +8,12 @@ mod browser;
 #[allow(dead_code)]
 mod ward;
 
-use browser::{ANYWHERE, administration, client, cookie_of};
+use browser::{ANYWHERE, administration, client, cookie_of, patients};
 use contracts::identity::{EnrolGatewayRequest, ListAuditRequest, RevokeGatewayRequest};
+use contracts::patients::{
+    Change, ChangePatientsRequest, GetRecordRequest, Identifier, ListRecordsRequest, Operation,
+    Patient,
+};
 use contracts::query::{
     AcknowledgeAlertRequest, ExplainSteeringRequest, GetPathsRequest, GetSeriesRequest,
     ListAlertsRequest, ListDocumentsRequest, ListNoticesRequest, PutDocumentRequest,
@@ -95,6 +99,7 @@ async fn answers(ward: &Ward, id: &str) -> Vec<(&'static str, Status)> {
             ..Default::default()
         }
     );
+    found.extend(answers_about_patients(ward, &cookie, id).await);
     for (gateway, reason) in [(text(), "r".to_owned()), ("g".into(), text())] {
         let enrolled = EnrolGatewayRequest {
             gateway: gateway.clone(),
@@ -106,6 +111,61 @@ async fn answers(ward: &Ward, id: &str) -> Vec<(&'static str, Status)> {
             administration.revoke_gateway,
             RevokeGatewayRequest { gateway, reason }
         );
+    }
+    found
+}
+
+/// The same of calls about records of patients.
+async fn answers_about_patients(
+    ward: &Ward,
+    cookie: &str,
+    id: &str,
+) -> Vec<(&'static str, Status)> {
+    let text = || id.to_owned();
+    let mut found = Vec::new();
+    let mut patients = patients(ward, cookie);
+    macro_rules! refused {
+        ($call:ident, $request:expr) => {
+            let answer = patients.$call($request).await;
+            found.push((stringify!($call), answer.map(drop).unwrap_err()));
+        };
+    }
+    let after = ListRecordsRequest {
+        after: text(),
+        ..Default::default()
+    };
+    refused!(list_records, after);
+    let identifier = Identifier {
+        system: "mrn".into(),
+        value: text(),
+    };
+    let identified = ListRecordsRequest {
+        identifier: Some(identifier),
+        ..Default::default()
+    };
+    refused!(list_records, identified);
+    refused!(get_record, GetRecordRequest { patient: text() });
+    let named = Patient {
+        name: text(),
+        ..Default::default()
+    };
+    for (patient, details, reason) in [
+        (text(), None, "r".to_owned()),
+        ("p".into(), Some(named), "r".to_owned()),
+        ("p".into(), None, text()),
+    ] {
+        let change = Change {
+            patient,
+            operation: Operation::Admit.into(),
+            details,
+            ..Default::default()
+        };
+        let request = ChangePatientsRequest {
+            changes: vec![change],
+            reason,
+            dry_run: false,
+        };
+        refused!(change_patients, request);
     }
     found
 }

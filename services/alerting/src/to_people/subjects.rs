@@ -142,7 +142,10 @@ impl Subjects {
             return Ok(false);
         }
         let patient = self.store.patient(&Scope::Service, &alert.patient).await?;
-        Ok(patient.is_some_and(|it| !it.is_present()))
+        match patient {
+            Some(patient) => Ok(!patient.is_present()),
+            None => self.store.is_erased(&alert.patient).await,
+        }
     }
 
     async fn of_gateway(&self, id: &str) -> Result<Subject, QueryError> {

@@ -7,6 +7,25 @@ use service_kit::ConfigError;
 
 use crate::moment::Moment;
 
+/// The flags below by their names in clap, for a command that takes either them or a file.
+pub const FLAGS: [&str; 15] = [
+    "name",
+    "birth_date",
+    "sex",
+    "identifier",
+    "site",
+    "ward",
+    "room",
+    "bed",
+    "language",
+    "time_zone",
+    "spo2_scale",
+    "prescribed_by",
+    "prescribed_at",
+    "contact",
+    "consent",
+];
+
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Details {
     /// Name of the person.

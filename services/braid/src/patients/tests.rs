@@ -96,6 +96,10 @@ fn a_ward_is_admitted_by_one_file_or_not_at_all() {
     assert_eq!(record(folder, "ada"), None, "nothing half done");
     let good = format!("{header}{ada}ben,Ben Example,,mrn=2,4 West,expected\n");
     std::fs::write(&file, good).unwrap();
+    for ignored in ["--ward|5 East", "--name|Ada"] {
+        let refused = run(folder, &format!("{admit}|{ignored}")).unwrap_err();
+        assert!(refused.contains("cannot be used with"), "{refused}");
+    }
     run(folder, &format!("{admit}|--dry-run")).unwrap();
     assert_eq!(record(folder, "ada"), None, "a dry run");
     run(folder, &admit).unwrap();

@@ -2,11 +2,12 @@
 
 use contracts::paths::End;
 use store::{
-    ASSIGN_LEAD_US, Assigned, Assignment, Change, Of, PatientEntry, Scope, Spo2Scale, Store,
+    ASSIGN_LEAD_US, Assigned, Assignment, Change, Of, PatientEntry, Scope, Spo2Scale, Stays, Store,
     record_scale,
 };
 
 use crate::moment::shown;
+use crate::patients::shown::warning;
 use crate::process::Failure;
 
 /// Stored readings of the former wearer that are checked for later times. If there are more, the
@@ -51,6 +52,8 @@ impl Entry {
         };
         let (tenant, patient) = (&assignment.tenant, &assignment.patient);
         let decided = (self.name, self.spo2_scale_two);
+        let is_new = store.patient(&scope, patient).await;
+        let is_new = is_new.map_err(Failure::other)?.is_none();
         put_patient(store, tenant, patient, decided, &assignment.entered).await?;
         let assigned = store.assign(&assignment).await.map_err(Failure::other)?;
         let mut lines = vec![match &assigned {
@@ -78,6 +81,9 @@ impl Entry {
             }
         }
         lines.extend(kept_apart(store, &scope, &assignment.device).await?);
+        if is_new {
+            lines.extend(alike(store, &scope, &assignment.patient).await?);
+        }
         Ok(lines)
     }
 
@@ -176,6 +182,15 @@ async fn taken_before(
             shown(from_us)
         )
     }))
+}
+
+/// Warnings about patients of the ward who have the same or a similar name.
+async fn alike(store: &dyn Store, scope: &Scope, patient: &str) -> Result<Vec<String>, Failure> {
+    let present = store.patient_records(scope, Stays::Present).await;
+    let present = present.map_err(Failure::other)?;
+    let own = present.iter().filter(|it| it.id == patient);
+    let found = patients::likenesses(own, &present);
+    Ok(found.iter().map(warning).collect())
 }
 
 async fn kept_apart(

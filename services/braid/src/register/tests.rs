@@ -68,6 +68,10 @@ async fn who_is_unknown_is_created_only_when_that_is_said() {
         .await
         .unwrap();
 
+    let namesake = enter("--device e --gateway gw-1 --create --patient ada-2 --name ada").await;
+    let warned = namesake.unwrap().pop().unwrap();
+    assert!(warned.contains("ada-2 may be taken for ada"), "{warned}");
+
     // Handed over a moment later, with a remark about what may wait at the gateway.
     let before_us = contracts::now_us();
     let said = enter(&format!("{base} ben")).await.unwrap();

@@ -10,7 +10,7 @@ use contracts::text;
 use contracts::vitals::{Priority, Sample};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use store::{Scope, Store};
+use store::{Scope, Spo2Scale, Stays, Store};
 use vitals::rehearsal::{Raised, Rehearsal, missed};
 use vitals::{Profile, RuleSet};
 
@@ -148,7 +148,9 @@ impl ReplayCommand {
         proposed: Option<Arc<RuleSet>>,
     ) -> Result<Report, Failure> {
         let scope = Scope::Tenant(self.tenant.clone());
-        let mut patients = store.patients(&scope).await.map_err(Failure::other)?;
+        // Also those who have departed since.
+        let patients = store.patient_records(&scope, Stays::All).await;
+        let mut patients = patients.map_err(Failure::other)?;
         patients.retain(|entry| self.patient.is_empty() || self.patient.contains(&entry.id));
         let ids = patients.iter().map(|entry| entry.id.as_str());
         let then = RulesThen::read(store, &scope, ids).await;
@@ -179,7 +181,7 @@ impl ReplayCommand {
                 spo2_scale: present
                     .then
                     .scale(&entry.id, time_us)
-                    .unwrap_or(entry.spo2_scale),
+                    .unwrap_or(Spo2Scale::of_number(entry.spo2_scale.into())),
             };
             if present.then.scale(&entry.id, from_us).is_none() {
                 report.scale_of_today.push(entry.id.clone());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ::patients::Refusal;
 use contracts::patients::patients_service_server::PatientsService;
 use contracts::patients::{
     ChangePatientsRequest, ChangePatientsResponse, GetRecordRequest, GetRecordResponse,
@@ -11,7 +12,7 @@ use store::{Change, ChangePatientsError, Scope, Stays};
 use tonic::{Request, Response, Status};
 
 use super::app::App;
-use super::calls::{audited, identifier, person, store_status};
+use super::calls::{audited, identifier, person, plain, store_status};
 use super::kiosk;
 use crate::patients::{self, PatientsError, is_of_administrators};
 use crate::sessions::Person;
@@ -51,7 +52,11 @@ fn status(error: PatientsError) -> Status {
     match error {
         PatientsError::Reason => Status::invalid_argument(error.to_string()),
         PatientsError::Change(ChangePatientsError::Refused { index, refusal }) => {
-            Status::failed_precondition(format!("changes[{index}]: {refusal}"))
+            let reason = format!("changes[{index}]: {refusal}");
+            match refusal {
+                Refusal::Invalid(_) | Refusal::Operation => Status::invalid_argument(reason),
+                _ => Status::failed_precondition(reason),
+            }
         }
         PatientsError::Change(ChangePatientsError::Write(error)) | PatientsError::Write(error) => {
             match error {
@@ -131,6 +136,7 @@ impl PatientsService for Patients {
         let person = reader(&request)?;
         let request = request.into_inner();
         may_change(&person, &request)?;
+        plain("reason", &request.reason)?;
         let by = Change {
             author: person.name.clone(),
             reason: request.reason.trim().to_owned(),

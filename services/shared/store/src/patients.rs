@@ -103,6 +103,8 @@ pub trait PatientsStore: Send + Sync {
     /// Patients of all tenants whose silence is judged differently: expected and paused ones, and
     /// those who were admitted or resumed after `since_us`.
     async fn watches(&self, since_us: i64) -> Result<Vec<(String, Watched)>, QueryError>;
+    /// Whether a patient of this id was erased.
+    async fn is_erased(&self, id: &str) -> Result<bool, QueryError>;
     /// Ends what is open about patients who have departed. Returns the number of alerts.
     async fn end_departed(&self, at_us: i64) -> Result<u64, WriteError>;
     /// Removes some rows of patients who were erased since `since_us`, among them rows that came

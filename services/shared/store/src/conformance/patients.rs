@@ -1,5 +1,5 @@
 use contracts::{
-    alerts::{Alert, AlertState, Notice},
+    alerts::{Alert, AlertState, Document, Notice},
     patients::{Change as PatientChange, Identifier, Operation, Patient, PatientStatus},
     vitals::{Metric, Priority},
 };
@@ -7,9 +7,9 @@ use patients::Refusal;
 
 use super::{Harness, SECOND_US, START_US, batch, ok, sample};
 use crate::{
-    ASSIGN_LEAD_US, AlertsBatch, AlertsQuery, AuditQuery, Change, ChangePatientsError, DeviceEntry,
-    EscalationTimer, NoticesBatch, Of, Scope, Silent, SilentBatch, Stays, Store, Take, TimerChange,
-    Watched, WriteError,
+    ASSIGN_LEAD_US, AlertsQuery, AuditQuery, Change, ChangePatientsError, DeviceEntry,
+    EscalationTimer, NoticesBatch, Of, RULES, Scope, Silent, SilentBatch, Stays, Store, Take,
+    TimerChange, Watched, WriteError,
 };
 
 const TENANT: &str = "one";
@@ -340,11 +340,15 @@ pub async fn an_erased_patient_leaves_nothing_and_does_not_return(harness: &dyn 
         batch(both.collect())
     };
     ok(store.write_vitals(readings(1), Vec::new()).await);
-    let transitions = AlertsBatch {
-        transitions: vec![alert("fall", "ada")],
-        ..AlertsBatch::default()
+    raise(store, "fall", "ada").await;
+    let rules = Document {
+        kind: RULES.into(),
+        tenant: TENANT.into(),
+        subject: "patient:ada".into(),
+        version: 1,
+        ..Document::default()
     };
-    ok(store.write_alerts(transitions, Vec::new()).await);
+    ok(store.put_document(&rules).await);
     let erase = change("ada", Operation::Erase);
     assert!(matches!(
         refusal(make(store, std::slice::from_ref(&erase)).await).1,
@@ -366,6 +370,9 @@ pub async fn an_erased_patient_leaves_nothing_and_does_not_return(harness: &dyn 
         let latest = ok(store.latest_vitals(&all, None).await);
         assert!(latest.iter().all(|it| it.patient == "ben"), "{latest:?}");
         assert_eq!(ok(store.alert(&all, "fall").await), None);
+        assert!(ok(store.is_erased("ada").await) && !ok(store.is_erased("ben").await));
+        let history = store.document_history(&all, RULES, "patient:ada").await;
+        assert_eq!(ok(history), []);
         assert_eq!(ok(store.outbox(100).await), []);
     };
     is_gone().await;

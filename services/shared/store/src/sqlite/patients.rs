@@ -402,6 +402,12 @@ impl PatientsStore for SqliteStore {
         .await
     }
 
+    async fn is_erased(&self, id: &str) -> Result<bool, QueryError> {
+        let id = id.to_owned();
+        self.read(move |connection| Ok(erasure::is_erased(connection, &id)?))
+            .await
+    }
+
     async fn end_departed(&self, at_us: i64) -> Result<u64, WriteError> {
         let which = format!("?1 = '' AND {DEPARTED}");
         let look = which.clone();

@@ -27,7 +27,7 @@ const SMALL: [&str; 6] = [
 pub async fn erase(transaction: &Transaction<'_>, patient: &str, at_us: i64) -> Result<(), Fault> {
     let merged = transaction
         .query(
-            "SELECT id FROM patients WHERE id = $1 OR merged_into = $1 ORDER BY id FOR UPDATE",
+            "SELECT id FROM patients WHERE id = $1 OR merged_into = $1 ORDER BY id FOR NO KEY UPDATE",
             &[&patient],
         )
         .await?;
@@ -184,10 +184,11 @@ async fn step_of(transaction: &Transaction<'_>, id: &str, key: i32) -> Result<u6
     let series: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
     let mut removed = 0;
     for table in ["samples", "waveforms"] {
-        removed += remove_readings(transaction, table, &series).await?;
+        removed += remove_readings(transaction, table, "time", &series).await?;
     }
     for rollup in ["vitals_1m", "vitals_1h"] {
-        removed += remove_rollup(transaction, rollup, &series).await?;
+        let table = table_of(transaction, rollup).await?;
+        removed += remove_readings(transaction, &table, "bucket", &series).await?;
     }
     let others: i64 = transaction
         .query_one(
@@ -202,16 +203,18 @@ async fn step_of(transaction: &Transaction<'_>, id: &str, key: i32) -> Result<u6
     Ok(removed + others.cast_unsigned())
 }
 
-/// Removes the oldest readings, up to a time, because a row of a hypertable has no key of its own.
+/// Removes the oldest rows, up to a time, because a row of a hypertable has no key of its own.
 async fn remove_readings(
     transaction: &Transaction<'_>,
     table: &str,
+    time: &str,
     series: &[i32],
 ) -> Result<u64, Fault> {
     let last = transaction
         .query_one(
             &format!(
-                "SELECT max(time) FROM (SELECT time FROM {table} WHERE series = ANY($1) ORDER BY time LIMIT {ERASE_STEP}) t"
+                "SELECT max(time) FROM (SELECT {time} AS time FROM {table} WHERE series = ANY($1)
+                     ORDER BY {time} LIMIT {ERASE_STEP}) t"
             ),
             &[&series],
         )
@@ -219,16 +222,12 @@ async fn remove_readings(
     let Some(last) = last.get::<_, Option<Micros>>(0) else {
         return Ok(0);
     };
-    let delete = format!("DELETE FROM {table} WHERE series = ANY($1) AND time <= $2");
+    let delete = format!("DELETE FROM {table} WHERE series = ANY($1) AND {time} <= $2");
     Ok(transaction.execute(&delete, &[&series, &last]).await?)
 }
 
-/// Where TimescaleDB keeps the roll-ups, their rows are in a table of its own.
-async fn remove_rollup(
-    transaction: &Transaction<'_>,
-    rollup: &str,
-    series: &[i32],
-) -> Result<u64, Fault> {
+/// The table of a roll-up. If TimescaleDB keeps the roll-ups, it has a table of its own.
+async fn table_of(transaction: &Transaction<'_>, rollup: &str) -> Result<String, Fault> {
     let kept = transaction
         .query_opt(
             "SELECT format('%I.%I', materialization_hypertable_schema, materialization_hypertable_name)
@@ -236,7 +235,5 @@ async fn remove_rollup(
             &[&rollup],
         )
         .await?;
-    let table = kept.map_or_else(|| rollup.to_owned(), |row| row.get(0));
-    let delete = format!("DELETE FROM {table} WHERE series = ANY($1)");
-    Ok(transaction.execute(&delete, &[&series]).await?)
+    Ok(kept.map_or_else(|| rollup.to_owned(), |row| row.get(0)))
 }

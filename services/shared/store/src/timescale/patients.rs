@@ -57,7 +57,9 @@ async fn facts(
     let ids: Vec<&str> = named(changes).into_iter().collect();
     let rows = transaction
         .query(
-            &format!("SELECT {COLUMNS} FROM patients WHERE id = ANY($1) ORDER BY id FOR UPDATE"),
+            &format!(
+                "SELECT {COLUMNS} FROM patients WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE"
+            ),
             &[&ids],
         )
         .await?;
@@ -436,6 +438,12 @@ impl PatientsStore for TimescaleStore {
         let rows = connection.query(&statement, &[&since_us]).await?;
         let watched = |row: &Row| (row.get(0), Watched::of(row.get(1), row.get(2)));
         Ok(rows.iter().map(watched).collect())
+    }
+
+    async fn is_erased(&self, id: &str) -> Result<bool, QueryError> {
+        let erased = "SELECT 1 FROM removals WHERE kind = 'patient' AND subject = $1";
+        let row = self.reader().await?.query_opt(erased, &[&id]).await?;
+        Ok(row.is_some())
     }
 
     async fn end_departed(&self, at_us: i64) -> Result<u64, WriteError> {
