@@ -116,11 +116,11 @@ const SWARM_HELP: &str =
     "Example:\n  braid swarm --to http://gateway:8090 --sensor-token TOKEN --patients 3";
 const UP_HELP: &str = "Examples:\n  braid up\n  braid up --patients 8 --data /tmp/ward --listen 0.0.0.0:8080\n  braid link cut wifi";
 
-/// Commands for the data of a gateway that is stopped. The gateway's flags come before the word.
+/// Commands for what a gateway keeps on its disk. The gateway's flags come before the word.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub enum GatewayAct {
-    /// Destroy the key of the journal and what the gateway keeps of people. Say what was destroyed,
-    /// and how many readings had not been sent.
+    /// Destroy the key of the journal and what the gateway keeps of people, with the gateway
+    /// stopped. Say what was destroyed, and how many readings had not been sent.
     #[command(after_help = "Example:\n  braid gateway --data-dir /var/lib/braid wipe --yes")]
     Wipe {
         /// Destroy. Without it the command only says what it would destroy.

@@ -23,7 +23,7 @@ use ring::{
     rand::{SecureRandom, SystemRandom},
 };
 
-pub(crate) use destruction::{Places, Record};
+pub(crate) use destruction::{Places, REFUSED, Record};
 pub(crate) use key_file::{CREDENTIAL, KeyFile, KeyFileError};
 
 /// Bytes that a sealed piece has more than its content.

@@ -112,12 +112,10 @@ pub(crate) async fn with_sensors(
     let intake = intake.showing(open_alerts.clone(), newest.clone());
     let intake = intake.hurrying(urgent).sending_early(early);
     let intake = intake.with_core(Arc::clone(&core));
-    let intake = intake
-        .while_following(following)
-        .unless(sealed.revocation.clone());
+    let intake = intake.while_following(following);
+    let intake = intake.unless(sealed.revocation.clone());
     let intake = intake.with_alarms(surroundings.alarms.clone());
-    let intake = intake.with_states(states).with_reserve(reserve.clone());
-    let intake = Arc::new(intake);
+    let intake = Arc::new(intake.with_states(states).with_reserve(reserve.clone()));
     sealed.destroy_when_revoked(journals_shown.clone(), newest.clone(), context);
     let carers = Arc::new(Carers::new(
         (Arc::clone(&intake), alerts_file.clone(), newest),
@@ -135,14 +133,13 @@ pub(crate) async fn with_sensors(
     let (tasks, health, shutdown) = (context.tasks(), context.health(), context.shutdown());
     let from_memory = tasks.spawn(from_memory.run(shutdown.clone()));
     keep_storing(&intake, (reserve, core), context);
-    let rules = health.warning("rules");
     tasks.spawn(from_ingest::keep(
         answers,
         in_force,
         (file, kept),
         Arc::clone(&intake),
         surroundings.alarms,
-        rules,
+        health.warning("rules"),
     ));
 
     let mut uploading = UploadTasks {

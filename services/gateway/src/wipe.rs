@@ -9,7 +9,7 @@ use crate::{
     Config, RunError,
     clock::Moment,
     journal::{Directory, recovery},
-    sealing::{Keys, Record},
+    sealing::{Keys, REFUSED, Record},
     to_ingest,
 };
 
@@ -57,6 +57,11 @@ impl fmt::Display for Wiped {
 /// Destroys the key, the journals and everything else of people that the gateway keeps, if the
 /// person `is_sure`. Refuses while the gateway runs. Blocks on the disk.
 pub fn wipe(config: &Config, is_sure: bool) -> Result<Wiped, RunError> {
+    if !config.data_dir.is_dir() {
+        let reason = format!("{} is no folder", config.data_dir.display());
+        let example = "braid gateway --data-dir /var/lib/braid wipe";
+        return Err(ConfigError::new("data_dir", reason, example).into());
+    }
     let places = config.places();
     let path = places.key.path().display().to_string();
     let key = places.key.exists().then_some(path);
@@ -117,8 +122,7 @@ pub fn rejected(config: &Config) -> Result<(String, usize), RunError> {
 fn read_refused(config: &Config, keys: &Keys) -> Result<(String, usize), RunError> {
     let keys = keys.for_folder("");
     let (mut lines, mut damaged) = (String::new(), 0);
-    // The older file first.
-    for name in ["rejected.jsonl.1", "rejected.jsonl"] {
+    for name in REFUSED {
         let path = config.data_dir.join(name);
         let read = to_ingest::read_letters(&path, &keys);
         let (more, bad) = read.map_err(|source| RunError::Directory {

@@ -16,8 +16,8 @@ use crate::{journal::LOCK, reserve::RESERVE};
 
 /// Folders below the journal with data of people.
 const FOLDERS: [&str; 5] = ["vitals", "alerts", "rules", "rule-states", "open-alerts"];
-/// Files of refused samples.
-const REFUSED: [&str; 2] = ["rejected.jsonl", "rejected.jsonl.1"];
+/// Files of refused samples, the older one first.
+pub(crate) const REFUSED: [&str; 2] = ["rejected.jsonl.1", "rejected.jsonl"];
 const RECORD: &str = "destroyed.json";
 
 /// Why and when a gateway's data were destroyed. It has no data of people.
@@ -56,7 +56,8 @@ impl Places {
 
     /// Durable when it returns, and may be repeated. Blocks on the disk.
     pub(crate) fn destroy(&self, record: &Record) -> io::Result<()> {
-        private_files::replace(&self.record(), &serde_json::to_vec(record)?)?;
+        let noted = self.note(record);
+        // A full disk saves no key.
         self.key.destroy()?;
         let journal = self.data_dir.join("journal");
         for folder in FOLDERS.map(|folder| journal.join(folder)) {
@@ -65,7 +66,13 @@ impl Places {
         for file in REFUSED {
             remove(&self.data_dir.join(file))?;
         }
-        sync(&self.data_dir)
+        sync(&self.data_dir)?;
+        // There is room now.
+        noted.or_else(|_| self.note(record))
+    }
+
+    fn note(&self, record: &Record) -> io::Result<()> {
+        private_files::replace(&self.record(), &serde_json::to_vec(record)?)
     }
 }
 

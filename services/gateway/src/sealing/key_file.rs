@@ -23,12 +23,13 @@ const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 const CREDENTIAL_BYTES_MIN: usize = 16;
 /// A longer credential or key file is none.
 const FILE_BYTES_MAX: u64 = 4096;
-/// Permission bits of other users.
-const OTHERS: u32 = 0o077;
+/// Permission bits of everybody. A group may have been added by a volume's mount; its bits are
+/// removed at the start.
+const EVERYBODY: u32 = 0o007;
 
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    #[error("{path} can be read by other users of this machine (mode {mode:o})", path = path.display())]
+    #[error("{path} can be read by every user of this machine (mode {mode:o})", path = path.display())]
     Open { path: PathBuf, mode: u32 },
     #[error("{path} is no key of a journal: it needs one line of {} hexadecimal digits", 2 * KEY_BYTES, path = path.display())]
     Malformed { path: PathBuf },
@@ -89,6 +90,7 @@ impl KeyFile {
             }
             self.make()?;
         }
+        private_files::mend_file(&self.path).map_err(|source| self.failed(&self.path, source))?;
         let credential = self.read_credential()?;
         Ok(Keys::new(&self.read()?, &credential, seals))
     }
@@ -143,7 +145,7 @@ impl KeyFile {
         let failed = |source| self.failed(path, source);
         let file = File::open(path).map_err(failed)?;
         let mode = file.metadata().map_err(failed)?.permissions().mode();
-        if mode & OTHERS != 0 {
+        if mode & EVERYBODY != 0 {
             return Err(KeyFileError::Open {
                 path: path.to_owned(),
                 mode: mode & 0o777,
@@ -230,11 +232,15 @@ mod tests {
         file.validate().unwrap();
         private_files::replace(&file.path, "ab".repeat(32).as_bytes()).unwrap();
         file.validate().unwrap();
-        for mode in [0o640, 0o604] {
+        for mode in [0o604, 0o646] {
             fs::set_permissions(&file.path, Permissions::from_mode(mode)).unwrap();
             let refused = file.validate().unwrap_err().to_string();
-            assert!(refused.contains("can be read by other users"), "{refused}");
+            assert!(refused.contains("can be read by every user"), "{refused}");
         }
+        fs::set_permissions(&file.path, Permissions::from_mode(0o660)).unwrap();
+        file.open(true, true).unwrap();
+        let mode = fs::metadata(&file.path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "as a volume's group had it");
         for text in ["", "abc", "zz", &"ab".repeat(31)] {
             private_files::replace(&file.path, text.as_bytes()).unwrap();
             let refused = file.validate();

@@ -10,7 +10,8 @@ use crate::{
     carers::Newest,
     journal::{Directory, Journal},
     revocation::{self, Destroying, Revocation},
-    sealing::{Keys, Places},
+    sealing::{Keys, Places, REFUSED},
+    to_ingest,
 };
 
 pub(super) struct Sealed {
@@ -34,6 +35,12 @@ impl Sealed {
                 tracing::warn!(
                     "readings are kept in clear on the disk (--journal-encrypted false)"
                 );
+            }
+            for name in REFUSED {
+                let path = config.data_dir.join(name);
+                if let Err(error) = to_ingest::seal_old_letters(&path, &keys) {
+                    tracing::warn!(%error, path = %path.display(), "refused samples stay in clear");
+                }
             }
             Ok(Self {
                 keys,

@@ -23,6 +23,7 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 const LINE: &str = "refused";
 /// Key of a line that is sealed.
 const SEALED: &str = "sealed";
+const SEALED_LINE: &str = "{\"sealed\":";
 
 /// A file of JSON lines, each sealed. `braid gateway rejected` prints them.
 pub struct DeadLetters {
@@ -102,14 +103,8 @@ impl DeadLetters {
                 "device_time_us": sample.device_time_us,
                 "reading": reading,
             });
-            let line = match self.keys.seals() {
-                true => {
-                    let sealed = self.keys.seal(LINE, line.to_string().as_bytes())?;
-                    json!({ SEALED: BASE64.encode(sealed) })
-                }
-                false => line,
-            };
-            lines.extend_from_slice(line.to_string().as_bytes());
+            let line = to_stored(&line.to_string(), &self.keys)?;
+            lines.extend_from_slice(line.as_bytes());
             lines.push(b'\n');
         }
         private_files::mend_file(&self.path)?;
@@ -120,6 +115,35 @@ impl DeadLetters {
         file.write_all(&lines)?;
         file.sync_data()
     }
+}
+
+fn to_stored(line: &str, keys: &Keys) -> io::Result<String> {
+    if !keys.seals() {
+        return Ok(line.to_owned());
+    }
+    let sealed = keys.seal(LINE, line.as_bytes())?;
+    Ok(json!({ SEALED: BASE64.encode(sealed) }).to_string())
+}
+
+/// Seals the lines that an older version wrote in clear. Blocks on the disk.
+pub fn seal_old(path: &Path, keys: &Keys) -> io::Result<()> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        read => read?,
+    };
+    let is_clear = |line: &&str| !line.starts_with(SEALED_LINE);
+    if !keys.seals() || !text.lines().any(|line| is_clear(&line)) {
+        return Ok(());
+    }
+    let mut sealed = String::new();
+    for line in text.lines() {
+        match is_clear(&line) {
+            true => sealed.push_str(&to_stored(line, keys)?),
+            false => sealed.push_str(line),
+        }
+        sealed.push('\n');
+    }
+    private_files::replace(path, sealed.as_bytes())
 }
 
 /// The lines of a file in clear, also of one that an older version wrote. A damaged line is left
@@ -204,5 +228,10 @@ mod tests {
         let (lines, damaged) = read(&path, &keys).unwrap();
         assert_eq!((lines.matches("ada-s-belt").count(), damaged), (2, 2));
         assert!(read(&path, &Keys::none()).is_err());
+        seal_old(&path, &keys).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("ada-s-belt"), "{text}");
+        let (lines, _) = read(&path, &keys).unwrap();
+        assert_eq!(lines.matches("ada-s-belt").count(), 2);
     }
 }
