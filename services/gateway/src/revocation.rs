@@ -3,16 +3,19 @@
 //!
 //! Two ends tell it, and each has proven itself by a certificate of the gateway's authority. Ingest
 //! ends a call with the status of a revoked certificate. The proxy closes a session with the same
-//! words; it is the only one that a gateway hears which was switched off meanwhile. The record of
-//! the destruction names the revoked certificate. A start with another certificate begins anew.
+//! words; it is the only one that a gateway hears which was switched off meanwhile. One word is not
+//! enough: for a second after a new enrolment a service may still refuse the new certificate. So
+//! the words must go on for [`CERTAIN_AFTER`], without an answer of ingest. The record of the
+//! destruction names the revoked certificate. A start with another certificate begins anew.
 
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use ring::digest;
 use service_kit::{CheckHandle, Shutdown, grpc::calls::CallEnd};
 use tokio::{sync::watch, time::sleep};
@@ -29,17 +32,59 @@ use crate::{
 /// Pause before a destruction that the disk refused is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
+/// Services look for new certificates and revocations once a second.
+const CERTAIN_AFTER: Duration = match cfg!(test) {
+    true => Duration::from_millis(200),
+    false => Duration::from_secs(10),
+};
+/// Words with a longer pause between them are no repetition. A refused gateway tries again sooner.
+const PAUSE_MAX: Duration = Duration::from_secs(180);
+
 /// Whether the core has revoked this gateway. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Revocation(Arc<watch::Sender<bool>>);
+pub struct Revocation {
+    heard: Arc<watch::Sender<bool>>,
+    words: Arc<Mutex<Words>>,
+}
+
+/// Words of ingest or the proxy that the certificate is revoked. Sans-IO.
+#[derive(Debug, Default)]
+struct Words {
+    /// Times of the first word and of the last one, without an answer in between.
+    said: Option<(Instant, Instant)>,
+}
+
+impl Words {
+    /// True: it is certain.
+    fn on_word(&mut self, now: Instant) -> bool {
+        let first = match self.said {
+            Some((first, last)) if now.saturating_duration_since(last) <= PAUSE_MAX => first,
+            _ => now,
+        };
+        self.said = Some((first, now));
+        now.saturating_duration_since(first) >= CERTAIN_AFTER
+    }
+
+    fn on_answer(&mut self) {
+        self.said = None;
+    }
+}
 
 impl Revocation {
     pub fn new(is_heard: bool) -> Self {
-        Self(Arc::new(watch::Sender::new(is_heard)))
+        Self {
+            heard: Arc::new(watch::Sender::new(is_heard)),
+            words: Arc::default(),
+        }
+    }
+
+    /// Ingest has taken entries of this gateway.
+    pub fn on_answer(&self) {
+        self.words.lock().on_answer();
     }
 
     pub fn is_heard(&self) -> bool {
-        *self.0.borrow()
+        *self.heard.borrow()
     }
 
     /// The status of an ended call to ingest.
@@ -58,8 +103,12 @@ impl Revocation {
     }
 
     fn hear(&self, from: &'static str) {
+        if !self.words.lock().on_word(Instant::now()) {
+            tracing::warn!(from, "this certificate is said to be revoked");
+            return;
+        }
         let is_new = self
-            .0
+            .heard
             .send_if_modified(|heard| !std::mem::replace(heard, true));
         if is_new {
             tracing::error!(from, "the core has revoked this gateway");
@@ -81,7 +130,7 @@ pub(crate) struct Destroying<D: Disk> {
 impl<D: Disk> Destroying<D> {
     /// Waits for the revocation, then destroys, and tries again while the disk refuses.
     pub(crate) async fn run(self, shutdown: Shutdown) {
-        let mut heard = self.revocation.0.subscribe();
+        let mut heard = self.revocation.heard.subscribe();
         let is_known = self.revocation.is_heard();
         if !is_known {
             self.check.ok();
@@ -180,29 +229,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_revocation_is_heard() {
-        let heard = |tell: &dyn Fn(&Revocation)| {
+    fn only_a_revocation_is_a_word() {
+        let is_said = |tell: &dyn Fn(&Revocation)| {
             let revocation = Revocation::default();
             tell(&revocation);
-            revocation.is_heard()
+            revocation.words.lock().said.is_some()
         };
-        assert!(heard(&|it| it.on_status(&CallEnd::Revoked.into())));
-        assert!(heard(
-            &|it| it.on_session_end("closed by peer: the certificate is revoked")
-        ));
+        assert!(is_said(&|it| it.on_status(&CallEnd::Revoked.into())));
+        assert!(is_said(&|it| {
+            it.on_session_end("closed by peer: the certificate is revoked (code 256)");
+        }));
         for status in [
             Status::from(CallEnd::GivesWay),
             Status::permission_denied("the certificate is that of the service proxy"),
             Status::unavailable("the certificate is revoked"),
         ] {
-            assert!(!heard(&|it| it.on_status(&status)), "{status}");
+            assert!(!is_said(&|it| it.on_status(&status)), "{status}");
         }
         for reason in [
             "timed out",
             "the policy no longer maps the certificate to a gateway",
             "the list of revoked gateways is not known: try again",
         ] {
-            assert!(!heard(&|it| it.on_session_end(reason)), "{reason}");
+            assert!(!is_said(&|it| it.on_session_end(reason)), "{reason}");
         }
+    }
+
+    #[test]
+    fn a_word_is_certain_once_it_was_repeated_for_a_time_without_an_answer() {
+        let start = Instant::now();
+        let mut words = Words::default();
+        assert!(!words.on_word(start));
+        assert!(!words.on_word(start + CERTAIN_AFTER / 2));
+        assert!(words.on_word(start + CERTAIN_AFTER));
+        words.on_answer();
+        let later = start + CERTAIN_AFTER * 2;
+        assert!(
+            !words.on_word(later),
+            "a new certificate was let in between"
+        );
+        let much_later = later + PAUSE_MAX + Duration::from_secs(1);
+        assert!(!words.on_word(much_later), "no repetition");
     }
 }

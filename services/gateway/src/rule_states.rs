@@ -60,7 +60,8 @@ struct Open<F> {
 impl<D: Disk> StateLog<D> {
     /// The log and what it has. Blocks on the disk.
     pub fn open(disk: D) -> io::Result<(StateLog<D>, States)> {
-        let states = if disk.list()?.iter().any(|name| name == FILE) {
+        let is_kept = disk.list()?.iter().any(|name| name == FILE);
+        let states = if is_kept {
             // A killed gateway may have left what only the kernel has: it counts from now on.
             disk.sync_file(FILE)?;
             disk.sync_directory()?;
@@ -68,7 +69,12 @@ impl<D: Disk> StateLog<D> {
         } else {
             States::default()
         };
-        let log = StateLog {
+        let begin = match is_kept {
+            true => disk.read_at(FILE, 0, BEGIN_BYTES)?,
+            false => Vec::new(),
+        };
+        let is_as_wanted = !is_kept || disk.keys().is_as_wanted(&begin);
+        let mut log = StateLog {
             disk,
             // Records behind a torn record would be lost, so nothing is appended to an old log.
             file: None,
@@ -76,6 +82,14 @@ impl<D: Disk> StateLog<D> {
             appended_bytes: 0,
             is_spared: false,
         };
+        // A damaged beginning looks like clear text, and has no states.
+        let has_any = states != States::default();
+        if !is_as_wanted
+            && has_any
+            && let Err(error) = log.rewrite(&states)
+        {
+            tracing::warn!(%error, "the kept rule states keep their former encryption");
+        }
         Ok((log, states))
     }
 

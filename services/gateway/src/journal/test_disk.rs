@@ -158,6 +158,24 @@ impl<T: Faulty> Disk for T {
     }
 }
 
+/// A disk with keys of its own.
+#[derive(Clone)]
+pub struct Keyed(pub TestDisk, pub Keys);
+
+impl Faulty for Keyed {
+    type File = TestFile;
+
+    fn disk(&self) -> &TestDisk {
+        &self.0
+    }
+    fn sealed_by(&self) -> &Keys {
+        &self.1
+    }
+    fn new_file(&self, name: &str) -> io::Result<TestFile> {
+        self.0.create(name)
+    }
+}
+
 /// A disk whose syncs wait while it is stopped.
 #[derive(Clone)]
 pub struct Stopping {

@@ -119,6 +119,7 @@ async fn carry(
             match answers.message().await {
                 Ok(Some(answer)) => {
                     core.on_answer(answer.core_time_us, clock());
+                    revocation.on_answer();
                     if answer.takes_compact {
                         takes_compact.store(true, Ordering::Relaxed);
                     }

@@ -11,7 +11,7 @@ use crate::{
         format::parse_segment_name,
         log::Log,
         recovery::OpenError,
-        test_disk::{Faulty, TestDisk, TestFile},
+        test_disk::{Keyed, TestDisk},
     },
     sealing::Keys,
 };
@@ -22,24 +22,6 @@ const LIMITS: Limits = Limits {
     segment_bytes: 2_000,
     overflow: Overflow::DropOldest,
 };
-
-/// A disk with keys of its own.
-#[derive(Clone)]
-struct Keyed(TestDisk, Keys);
-
-impl Faulty for Keyed {
-    type File = TestFile;
-
-    fn disk(&self) -> &TestDisk {
-        &self.0
-    }
-    fn sealed_by(&self) -> &Keys {
-        &self.1
-    }
-    fn new_file(&self, name: &str) -> io::Result<TestFile> {
-        self.0.create(name)
-    }
-}
 
 fn keyed(disk: &FakeDisk, key: u8) -> Keyed {
     Keyed(TestDisk(disk.clone()), Keys::new(&[key; 32], b"", true))
