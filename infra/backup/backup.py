@@ -12,6 +12,9 @@
                         (default: docker compose exec -T timescaledb; on a cluster:
                         kubectl -n ward exec -i timescaledb-0 -c timescaledb --)
     --database NAME     default: braid
+    --passphrase-file FILE, --recipient FILE, --private-key FILE
+                        `make` encrypts the copy with a passphrase, or for the RSA public key of a recipient (PEM);
+                        `restore` and `check` read it with the passphrase, or with the private key
     --data DIR          instead of a database: the embedded store of `braid up` in this data directory. The
                         program `braid` does the work (`braid backup`), by --braid COMMAND if it is not found
 
@@ -32,6 +35,8 @@ import shutil
 import signal
 import subprocess
 import sys
+
+import encryption
 
 FORMAT = 1
 SERVER = "docker compose exec -T timescaledb"
@@ -156,15 +161,20 @@ def kept(file):
         os.close(descriptor)
 
 
-def make(server, database, folder, list_of_removals):
+def make(server, database, folder, list_of_removals, keys):
     if folder.exists():
         raise Refused("%s is there already; each backup takes a folder of its own" % folder)
+    seal = keys.new()
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True, mode=0o700)
     try:
-        manifest = copy(server, database, part)
-        for file in (part / "database.dump", part / "manifest.json", part):
+        manifest = copy(server, database, part, seal)
+        if seal is not None:
+            seal.note(part, "manifest.json")
+            seal.keep(part)
+        size = sum(file.stat().st_size for file in part.iterdir())
+        for file in [*part.iterdir(), part]:
             kept(file)
         part.rename(folder)
         kept(folder.parent)
@@ -174,10 +184,45 @@ def make(server, database, folder, list_of_removals):
         raise
     with Session(server, database) as session:
         complete(list_of_removals, removals(session))
-    say("%s: %s, %.1f MB" % (folder, total(manifest), (folder / "database.dump").stat().st_size / 1e6))
+    say("%s: %s, %.1f MB%s" % (folder, total(manifest), size / 1e6, "" if seal is None else ", encrypted"))
 
 
-def copy(server, database, part):
+class Keys:
+    """What the command line says about encryption."""
+
+    def __init__(self, chosen):
+        self.passphrase_file, self.recipient, self.private_key = chosen.passphrase_file, chosen.recipient, chosen.private_key
+
+    def new(self):
+        if self.passphrase_file is None and self.recipient is None:
+            return None
+        return encryption.Seal.new(self.passphrase_file, self.recipient)
+
+    def open(self, folder):
+        return encryption.Seal.open(folder, self.passphrase_file, self.private_key)
+
+
+def dump_into(command, part, seal):
+    """Runs pg_dump; returns the SHA-256 of the dump."""
+    if seal is None:
+        with open(part / "database.dump", "wb") as dump:
+            copied = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=dump, stderr=subprocess.PIPE, text=True)
+        code, said = copied.returncode, copied.stderr
+    else:
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as dumping:
+            try:
+                found = seal.write(dumping.stdout, part, "database.dump")
+                said = dumping.stderr.read().decode(errors="replace")
+            except BaseException:
+                dumping.kill()
+                raise
+        code = dumping.returncode
+    if code != 0:
+        raise Refused("pg_dump: " + said.strip())
+    return digest(part / "database.dump") if seal is None else found
+
+
+def copy(server, database, part, seal):
     with Session(server, database) as session:
         # The comparison comes first: it locks every table and chunk against being dropped during
         # the copy.
@@ -196,14 +241,9 @@ def copy(server, database, part):
                 "SELECT grp, topic, part, next_offset FROM progress WHERE next_offset IS NOT NULL ORDER BY 1, 2, 3")],
         }
         manifest.update(contents(session))
-        with open(part / "database.dump", "wb") as dump:
-            copied = subprocess.run(
-                server + ["pg_dump", "-U", "postgres", "-d", database, "-Fc", "--snapshot=" + snapshot, "--lock-wait-timeout=%d" % LOCK_WAIT_MS],
-                stdin=subprocess.DEVNULL, stdout=dump, stderr=subprocess.PIPE, text=True)
-        if copied.returncode != 0:
-            raise Refused("pg_dump: " + copied.stderr.strip())
+        manifest["dump_sha256"] = dump_into(
+            server + ["pg_dump", "-U", "postgres", "-d", database, "-Fc", "--snapshot=" + snapshot, "--lock-wait-timeout=%d" % LOCK_WAIT_MS], part, seal)
         session("COMMIT")
-    manifest["dump_sha256"] = digest(part / "database.dump")
     with open(part / "manifest.json", "w") as file:
         json.dump(manifest, file, indent=1)
     return manifest
@@ -220,9 +260,10 @@ def read(folder):
     return manifest
 
 
-def restore(server, database, folder, list_of_removals):
+def restore(server, database, folder, list_of_removals, keys):
     manifest = read(folder)
-    if digest(folder / "database.dump") != manifest["dump_sha256"]:
+    seal = verified(folder, keys)
+    if seal is None and digest(folder / "database.dump") != manifest["dump_sha256"]:
         raise Refused("%s/database.dump is not what was written: its SHA-256 differs" % folder)
     fresh, before = database + "_restoring", database + "_before_restore"
     known = complete_from_present(server, database, list_of_removals)
@@ -243,9 +284,12 @@ def restore(server, database, folder, list_of_removals):
     with Session(server, fresh) as session:
         session("CREATE EXTENSION timescaledb VERSION '%s'" % manifest["timescaledb"])
         session("SELECT timescaledb_pre_restore()")
-    with open(folder / "database.dump", "rb") as dump:
+    opening = None if seal is None else seal.read(folder, "database.dump")
+    with open(folder / "database.dump", "rb") if seal is None else opening.stdout as dump:
         copied = subprocess.run(server + ["pg_restore", "-U", "postgres", "-d", fresh, "--exit-on-error"], stdin=dump,
                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if opening is not None and copied.returncode == 0:
+        seal.ended(opening)
     if copied.returncode != 0:
         raise Refused("pg_restore: " + copied.stderr.strip())
     with Session(server, fresh) as session:
@@ -295,8 +339,17 @@ def refuse_company(session, database):
         raise Refused("%s is in use (%s): stop the services first" % (database, ", ".join(row[0] for row in who)))
 
 
-def check(server, database, folder, _):
+def verified(folder, keys):
+    """The key of an encrypted backup, with every file compared; None for a backup in clear."""
+    seal = keys.open(folder)
+    for name in [] if seal is None else ["manifest.json", "database.dump"]:
+        seal.verify(folder, name)
+    return seal
+
+
+def check(server, database, folder, _, keys):
     manifest = read(folder)
+    verified(folder, keys)
     with Session(server, database) as session:
         session("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         found = contents(session)
@@ -427,18 +480,69 @@ def complete_from_present(server, database, file):
         return listed(file)
 
 
-def embedded(chosen):
+def embedded(chosen, keys):
     """Leaves the work to the program that knows the embedded store, with the same four words."""
-    command = shlex.split(chosen.braid) + ["backup", chosen.what, str(chosen.folder)]
+    folder, clear = chosen.folder, chosen.folder.with_name(chosen.folder.name + ".clear")
+    if chosen.what == "make":
+        encrypt_made(chosen, keys, folder, clear)
+    elif chosen.what != "removed" and (seal := keys.open(folder)) is not None:
+        shutil.rmtree(clear, ignore_errors=True)
+        clear.mkdir(mode=0o700)
+        try:
+            for name in ("manifest.json", "store.db"):
+                seal.verify(folder, name)
+            shutil.copyfile(folder / "manifest.json", clear / "manifest.json")
+            opening = seal.read(folder, "store.db")
+            with open(os.open(clear / "store.db", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                shutil.copyfileobj(opening.stdout, file, COPY_BYTES)
+            seal.ended(opening)
+            by_program(chosen, clear)
+        finally:
+            shutil.rmtree(clear, ignore_errors=True)
+    else:
+        by_program(chosen, folder)
+
+
+def encrypt_made(chosen, keys, folder, clear):
+    seal = keys.new()
+    if seal is None:
+        return by_program(chosen, folder)
+    if folder.exists():
+        raise Refused("%s is there already; each backup takes a folder of its own" % folder)
+    part = folder.with_name(folder.name + ".part")
+    for left in (clear, part):
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        by_program(chosen, clear)
+        part.mkdir(mode=0o700)
+        with open(clear / "store.db", "rb") as store:
+            seal.write(store, part, "store.db")
+        shutil.copyfile(clear / "manifest.json", part / "manifest.json")
+        seal.note(part, "manifest.json")
+        seal.keep(part)
+        for file in [*part.iterdir(), part]:
+            kept(file)
+        part.rename(folder)
+        kept(folder.parent)
+        say("%s: encrypted" % folder)
+    finally:
+        for left in (clear, part):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def by_program(chosen, folder):
+    command = shlex.split(chosen.braid) + ["backup", chosen.what, str(folder)]
     if chosen.what != "check":
         command += ["--data", chosen.data]
     if chosen.removed is not None and chosen.what in ("make", "restore"):
         command += ["--removed", str(chosen.removed)]
     try:
         sys.stdout.flush()
-        os.execvp(command[0], command)
+        code = subprocess.run(command).returncode
     except OSError as failure:
-        sys.exit("backup: %s: %s; --braid names the program" % (command[0], failure.strerror))
+        raise Refused("%s: %s; --braid names the program" % (command[0], failure.strerror)) from None
+    if code != 0:
+        sys.exit(code)
 
 
 def main():
@@ -450,24 +554,33 @@ def main():
     arguments.add_argument("--database", default="braid", metavar="NAME")
     arguments.add_argument("--data", metavar="DIR")
     arguments.add_argument("--braid", default="braid", metavar="COMMAND")
+    arguments.add_argument("--passphrase-file", type=pathlib.Path, metavar="FILE")
+    arguments.add_argument("--recipient", type=pathlib.Path, metavar="FILE")
+    arguments.add_argument("--private-key", type=pathlib.Path, metavar="FILE")
     chosen = arguments.parse_args()
+    usable = {"make": {"passphrase_file", "recipient"}, "removed": set()}.get(chosen.what, {"passphrase_file", "private_key"})
+    given = {name for name in ("passphrase_file", "recipient", "private_key") if getattr(chosen, name) is not None}
+    for name in sorted(given - usable):
+        arguments.error("--%s has no use with %s" % (name.replace("_", "-"), chosen.what))
+    if len(given) > 1:
+        arguments.error("one key is enough: %s" % " or ".join("--" + name.replace("_", "-") for name in sorted(given)))
     if not chosen.database.replace("_", "").isalnum() or not chosen.database[0].isalpha() or chosen.database != chosen.database.lower():
         arguments.error("--database takes a name of small letters, digits and underscores, such as braid")
     if len(chosen.database) > NAME_LENGTH_MAX:
         arguments.error("--database takes %d letters at most" % NAME_LENGTH_MAX)
-    if chosen.data is not None:
-        embedded(chosen)
     # Like Ctrl-C: the running step is undone.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    server = shlex.split(chosen.server)
+    server, keys = shlex.split(chosen.server), Keys(chosen)
     work = {"make": make, "restore": restore, "check": check}
     try:
-        if chosen.what == "removed":
+        if chosen.data is not None:
+            embedded(chosen, keys)
+        elif chosen.what == "removed":
             removed(server, chosen.database, chosen.folder)
         else:
             list_of_removals = chosen.removed or chosen.folder.with_name("removed.jsonl")
-            work[chosen.what](server, chosen.database, chosen.folder, list_of_removals)
-    except (Refused, OSError) as failure:
+            work[chosen.what](server, chosen.database, chosen.folder, list_of_removals, keys)
+    except (Refused, encryption.Unsealed, OSError) as failure:
         other = "" if chosen.server != SERVER else "\nThe database was looked for by `%s`: --server names another command, and --data DIR a data directory of `braid up`." % SERVER
         sys.exit("backup: %s%s" % (failure, other if isinstance(failure, (NoServer, FileNotFoundError)) else ""))
     except KeyboardInterrupt:

@@ -69,10 +69,10 @@ pub enum QuarantineCommand {
         #[command(flatten)]
         engines: EnginesChoice,
     },
-    /// Admit samples that ingest refused before it had a quarantine: the `rejected.jsonl` of a
-    /// gateway, by the admission of every upload. A repetition has no further effect.
+    /// Admit samples that ingest refused before it had a quarantine, as `braid gateway rejected`
+    /// prints them, by the admission of every upload. A repetition has no further effect.
     #[command(
-        after_help = "Example:\n  braid quarantine readmit data/gateway/rejected.jsonl --gateway gw-1 \\\n      --by \"Eve Nurse\" --reason \"registered late\""
+        after_help = "Example:\n  braid quarantine readmit rejected.jsonl --gateway gw-1 \\\n      --by \"Eve Nurse\" --reason \"registered late\""
     )]
     Readmit(readmit::Readmit),
     /// Delete entries for good, for example readings of a technician.

@@ -74,7 +74,12 @@ pub enum ServiceCommand {
     /// Beside the sensors: journals samples, evaluates rules, and uploads over all access networks
     /// at once.
     #[command(after_help = GATEWAY_HELP)]
-    Gateway(Box<Alone<gateway::Config>>),
+    Gateway {
+        #[command(flatten)]
+        alone: Box<Alone<gateway::Config>>,
+        #[command(subcommand)]
+        act: Option<GatewayAct>,
+    },
     /// In the core: ends multipath QUIC and forwards to listed destinations.
     #[command(after_help = PROXY_HELP)]
     Proxy(Box<Alone<proxy::Config>>),
@@ -115,11 +120,55 @@ const SWARM_HELP: &str =
     "Example:\n  braid swarm --to http://gateway:8090 --sensor-token TOKEN --patients 3";
 const UP_HELP: &str = "Examples:\n  braid up\n  braid up --patients 8 --data /tmp/ward --listen 0.0.0.0:8080\n  braid link cut wifi";
 
+/// Commands for what a gateway keeps on its disk. The gateway's flags come before the word.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum GatewayAct {
+    /// Destroy the key of the journal and what the gateway keeps of people, with the gateway
+    /// stopped. Say what was destroyed, and how many readings had not been sent.
+    #[command(after_help = "Example:\n  braid gateway --data-dir /var/lib/braid wipe --yes")]
+    Wipe {
+        /// Destroy. Without it the command only says what it would destroy.
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Print the samples that ingest refused, one JSON object a line, for `braid quarantine
+    /// readmit`.
+    #[command(
+        after_help = "Example:\n  braid gateway --data-dir /var/lib/braid rejected > rejected.jsonl"
+    )]
+    Rejected,
+}
+
+impl GatewayAct {
+    fn run(self, config: &gateway::Config) -> Result<(), Failure> {
+        match self {
+            GatewayAct::Wipe { yes } => {
+                let wiped = gateway::wipe(config, yes)?;
+                process::print(&wiped.to_string())?;
+                match yes {
+                    true => Ok(()),
+                    false => Err(Failure::other("nothing is destroyed: add --yes")),
+                }
+            }
+            GatewayAct::Rejected => {
+                let (lines, damaged) = gateway::rejected(config)?;
+                lines.lines().try_for_each(process::json_text)?;
+                match damaged {
+                    0 => Ok(()),
+                    lines => Err(Failure::other(format!("{lines} lines are damaged"))),
+                }
+            }
+        }
+    }
+}
+
 impl ServiceCommand {
     /// Refuses a bad configuration before any port is bound.
     pub fn validate(&self) -> Result<(), ConfigError> {
         match self {
-            ServiceCommand::Gateway(it) => it.service.validate(),
+            // A command needs no certificate.
+            ServiceCommand::Gateway { act: Some(_), .. } => Ok(()),
+            ServiceCommand::Gateway { alone, act: None } => alone.service.validate(),
             ServiceCommand::Proxy(it) => it.service.validate(),
             ServiceCommand::Ingest(it) => it.service.validate(),
             ServiceCommand::Alerting(it) => it.service.validate(),
@@ -143,9 +192,14 @@ impl ServiceCommand {
         self.validate()?;
         let limit = self.exit_limit();
         match self {
-            ServiceCommand::Gateway(it) => it.run(limit, async |config, context| {
-                gateway::run(config, None, context).await
-            }),
+            ServiceCommand::Gateway {
+                alone,
+                act: Some(act),
+            } => act.run(&alone.service),
+            ServiceCommand::Gateway { alone, act: None } => alone
+                .run(limit, async |config, context| {
+                    gateway::run(config, None, context).await
+                }),
             ServiceCommand::Proxy(it) => it.run(limit, proxy::run),
             ServiceCommand::Ingest(it) => it.run(limit, ingest::run),
             ServiceCommand::Alerting(it) => it.run(limit, alerting::run),
@@ -170,7 +224,9 @@ impl ServiceCommand {
         command: &Command,
     ) -> Result<String, Failure> {
         let text = match self {
-            ServiceCommand::Gateway(it) => config::render(it, matches, "gateway", file, command),
+            ServiceCommand::Gateway { alone, .. } => {
+                config::render(alone, matches, "gateway", file, command)
+            }
             ServiceCommand::Proxy(it) => config::render(it, matches, "proxy", file, command),
             ServiceCommand::Ingest(it) => config::render(it, matches, "ingest", file, command),
             ServiceCommand::Alerting(it) => config::render(it, matches, "alerting", file, command),

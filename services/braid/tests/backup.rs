@@ -3,6 +3,8 @@
 //! lost or stored twice, nobody is told twice, and what was removed stays so.
 #![allow(clippy::unwrap_used)]
 
+#[path = "backup/encrypted.rs"]
+mod encrypted;
 #[path = "support/program.rs"]
 mod program;
 #[path = "support/sensor.rs"]

@@ -9,7 +9,7 @@ use std::{
 const DOCUMENT: &str = "docs/operate/safety.md";
 const HEADER: &str = "| cause | control | test |";
 /// Hazards that the document must have, as headings of the second level.
-const HAZARDS: [&str; 12] = [
+const HAZARDS: [&str; 13] = [
     "A due alert is absent",
     "An alert or a reading is with the wrong patient",
     "A reading or an alert has the wrong time",
@@ -21,6 +21,7 @@ const HAZARDS: [&str; 12] = [
     "Stale data is taken for new",
     "Units are confused",
     "A silence outlives its reason",
+    "Health data reach a stranger",
     "An acknowledgement that nobody made",
 ];
 const OPERATOR: &str = "Left to the operator:";

@@ -19,6 +19,7 @@ const WATCHED = {
   "no-network": ["Nobody hears you now", "No network reaches the centre. Alerts are shown here only."],
   "no-answer": ["Nobody hears you now", "The centre does not answer. Alerts are shown here only."],
   "no-readings": ["No sensor is heard", "The centre is reached, but no sensor sends values. Is it worn and charged?"],
+  revoked: ["This gateway is out of service", "The centre has revoked it. It keeps nothing and watches over nobody."],
   lost: ["This page has lost the gateway", "The gateway does not answer. What is below is old."],
 };
 const WORDS = { spo2: "SpO2", news2: "NEWS2", ecg: "ECG" };
@@ -117,7 +118,7 @@ function show() {
   set(at("watched"), isRefused ? "Please enter the code" : title);
   set(at("why"), isRefused ? "" : why);
   at("code").hidden = !isRefused;
-  at("main").hidden = isRefused || !state;
+  at("main").hidden = isRefused || !state || watched === "revoked";
   if (state && !isRefused) {
     showAlerts(sinceMs);
     showValues(sinceMs);

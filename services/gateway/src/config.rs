@@ -2,6 +2,7 @@
 
 mod access_networks;
 mod carers;
+mod sealing;
 
 use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
@@ -81,6 +82,14 @@ pub struct Config {
     /// that raises an alert is refused.
     #[arg(long, default_value_t = 32 << 20)]
     pub journal_alerts_bytes_max: u64,
+    /// File with the key of what the gateway keeps of people, made at the first start. Empty:
+    /// `journal.key` in --data-dir. A systemd credential `braid-gateway-journal-key` is a second
+    /// part of the key.
+    #[arg(long, value_name = "FILE")]
+    pub journal_key: Option<PathBuf>,
+    /// Encrypt what the gateway writes of people. The gateway reads what is encrypted in any case.
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
+    pub journal_encrypted: bool,
     /// Wait for more writers before each fsync, in milliseconds. Every sample is synced before it
     /// is acknowledged in any case.
     #[arg(long, default_value_t = 0)]
@@ -380,6 +389,7 @@ impl Config {
     }
 
     fn validate_journal(&self) -> Result<(), ConfigError> {
+        self.validate_key()?;
         let refuse = |field: &str, reason: String, example: &str| {
             Err(ConfigError::new(field, reason, example))
         };

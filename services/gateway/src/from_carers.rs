@@ -42,6 +42,8 @@ pub use page::PATHS as PAGE_PATHS;
 const BODY_BYTES_MAX: usize = 4 << 10;
 /// Interval of looks at whether the core hears the gateway.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
+/// The answer of a gateway that the core has revoked.
+pub const REVOKED: &str = "the core has revoked this gateway: it watches over nobody";
 /// Checks of the links to ingest.
 const LINKS: [&str; 2] = ["alerts-uplink", "vitals-uplink"];
 
@@ -148,8 +150,12 @@ pub fn router<D: Disk>(carers: Arc<Carers<D>>) -> Router {
         .merge(page)
 }
 
-/// `GET /v1/alerts`: the open alerts as JSON, or with `accept: text/event-stream` as events.
+/// `GET /v1/alerts`: the open alerts as JSON, or with `accept: text/event-stream` as events. Status
+/// 410: the core has revoked the gateway.
 async fn alerts<D: Disk>(State(carers): State<Arc<Carers<D>>>, headers: HeaderMap) -> Response {
+    if carers.intake.is_revoked() {
+        return refused(StatusCode::GONE, REVOKED.to_owned());
+    }
     let accept = headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
     let wants_events = accept.is_some_and(|it| it.starts_with(b"text/event-stream"));
     if !wants_events {
@@ -213,10 +219,14 @@ async fn acknowledge<D: Disk>(
 async fn state<D: Disk>(State(carers): State<Arc<Carers<D>>>) -> Response {
     let values = carers.newest.list(Moment::now());
     let heard = *carers.heard.borrow();
+    let (watched, alerts) = match carers.intake.is_revoked() {
+        true => ("revoked", Vec::new()),
+        false => (shown::watched(heard, &values), carers.alerts()),
+    };
     private(Json(json!({
         "gateway": carers.gateway,
-        "watched": shown::watched(heard, &values),
-        "alerts": shown::alerts(&carers.alerts()),
+        "watched": watched,
+        "alerts": shown::alerts(&alerts),
         "values": shown::values(&values),
         "accesses": shown::accesses(&carers.uplink.accesses()),
         "waiting": carers.waiting(),

@@ -49,6 +49,7 @@ use crate::{
     journal::{AppendError, Condition, Disk, Journal, STALLED_AFTER, StageError, Staged},
     open_alerts::OpenAlerts,
     reserve::Reserve,
+    revocation::Revocation,
     rule_states::StateLog,
     rules_in_force::RulesInForce,
 };
@@ -91,6 +92,7 @@ pub struct Intake<D: Disk> {
     urgent: Arc<Notify>,
     /// Alerts that leave before they are on disk.
     early: mpsc::Sender<Vec<EdgeAlert>>,
+    revocation: Revocation,
 }
 
 impl<D: Disk> Intake<D> {
@@ -116,6 +118,7 @@ impl<D: Disk> Intake<D> {
             keeping: tokio::sync::Mutex::new(()),
             urgent: Arc::default(),
             early: mpsc::channel(1).0,
+            revocation: Revocation::default(),
         }
     }
 
@@ -123,6 +126,16 @@ impl<D: Disk> Intake<D> {
     #[must_use]
     pub fn with_core(self, core: Arc<CoreClock>) -> Self {
         Self { core, ..self }
+    }
+
+    /// Refuses every reading once the core has revoked this gateway.
+    #[must_use]
+    pub fn unless(self, revocation: Revocation) -> Self {
+        Self { revocation, ..self }
+    }
+
+    pub fn is_revoked(&self) -> bool {
+        self.revocation.is_heard()
     }
 
     #[must_use]

@@ -4,7 +4,7 @@
 //! There are two journals, one per class of data, with the same format. At its bound `vitals` drops
 //! its oldest segment and records the lost sequences, and `alerts` refuses. `log` is the protocol
 //! with the disk, `recovery` the restart, `format` the bytes, and `writer` the fsync policy (group
-//! commit).
+//! commit). The disk has the keys that seal the segments.
 
 mod disk;
 mod format;
@@ -18,7 +18,7 @@ pub mod recovery;
 mod streams;
 mod writer;
 
-pub use disk::{Directory, Disk, DiskFile};
+pub use disk::{Directory, Disk, DiskFile, LOCK};
 pub use format::Entry;
 pub use log::{Limits, Overflow, StageError, Staged};
 pub use reader::{Chunk, Reader};

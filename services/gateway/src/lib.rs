@@ -8,7 +8,7 @@
 //! from_applications (HTTP CONNECT, SOCKS5, TUN) == to_proxy ==> TCP, UDP or IP destinations
 //! ```
 //!
-//! Other crates see what `braid` uses: [`run`], [`Config`] and two names.
+//! Other crates see what `braid` uses: [`run`], [`wipe`], [`rejected`], [`Config`] and names.
 
 mod alarms;
 mod carers;
@@ -27,9 +27,11 @@ mod journal;
 mod open_alerts;
 mod parts;
 mod reserve;
+mod revocation;
 mod rule_states;
 mod rules_in_force;
 mod run_error;
+mod sealing;
 mod sensor_clocks;
 mod serve;
 mod steering;
@@ -39,6 +41,7 @@ mod to_local_alarm;
 mod to_path_telemetry;
 mod to_proxy;
 mod validity;
+mod wipe;
 
 use service_kit::{Context, ServiceConfig};
 use tunnel::Interface;
@@ -47,6 +50,7 @@ pub use config::Config;
 pub use from_sensors::LISTENER;
 pub use intake::NOT_REGISTERED;
 pub use run_error::RunError;
+pub use wipe::{Wiped, rejected, wipe};
 
 use crate::parts::Parts;
 

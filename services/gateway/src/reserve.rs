@@ -25,7 +25,7 @@ const ROOM_BYTES: u64 = 3 << 20;
 const CHUNK_BYTES: usize = 64 << 10;
 /// Interval of the looks for room while the space is in use.
 const LOOKED_EVERY: Duration = Duration::from_secs(1);
-const FILE: &str = "reserve";
+pub const RESERVE: &str = "reserve";
 const FILE_NEW: &str = "reserve.new";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl<D: Disk> Reserve<D> {
         }
         // Readings are refused before the space is there, so that none takes it.
         self.space.send_replace(Space::InUse);
-        let removed = self.disk.remove(FILE);
+        let removed = self.disk.remove(RESERVE);
         match removed.and_then(|()| self.disk.sync_directory()) {
             Ok(()) => {
                 tracing::error!("the disk is full; its reserve takes alerts and rule states");
@@ -121,7 +121,7 @@ impl<D: Disk> Reserve<D> {
 
     /// False: there is no room.
     fn take(&self) -> io::Result<bool> {
-        if self.disk.list()?.iter().any(|name| name == FILE) {
+        if self.disk.list()?.iter().any(|name| name == RESERVE) {
             // An earlier life made it; it has its name since it is whole.
             return Ok(true);
         }
@@ -135,7 +135,7 @@ impl<D: Disk> Reserve<D> {
             file.append(&chunk)?;
         }
         file.sync()?;
-        self.disk.rename(FILE_NEW, FILE)?;
+        self.disk.rename(FILE_NEW, RESERVE)?;
         self.disk.sync_directory()?;
         Ok(true)
     }

@@ -2,6 +2,7 @@
 
 mod carry;
 mod journals;
+mod sealed;
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,6 +15,7 @@ use tokio::{
 
 pub(crate) use carry::{carry, without_sensors};
 pub(crate) use journals::Journals;
+use sealed::Sealed;
 
 use crate::{
     Config, RunError,
@@ -29,6 +31,8 @@ use crate::{
     journal::{Directory, Journal},
     open_alerts::{AlertsFile, OpenAlerts},
     parts::Parts,
+    reserve::Reserve,
+    revocation::Revocation,
     to_ingest::{Courier, DeadLetters, FromMemory, Options},
     to_local_alarm,
     to_path_telemetry::{InJournals, JournalsWaiting},
@@ -64,6 +68,7 @@ pub(crate) async fn with_sensors(
     context: &Context,
 ) -> Result<(), RunError> {
     journals::keep_private(&config)?;
+    let sealed = Sealed::open(&config).await?;
     let AtStart {
         rules,
         file,
@@ -71,9 +76,14 @@ pub(crate) async fn with_sensors(
         states,
         reserve,
         open_alerts: (open_alerts, alerts_file),
-    } = at_start::open(&config, &surroundings.gateway, context.health()).await?;
+    } = at_start::open(
+        &config,
+        (&surroundings.gateway, &sealed.keys),
+        context.health(),
+    )
+    .await?;
     let listener = from_sensors::bind(&config).await?;
-    let journals = Journals::open(&config, &reserve, context).await?;
+    let journals = Journals::open(&config, (&reserve, &sealed.keys), context).await?;
     let (vitals, alerts) = (journals.vitals.clone(), journals.alerts.clone());
     show_waiting(&surroundings, vitals.clone(), alerts.clone());
     let (follower, answers) = Follower::new();
@@ -84,8 +94,10 @@ pub(crate) async fn with_sensors(
         config: &config,
         surroundings: &surroundings,
         core: &core,
+        revocation: &sealed.revocation,
         dead_letters: Arc::new(DeadLetters::new(
             config.data_dir.join("rejected.jsonl"),
+            sealed.keys.clone(),
             context.health().warning("rejected"),
         )),
         context,
@@ -101,9 +113,10 @@ pub(crate) async fn with_sensors(
     let intake = intake.hurrying(urgent).sending_early(early);
     let intake = intake.with_core(Arc::clone(&core));
     let intake = intake.while_following(following);
+    let intake = intake.unless(sealed.revocation.clone());
     let intake = intake.with_alarms(surroundings.alarms.clone());
-    let intake = intake.with_states(states).with_reserve(reserve.clone());
-    let intake = Arc::new(intake);
+    let intake = Arc::new(intake.with_states(states).with_reserve(reserve.clone()));
+    sealed.destroy_when_revoked(journals_shown.clone(), newest.clone(), context);
     let carers = Arc::new(Carers::new(
         (Arc::clone(&intake), alerts_file.clone(), newest),
         (Arc::clone(&surroundings.uplink), journals_shown),
@@ -119,24 +132,15 @@ pub(crate) async fn with_sensors(
     };
     let (tasks, health, shutdown) = (context.tasks(), context.health(), context.shutdown());
     let from_memory = tasks.spawn(from_memory.run(shutdown.clone()));
-    tasks.spawn(reserve.keep(health.check("disk"), shutdown.clone()));
-    let again = (
-        Arc::clone(&intake),
-        health.warning("alerts-in-memory"),
-        shutdown.clone(),
-    );
-    tasks.spawn(async move { again.0.try_again(again.1, again.2).await });
-    let rules = health.warning("rules");
+    keep_storing(&intake, (reserve, core), context);
     tasks.spawn(from_ingest::keep(
         answers,
         in_force,
         (file, kept),
         Arc::clone(&intake),
         surroundings.alarms,
-        rules,
+        health.warning("rules"),
     ));
-    let checked = health.warning("clock");
-    tasks.spawn(clock::watch(Moment::now, core, checked, shutdown.clone()));
 
     let mut uploading = UploadTasks {
         couriers,
@@ -156,6 +160,22 @@ pub(crate) async fn with_sensors(
     uploading.drain().await?;
     alerts_file.close(&open_alerts).await;
     served
+}
+
+/// Starts what keeps space for alerts, what stores the alerts that the disk had refused, and what
+/// checks the clock.
+fn keep_storing(
+    intake: &Arc<Intake<Directory>>,
+    (reserve, core): (Reserve<Directory>, Arc<CoreClock>),
+    context: &Context,
+) {
+    let (tasks, health, shutdown) = (context.tasks(), context.health(), context.shutdown());
+    let checked = health.warning("clock");
+    tasks.spawn(clock::watch(Moment::now, core, checked, shutdown.clone()));
+    tasks.spawn(reserve.keep(health.check("disk"), shutdown.clone()));
+    let (intake, shutdown) = (Arc::clone(intake), shutdown.clone());
+    let warning = health.warning("alerts-in-memory");
+    tasks.spawn(async move { intake.try_again(warning, shutdown).await });
 }
 
 fn show_waiting(
@@ -198,6 +218,7 @@ struct Couriers<'a> {
     config: &'a Config,
     surroundings: &'a Surroundings,
     core: &'a Arc<CoreClock>,
+    revocation: &'a Revocation,
     dead_letters: Arc<DeadLetters>,
     context: &'a Context,
 }
@@ -246,6 +267,7 @@ impl Couriers<'_> {
             check,
             clock: Moment::now,
             core: Arc::clone(self.core),
+            revocation: self.revocation.clone(),
             rules: None,
             // Alerts never wait.
             freshness: watch::Sender::default().subscribe(),

@@ -17,6 +17,6 @@ mod sender;
 mod trims;
 
 pub use courier::{Courier, Options};
-pub use dead_letters::DeadLetters;
+pub use dead_letters::{DeadLetters, read as read_letters, seal_old as seal_old_letters};
 pub use from_memory::FromMemory;
 pub use sender::Limits;

@@ -18,12 +18,14 @@ use crate::signed::Signed;
 
 /// Reasons printed of what is refused again.
 const REASONS_MAX: usize = 20;
+/// Beginning of a line that only its gateway can read.
+const ENCRYPTED: &str = "{\"sealed\":";
 /// Bytes of one line; a waveform of 10,000 values has fewer.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 pub struct Readmit {
-    /// The file, as the gateway wrote it. Its older part is beside it as `rejected.jsonl.1`.
+    /// The file, as `braid gateway rejected` printed it at the gateway.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The gateway that wrote it.
@@ -99,6 +101,9 @@ fn read(path: &Path) -> Result<Lines, Failure> {
 fn sample(line: &str) -> Result<Sample, String> {
     if line.len() > LINE_BYTES_MAX {
         return Err(format!("is longer than {LINE_BYTES_MAX} bytes"));
+    }
+    if line.starts_with(ENCRYPTED) {
+        return Err("is encrypted: `braid gateway rejected` prints it, at its gateway".to_owned());
     }
     let line: Line = serde_json::from_str(line).map_err(|error| error.to_string())?;
     let entry = vitals::by_name(&line.metric)

@@ -151,7 +151,7 @@ test("it fits 320 pixels, and its texts have contrast", async () => {
       }
       return "rgb(255, 255, 255)";
     };
-    const states = ["watched", "no-network", "no-answer", "no-readings", "lost", "unknown"];
+    const states = ["watched", "no-network", "no-answer", "no-readings", "revoked", "lost", "unknown"];
     return states.flatMap((state) => {
       document.body.dataset.watched = state;
       const shown = [...document.querySelectorAll("h1, h2, p, strong, b, li span, label, button")];
@@ -168,6 +168,15 @@ test("the page says that it is old when the gateway does not answer, and returns
   await page.getByRole("heading", { name: "Nobody hears you now" }).waitFor();
   await page.locator(".alert", { hasText: "Eve Carer attends to it" }).waitFor();
   assert.deepEqual(page.failures, []);
+});
+
+test("a gateway that was revoked is out of service, and shows nobody's values", async () => {
+  const revoked = { gateway: "gw", watched: "revoked", alerts: [], values: [], accesses: [], waiting: 0 };
+  await page.route("**/v1/state", (route) => route.fulfill({ json: revoked }));
+  await page.getByRole("heading", { name: "This gateway is out of service" }).waitFor();
+  assert.equal(await page.getByText("There is no open alert.").isVisible(), false);
+  await page.unroute("**/v1/state");
+  await page.getByRole("heading", { name: "Nobody hears you now" }).waitFor();
 });
 
 test("nothing comes from elsewhere, and another site reads nothing", async () => {

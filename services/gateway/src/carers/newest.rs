@@ -48,6 +48,10 @@ pub struct Shown {
 }
 
 impl Newest {
+    pub fn clear(&self) {
+        self.0.lock().clear();
+    }
+
     pub fn note(&self, samples: &[Sample], at: Moment) {
         let mut values = self.0.lock();
         for sample in samples {

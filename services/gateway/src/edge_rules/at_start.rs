@@ -15,6 +15,7 @@ use crate::{
     reserve::Reserve,
     rule_states::{StateLog, States},
     rules_in_force::RulesInForce,
+    sealing::Keys,
 };
 
 pub(crate) struct AtStart {
@@ -32,7 +33,7 @@ pub(crate) struct AtStart {
 /// raise a lasting condition again.
 pub(crate) async fn open(
     config: &Config,
-    gateway: &str,
+    (gateway, keys): (&str, &Keys),
     health: &Health,
 ) -> Result<AtStart, RunError> {
     let own = load_rules(config.rules.as_deref())?;
@@ -43,11 +44,11 @@ pub(crate) async fn open(
         }));
     }
     let journal = config.data_dir.join("journal");
-    let gateway = gateway.to_owned();
+    let (gateway, keys) = (gateway.to_owned(), keys.clone());
     tokio::task::spawn_blocking(move || {
-        let directory = |name: &str| {
+        let directory = |name: &'static str| {
             let path = journal.join(name);
-            Directory::open(&path).map_err(|source| RunError::Directory {
+            Directory::open(&path, keys.for_folder(name)).map_err(|source| RunError::Directory {
                 path: path.display().to_string(),
                 source,
             })

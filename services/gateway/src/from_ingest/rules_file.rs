@@ -15,6 +15,7 @@ use tokio::{
 use crate::{
     journal::{Disk, DiskFile, STALLED_AFTER},
     rules_in_force::RulesInForce,
+    sealing::Unopened,
 };
 
 /// Bytes of the file; a larger file counts as damaged. A core sends at most 3 MiB.
@@ -30,7 +31,7 @@ pub enum LoadError {
     Damaged,
 }
 
-/// The rules in force on disk: a checksum, and the answer that they come from.
+/// The rules in force on disk, sealed: a checksum, and the answer that they come from.
 #[derive(Clone)]
 pub struct RulesFile<D>(pub D);
 
@@ -40,7 +41,12 @@ impl<D: Disk> RulesFile<D> {
         if !self.0.list()?.iter().any(|name| name == FILE) {
             return Ok(RulesInForce::default());
         }
-        let bytes = self.0.read_at(FILE, 0, FILE_BYTES_MAX)?;
+        let stored = self.0.read_at(FILE, 0, FILE_BYTES_MAX)?;
+        let is_as_wanted = self.0.keys().is_as_wanted(&stored);
+        let bytes = match self.0.keys().unseal(FILE, stored) {
+            Err(Unopened::Damaged) => return Err(LoadError::Damaged),
+            unsealed => unsealed.map_err(io::Error::from)?,
+        };
         let (checksum, answer) = bytes.split_first_chunk().ok_or(LoadError::Damaged)?;
         if crc32fast::hash(answer) != u32::from_le_bytes(*checksum) {
             return Err(LoadError::Damaged);
@@ -51,15 +57,19 @@ impl<D: Disk> RulesFile<D> {
         for refused in refused {
             tracing::warn!("{refused}");
         }
+        if !is_as_wanted && let Err(error) = self.store(&in_force) {
+            tracing::warn!(%error, "the stored rules keep their former encryption");
+        }
         Ok(in_force)
     }
 
     /// Atomic, and durable when it returns. Blocks on the disk.
     pub fn store(&self, in_force: &RulesInForce) -> io::Result<()> {
         let answer = in_force.to_answer().encode_to_vec();
+        let checksum = crc32fast::hash(&answer).to_le_bytes();
+        let bytes = [&checksum[..], &answer].concat();
         let mut file = self.0.create(FILE_NEW)?;
-        file.append(&crc32fast::hash(&answer).to_le_bytes())?;
-        file.append(&answer)?;
+        file.append(&self.0.keys().seal(FILE, &bytes)?)?;
         file.sync()?;
         self.0.rename(FILE_NEW, FILE)?;
         self.0.sync_directory()

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     clock::Moment,
-    from_carers::{Carers, LISTENERS_MAX, News, Refused},
+    from_carers::{Carers, LISTENERS_MAX, News, REVOKED, Refused},
     intake::{AcknowledgeError, Begun, Intake, Late, Patience, RecordError, Recorded},
     journal::Disk,
 };
@@ -80,6 +80,9 @@ impl<D: Disk> GatewayService for Recorder<D> {
         &self,
         _: Request<FollowAlertsRequest>,
     ) -> Result<Response<Self::FollowAlertsStream>, Status> {
+        if self.intake.is_revoked() {
+            return Err(Status::failed_precondition(REVOKED));
+        }
         let again = self.intake.open_alerts().clone();
         let listening = self.carers.listeners.listen(move |news| {
             let alerts = match news {
@@ -215,6 +218,8 @@ fn status_of(error: &RecordError) -> Status {
     match error {
         RecordError::TooMany(_) => Status::invalid_argument(error.to_string()),
         RecordError::Busy => Status::resource_exhausted(error.to_string()),
-        RecordError::Alerts(_) | RecordError::Journal(_) => Status::unavailable(error.to_string()),
+        RecordError::Alerts(_) | RecordError::Journal(_) | RecordError::Revoked => {
+            Status::unavailable(error.to_string())
+        }
     }
 }

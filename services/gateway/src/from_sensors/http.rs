@@ -5,7 +5,8 @@
 //!   more. They are in the quarantine until a person assigns them.
 //! - Status 409: no line was, because the journal has other readings under the sensor's numbers.
 //! - Status 408: the body did not arrive. Status 413: the body is too large.
-//! - Status 429: the journal's queue is full. Status 503: the journal cannot write.
+//! - Status 429: the journal's queue is full. Status 503: the journal cannot write, or the core has
+//!   revoked the gateway.
 //!
 //! After 408 no line is kept. After 429 and 503 lines may be lost: send them again. After 503 lines
 //! may be stored as well: only a `sensor_sequence` keeps them from being stored twice.
@@ -140,7 +141,9 @@ pub async fn samples<D: Disk>(
             let status = match &error {
                 RecordError::TooMany(_) => StatusCode::PAYLOAD_TOO_LARGE,
                 RecordError::Busy => StatusCode::TOO_MANY_REQUESTS,
-                RecordError::Alerts(_) | RecordError::Journal(_) => StatusCode::SERVICE_UNAVAILABLE,
+                RecordError::Alerts(_) | RecordError::Journal(_) | RecordError::Revoked => {
+                    StatusCode::SERVICE_UNAVAILABLE
+                }
             };
             return failure(status, &error);
         }

@@ -26,6 +26,9 @@ impl<D: Disk> Intake<D> {
         if samples.len() > SAMPLES_PER_REQUEST_MAX {
             return Err(RecordError::TooMany(samples.len()));
         }
+        if self.revocation.is_heard() {
+            return Err(RecordError::Revoked);
+        }
         let span = tracing::info_span!("record", samples = samples.len());
         if let Some(parent) = parent {
             service_kit::telemetry::continue_trace(&span, parent);

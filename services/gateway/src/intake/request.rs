@@ -65,6 +65,8 @@ pub enum RecordError {
     Alerts(String),
     #[error(transparent)]
     Journal(AppendError),
+    #[error("the core has revoked this gateway: it takes no readings")]
+    Revoked,
 }
 
 #[derive(Debug, Default)]

@@ -12,9 +12,14 @@ use std::{
     sync::Arc,
 };
 
+use crate::sealing::Keys;
+
 /// One flat directory of append-only files.
 pub trait Disk: Clone + Send + Sync + 'static {
     type File: DiskFile;
+
+    /// The keys that seal what is written here.
+    fn keys(&self) -> &Keys;
 
     fn list(&self) -> io::Result<Vec<String>>;
     /// Up to `length` bytes from `offset`; fewer only at the end of the file.
@@ -40,13 +45,17 @@ pub trait DiskFile: Send + 'static {
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
+    keys: Keys,
     _lock: Arc<File>,
 }
 
-const LOCK: &str = "lock";
+pub const LOCK: &str = "lock";
+/// A folder with the name of a segment. A version that cannot read sealed segments refuses to start
+/// at it. Without the folder it would set those segments aside as damaged.
+const BARRIER: &str = "18446744073709551615.segment";
 
 impl Directory {
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path, keys: Keys) -> io::Result<Self> {
         private_files::folder_of_files(path)?;
         let lock = private_files::options()
             .create(true)
@@ -61,19 +70,41 @@ impl Directory {
         })?;
         Ok(Self {
             path: path.to_path_buf(),
+            keys,
             _lock: Arc::new(lock),
         })
+    }
+
+    /// Whether sealed segments may be in this folder.
+    pub fn has_barrier(path: &Path) -> bool {
+        path.join(BARRIER).is_dir()
+    }
+
+    /// Sets the barrier, or removes it when nothing is sealed any more. Durable when it returns.
+    pub fn set_barrier(&self, is_wanted: bool) -> io::Result<()> {
+        let barrier = self.path.join(BARRIER);
+        match (is_wanted, barrier.is_dir()) {
+            (true, false) => fs::create_dir(barrier)?,
+            (false, true) => fs::remove_dir(barrier)?,
+            (true, true) | (false, false) => return Ok(()),
+        }
+        self.sync_directory()
     }
 }
 
 impl Disk for Directory {
     type File = File;
 
+    fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             if let Ok(name) = entry?.file_name().into_string()
                 && name != LOCK
+                && name != BARRIER
             {
                 names.push(name);
             }
@@ -144,7 +175,7 @@ mod tests {
             let mode = fs::metadata(path).unwrap().permissions().mode();
             mode & 0o077 == 0
         };
-        let disk = Directory::open(&path).unwrap();
+        let disk = Directory::open(&path, Keys::none()).unwrap();
         disk.create("00001.log").unwrap();
         drop(disk);
         let segment = path.join("00001.log");
@@ -154,7 +185,7 @@ mod tests {
         // The mode that an older version set.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(&segment, fs::Permissions::from_mode(0o644)).unwrap();
-        Directory::open(&path).unwrap();
+        Directory::open(&path, Keys::none()).unwrap();
         assert!(is_private(&path) && is_private(&segment));
     }
 }

@@ -7,9 +7,18 @@
 //!
 //! Samples, alerts and gaps are entries: each takes the next position. An acknowledgement takes
 //! none; its position field holds the acknowledged position.
+//!
+//! A sealed segment has the same frames. Its header has another kind, and its body begins with the
+//! segment's wrapped key. The bodies are sealed, each bound to the segment, to the offset of its
+//! frame, and to its kind and position. Those two stay readable, and the checksum covers the sealed
+//! body. So damage is found, and told from another key, without the key.
+
+use std::borrow::Cow;
 
 use contracts::vitals::{EdgeAlert, Gap, Sample};
 use prost::Message;
+
+use crate::sealing::{FileKey, HEAD_BYTES, KeyError, Keys, TAG_BYTES, Unopened};
 
 /// Bytes of a frame; a longer frame counts as damage. Headers are the largest frames: STREAMS_MAX
 /// rows of up to 1.6 KiB.
@@ -27,6 +36,7 @@ pub enum Kind {
     Alert = 3,
     Gaps = 4,
     Acknowledged = 5,
+    SealedHeader = 6,
 }
 
 impl Kind {
@@ -37,6 +47,7 @@ impl Kind {
             3 => Some(Self::Alert),
             4 => Some(Self::Gaps),
             5 => Some(Self::Acknowledged),
+            6 => Some(Self::SealedHeader),
             _ => None,
         }
     }
@@ -103,11 +114,20 @@ pub struct Dropped {
 
 /// Appends one frame; `body` writes straight into the buffer.
 pub fn put_frame(buffer: &mut Vec<u8>, kind: Kind, position: u64, body: &impl Message) {
+    let start = begin_frame(buffer, kind, position);
+    body.encode_raw(buffer);
+    end_frame(buffer, start);
+}
+
+fn begin_frame(buffer: &mut Vec<u8>, kind: Kind, position: u64) -> usize {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; PREFIX_BYTES]);
     buffer.push(kind as u8);
     buffer.extend_from_slice(&position.to_le_bytes());
-    body.encode_raw(buffer);
+    start
+}
+
+fn end_frame(buffer: &mut [u8], start: usize) {
     let (length, checksum) = {
         let covered = &buffer[start + PREFIX_BYTES..];
         (covered.len() as u32, crc32fast::hash(covered))
@@ -116,22 +136,108 @@ pub fn put_frame(buffer: &mut Vec<u8>, kind: Kind, position: u64, body: &impl Me
     buffer[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
 }
 
-#[derive(Clone, Copy, Debug)]
+/// A sealed body is bound to these bytes, beside its segment and offset.
+fn bound_to(kind: Kind, position: u64) -> [u8; FIXED_BYTES] {
+    let mut bound = [kind as u8; FIXED_BYTES];
+    bound[1..].copy_from_slice(&position.to_le_bytes());
+    bound
+}
+
+/// The header of a new segment, and the key of the segment if it is sealed.
+pub fn header(
+    keys: &Keys,
+    first: u64,
+    snapshot: &Snapshot,
+) -> Result<(Vec<u8>, Option<FileKey>), KeyError> {
+    let mut bytes = Vec::new();
+    let Some((key, head)) = keys.new_file(&segment_name(first))? else {
+        put_frame(&mut bytes, Kind::Header, first, snapshot);
+        return Ok((bytes, None));
+    };
+    let kind = Kind::SealedHeader;
+    begin_frame(&mut bytes, kind, first);
+    bytes.extend_from_slice(&head);
+    let start = bytes.len();
+    snapshot.encode_raw(&mut bytes);
+    key.seal(0, &bound_to(kind, first), &mut bytes, start)?;
+    end_frame(&mut bytes, 0);
+    Ok((bytes, Some(key)))
+}
+
+/// The header at the beginning of `bytes`, the key of the segment if it is sealed, and the frames
+/// behind it. `Damaged`: there is no such header.
+pub fn open_header<'a>(
+    keys: &Keys,
+    first: u64,
+    bytes: &'a [u8],
+) -> Result<(Snapshot, Option<FileKey>, Frames<'a>), Unopened> {
+    let mut frames = Frames::new(bytes, None, 0);
+    let frame = frames.next().filter(|it| it.position == first);
+    let frame = frame.ok_or(Unopened::Damaged)?;
+    let decode = |body: &[u8]| Snapshot::decode(body).map_err(|_| Unopened::Damaged);
+    match frame.kind {
+        Kind::Header => Ok((decode(&frame.body)?, None, frames)),
+        Kind::SealedHeader => {
+            let split = frame.body.split_at_checked(HEAD_BYTES);
+            let (head, sealed) = split.ok_or(Unopened::Damaged)?;
+            let key = keys.open_file(&segment_name(first), head)?;
+            let snapshot = key.open(0, &bound_to(frame.kind, first), sealed);
+            let snapshot = decode(&snapshot.ok_or(Unopened::Damaged)?)?;
+            frames.key = Some(key.clone());
+            Ok((snapshot, Some(key), frames))
+        }
+        _ => Err(Unopened::Damaged),
+    }
+}
+
+/// Bytes that each frame behind the header has more in a segment with this key.
+pub fn sealed_by(key: Option<&FileKey>) -> usize {
+    key.map_or(0, |_| TAG_BYTES)
+}
+
+/// The form on disk of frames in clear, for an offset in the segment of this key.
+pub fn to_stored<'a>(
+    frames: &'a [u8],
+    key: Option<&FileKey>,
+    offset: u64,
+) -> Result<Cow<'a, [u8]>, KeyError> {
+    let Some(key) = key else {
+        return Ok(Cow::Borrowed(frames));
+    };
+    let mut stored = Vec::with_capacity(frames.len() * 2);
+    let mut rest = frames;
+    // Frames from memory need no check.
+    while let Some((prefix, behind)) = rest.split_first_chunk::<PREFIX_BYTES>() {
+        let length = u32::from_le_bytes([prefix[0], prefix[1], prefix[2], prefix[3]]) as usize;
+        let (covered, next) = behind.split_at(length.min(behind.len()));
+        let start = stored.len();
+        stored.extend_from_slice(prefix);
+        stored.extend_from_slice(covered);
+        let (at, body) = (offset + start as u64, start + FRAME_OVERHEAD_BYTES);
+        let bound = &covered[..FIXED_BYTES.min(length)];
+        key.seal(at, bound, &mut stored, body)?;
+        end_frame(&mut stored, start);
+        rest = next;
+    }
+    Ok(Cow::Owned(stored))
+}
+
+#[derive(Clone, Debug)]
 pub struct Frame<'a> {
     pub kind: Kind,
     pub position: u64,
-    pub body: &'a [u8],
+    pub body: Cow<'a, [u8]>,
 }
 
 impl Frame<'_> {
     pub fn entry(&self) -> Option<Entry> {
         match self.kind {
-            Kind::Sample => Sample::decode(self.body).ok().map(Entry::Sample),
-            Kind::Alert => EdgeAlert::decode(self.body).ok().map(Entry::Alert),
-            Kind::Gaps => Dropped::decode(self.body)
+            Kind::Sample => Sample::decode(&*self.body).ok().map(Entry::Sample),
+            Kind::Alert => EdgeAlert::decode(&*self.body).ok().map(Entry::Alert),
+            Kind::Gaps => Dropped::decode(&*self.body)
                 .ok()
                 .map(|dropped| Entry::Gaps(dropped.gaps)),
-            Kind::Header | Kind::Acknowledged => None,
+            Kind::Header | Kind::SealedHeader | Kind::Acknowledged => None,
         }
     }
 }
@@ -150,14 +256,21 @@ pub enum End {
 /// Iterates over frames up to the end or the first damage.
 pub struct Frames<'a> {
     bytes: &'a [u8],
+    /// `None`: the frames are in clear.
+    key: Option<FileKey>,
+    /// Offset of `bytes` in the segment.
+    base: u64,
     offset: usize,
     end: End,
 }
 
 impl<'a> Frames<'a> {
-    pub fn new(bytes: &'a [u8]) -> Self {
+    /// `base`: offset of the bytes in the segment with this key.
+    pub fn new(bytes: &'a [u8], key: Option<FileKey>, base: u64) -> Self {
         Self {
             bytes,
+            key,
+            base,
             offset: 0,
             end: End::Clean,
         }
@@ -205,9 +318,16 @@ impl<'a> Iterator for Frames<'a> {
             .then(|| {
                 let (fixed, body) = covered.split_at_checked(FIXED_BYTES)?;
                 let (kind, position) = fixed.split_first()?;
+                let kind = Kind::from_byte(*kind)?;
+                let position = u64::from_le_bytes(position.try_into().ok()?);
+                let at = self.base + self.offset as u64;
+                let body = match &self.key {
+                    Some(key) => Cow::Owned(key.open(at, &bound_to(kind, position), body)?),
+                    None => Cow::Borrowed(body),
+                };
                 Some(Frame {
-                    kind: Kind::from_byte(*kind)?,
-                    position: u64::from_le_bytes(position.try_into().ok()?),
+                    kind,
+                    position,
                     body,
                 })
             })
@@ -238,7 +358,7 @@ pub fn end_behind_damage(bytes: &[u8], next: u64) -> Option<u64> {
         let position = position.try_into().map(u64::from_le_bytes);
         let may_be = kind.is_some_and(Kind::is_entry)
             && position.is_ok_and(|position| positions.contains(&position));
-        let mut frames = Frames::new(&bytes[at..]);
+        let mut frames = Frames::new(&bytes[at..], None, 0);
         match may_be.then(|| frames.next()).flatten() {
             Some(frame) => {
                 end = Some(frame.position + 1);
@@ -285,7 +405,7 @@ mod tests {
         let mut bytes = Vec::new();
         put_frame(&mut bytes, Kind::Sample, 7, &sample(1));
         put_frame(&mut bytes, Kind::Sample, 8, &sample(2));
-        let mut frames = Frames::new(&bytes);
+        let mut frames = Frames::new(&bytes, None, 0);
         let first = frames.next().unwrap();
         assert_eq!((first.kind, first.position), (Kind::Sample, 7));
         assert_eq!(first.entry(), Some(Entry::Sample(sample(1))));
@@ -302,19 +422,19 @@ mod tests {
         let mut bytes = Vec::new();
         put_frame(&mut bytes, Kind::Sample, 7, &sample(1));
         for cut in 1..bytes.len() {
-            let mut frames = Frames::new(&bytes[..cut]);
+            let mut frames = Frames::new(&bytes[..cut], None, 0);
             assert!(frames.next().is_none());
             assert!(matches!(frames.end(), End::Short { .. }));
         }
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            let mut frames = Frames::new(&flipped);
+            let mut frames = Frames::new(&flipped, None, 0);
             assert!(frames.next().is_none(), "bit {bit}");
             assert_ne!(frames.end(), End::Clean);
         }
         let zeros = [0; 64];
-        let mut frames = Frames::new(&zeros);
+        let mut frames = Frames::new(&zeros, None, 0);
         assert!(frames.next().is_none());
         assert_eq!(frames.end(), End::Damaged);
     }
@@ -337,10 +457,12 @@ mod tests {
             repaired_before: u64::MAX,
             streams: vec![row; STREAMS_MAX],
         };
-        let mut bytes = Vec::new();
-        put_frame(&mut bytes, Kind::Header, u64::MAX, &snapshot);
-        let frame = Frames::new(&bytes).next().unwrap();
-        assert_eq!(Snapshot::decode(frame.body), Ok(snapshot));
+        for keys in [Keys::none(), Keys::new(&[1; 32], b"", true)] {
+            let (bytes, key) = header(&keys, u64::MAX, &snapshot).unwrap();
+            assert_eq!(key.is_some(), keys.seals());
+            let (opened, _, _) = open_header(&keys, u64::MAX, &bytes).unwrap();
+            assert!(opened == snapshot);
+        }
     }
 
     #[test]

@@ -22,7 +22,10 @@ use prost::Message;
 
 use super::{
     disk::{Disk, DiskFile},
-    format::{Dropped, FRAME_OVERHEAD_BYTES, Kind, Snapshot, UNFINISHED, put_frame, segment_name},
+    format::{
+        Dropped, FRAME_OVERHEAD_BYTES, Kind, Snapshot, UNFINISHED, header, put_frame, sealed_by,
+        segment_name, to_stored,
+    },
     gaps::Gaps,
     medium,
     numbered::Numbered,
@@ -88,11 +91,19 @@ pub enum Staged {
     Retry,
 }
 
+/// Frames in clear.
 #[derive(Debug, Default)]
 struct Batch {
     bytes: Vec<u8>,
     /// Offset of each entry in `bytes`.
     entries: Vec<u64>,
+}
+
+impl Batch {
+    /// Bytes on disk, if each entry takes so many more there.
+    fn stored_bytes(&self, sealed_by: usize) -> u64 {
+        (self.bytes.len() + self.entries.len() * sealed_by) as u64
+    }
 }
 
 pub struct Log<D: Disk> {
@@ -307,8 +318,11 @@ impl<D: Disk> Log<D> {
             self.begin_segment(next, Gaps::default())?;
         }
         if self.limits.overflow == Overflow::Refuse {
-            let held = self.index.lock().bytes() + self.batch.bytes.len() as u64;
-            if held + (bytes + FRAME_OVERHEAD_BYTES) as u64 > self.limits.bytes_max {
+            let index = self.index.lock();
+            let sealed_by = index.sealed_by();
+            let held = index.bytes() + self.batch.stored_bytes(sealed_by);
+            let more = (bytes + FRAME_OVERHEAD_BYTES + sealed_by) as u64;
+            if held + more > self.limits.bytes_max {
                 return Err(StageError::Full {
                     bytes: held,
                     bytes_max: self.limits.bytes_max,
@@ -342,16 +356,19 @@ impl<D: Disk> Log<D> {
         let Some(active) = self.active.as_mut() else {
             return Err(io::Error::other("no segment to write to"));
         };
-        active.append(&self.batch.bytes)?;
+        let (start, key) = self.index.lock().end_of_active();
+        let stored = to_stored(&self.batch.bytes, key.as_ref(), start)?;
+        active.append(&stored)?;
         active.sync()?;
         let index = &mut *self.index.lock();
         let first = index.durable();
         if let Some(segment) = index.segments.back_mut() {
-            let start = segment.bytes;
-            for offset in &self.batch.entries {
-                segment.note_entry(start + offset);
+            for (n, offset) in self.batch.entries.iter().enumerate() {
+                // Every frame of the batch before it is an entry.
+                let sealed = (n * sealed_by(key.as_ref())) as u64;
+                segment.note_entry(start + offset + sealed);
             }
-            segment.bytes = start + self.batch.bytes.len() as u64;
+            segment.bytes = start + stored.len() as u64;
             index
                 .recent
                 .note(first, self.batch.entries.len(), &self.batch.bytes);
@@ -363,7 +380,7 @@ impl<D: Disk> Log<D> {
     fn stage_drop(&mut self, acknowledged: u64) -> Drop {
         let (victims, next) = {
             let index = self.index.lock();
-            let mut held = index.bytes() + self.batch.bytes.len() as u64;
+            let mut held = index.bytes() + self.batch.stored_bytes(index.sealed_by());
             let mut victims = Vec::new();
             // The last segment is being written and stays; with at least four segments it never has
             // to be dropped.
@@ -445,24 +462,26 @@ impl<D: Disk> Log<D> {
             let index = self.index.lock();
             (index.acknowledged, index.dropped_before)
         };
-        let header = Snapshot {
+        let snapshot = Snapshot {
             acknowledged,
             dropped_before,
             repaired_before: self.repaired_before,
             streams: self.streams.to_rows(),
         };
-        let mut bytes = Vec::new();
-        put_frame(&mut bytes, Kind::Header, first, &header);
-        let mut segment = Segment::new(first, bytes.len() as u64);
+        let (mut bytes, key) = header(self.disk.keys(), first, &snapshot)?;
+        let mut segment = Segment::new(first, bytes.len() as u64, key);
         for gaps in lost.into_entries() {
-            segment.note_entry(bytes.len() as u64);
+            let at = bytes.len() as u64;
+            segment.note_entry(at);
             let position = segment.end - 1;
             self.pending_gaps.push((position, gaps.clone()));
             let body = Dropped {
                 gaps,
                 ..Dropped::default()
             };
-            put_frame(&mut bytes, Kind::Gaps, position, &body);
+            let mut frame = Vec::new();
+            put_frame(&mut frame, Kind::Gaps, position, &body);
+            bytes.extend_from_slice(&to_stored(&frame, segment.key.as_ref(), at)?);
         }
         segment.bytes = bytes.len() as u64;
 

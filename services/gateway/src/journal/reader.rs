@@ -9,10 +9,11 @@ use parking_lot::Mutex;
 
 use super::{
     disk::Disk,
-    format::{End, Entry, FRAME_BYTES_MAX, Frame, Frames, segment_name},
+    format::{End, Entry, FRAME_BYTES_MAX, Frame, Frames, sealed_by, segment_name},
     medium,
     recent::Recent,
 };
+use crate::sealing::FileKey;
 
 /// Entries between two remembered offsets, which a read may have to skip.
 const MARK_INTERVAL: u64 = 16;
@@ -29,18 +30,21 @@ pub struct Segment {
     pub bytes: u64,
     /// Its file is kept for inspection when it is finished.
     pub is_damaged: bool,
+    /// `None`: a segment in clear.
+    pub key: Option<FileKey>,
     /// Offset of every MARK_INTERVAL-th entry, beginning with the first.
     marks: Vec<u64>,
 }
 
 impl Segment {
-    pub fn new(first: u64, header_bytes: u64) -> Self {
+    pub fn new(first: u64, header_bytes: u64, key: Option<FileKey>) -> Self {
         Self {
             first,
             end: first,
             header_bytes,
             bytes: header_bytes,
             is_damaged: false,
+            key,
             marks: Vec::new(),
         }
     }
@@ -89,6 +93,17 @@ impl Index {
 
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
+    /// Where the next batch begins in the segment that is being written, and the segment's key.
+    pub(super) fn end_of_active(&self) -> (u64, Option<FileKey>) {
+        let active = self.segments.back();
+        active.map_or((0, None), |it| (it.bytes, it.key.clone()))
+    }
+
+    /// Bytes that each entry of the next batch has more on disk.
+    pub(super) fn sealed_by(&self) -> usize {
+        sealed_by(self.segments.back().and_then(|it| it.key.as_ref()))
     }
 
     /// The segment with the entry at `position`, or the next one after a hole. A segment that is
@@ -152,6 +167,12 @@ impl<D: Disk> Reader<D> {
         self.index.lock().bytes()
     }
 
+    /// Whether a segment on the disk is sealed.
+    pub fn has_sealed(&self) -> bool {
+        let index = self.index.lock();
+        index.segments.iter().any(|segment| segment.key.is_some())
+    }
+
     /// Durable entries from `from` on, or from the oldest one if that is later. At most
     /// `entries_max` entries, and no more once `bytes_max` are read. Gap entries that a later one
     /// repeats come without gaps. `InvalidData`: the entry at `from` is damaged; see
@@ -196,7 +217,7 @@ impl<D: Disk> Reader<D> {
                 break;
             };
             // Each turn ends after the batch that it took.
-            for frame in Frames::new(&batch) {
+            for frame in Frames::new(&batch, None, 0) {
                 bytes += chunk.take(&frame, || gaps_from)?;
                 if chunk.entries.len() >= entries_max || bytes >= bytes_max {
                     return Some(chunk);
@@ -217,7 +238,8 @@ impl<D: Disk> Reader<D> {
             entries: Vec::new(),
             next: from,
         };
-        for frame in batches.iter().flat_map(|batch| Frames::new(batch)) {
+        let frames = batches.iter().flat_map(|batch| Frames::new(batch, None, 0));
+        for frame in frames {
             let taken = chunk.take(&frame, || gaps_from);
             if taken.is_none() || chunk.entries.len() >= entries_max {
                 break;
@@ -245,12 +267,16 @@ impl<D: Disk> Reader<D> {
         chunk: &mut Chunk,
     ) -> io::Result<usize> {
         let name = segment_name(segment.first);
+        if let Some(key) = &segment.key {
+            // A destroyed key is no damage.
+            key.check()?;
+        }
         let mut length = READ_BYTES;
         let mut taken = 0;
         while chunk.next < segment.end && chunk.entries.len() < entries_max && taken < bytes_max {
             let left = usize::try_from(segment.bytes - offset).unwrap_or(usize::MAX);
             let (bytes, is_bad) = medium::read_prefix(&self.disk, &name, offset, length.min(left))?;
-            let mut frames = Frames::new(&bytes);
+            let mut frames = Frames::new(&bytes, segment.key.clone(), offset);
             for frame in frames.by_ref() {
                 let gaps_from = || self.index.lock().gaps_from;
                 taken += chunk

@@ -1,5 +1,5 @@
-//! The newest batches in their form on disk, kept in memory: entries and their copies are uploaded
-//! from here, without reading the disk.
+//! The newest batches in clear, kept in memory: entries and their copies are uploaded from here,
+//! without reading the disk.
 
 use std::{collections::VecDeque, sync::Arc};
 

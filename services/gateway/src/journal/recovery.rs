@@ -4,18 +4,21 @@
 //! end, without an entry after it, is an unfinished batch that was never acknowledged, and is
 //! skipped. Damage elsewhere is decay of the medium. The counters in the next segment's header give
 //! the missing sequences, which are reported as gaps once. An unreadable sector is such damage as
-//! well: it loses the rest of its segment, and no other segment.
+//! well: it loses the rest of its segment, and no other segment. A segment of another key is no
+//! damage: nothing is thrown away, and the journal does not open.
 
 use std::io;
 
 use contracts::vitals::Gap;
 use prost::Message;
 
+use crate::sealing::{Keys, Unopened};
+
 use super::{
     disk::Disk,
     format::{
-        Dropped, Entry, FRAME_OVERHEAD_BYTES, Frames, Kind, Snapshot, UNFINISHED,
-        end_behind_damage, parse_segment_name, segment_name,
+        Dropped, Entry, FRAME_OVERHEAD_BYTES, Kind, Snapshot, UNFINISHED, end_behind_damage,
+        open_header, parse_segment_name, segment_name,
     },
     gaps::Gaps,
     medium,
@@ -74,6 +77,11 @@ struct Readings {
     unreadable_end: u64,
     pending_gaps: Vec<(u64, Vec<Gap>)>,
     numbered: Numbered,
+}
+
+/// Entries of a journal that is not open without delivery. Blocks on the disk.
+pub(crate) fn waiting<D: Disk>(disk: &D) -> io::Result<u64> {
+    Ok(recover(disk)?.summary.waiting)
 }
 
 pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
@@ -188,7 +196,7 @@ fn read_segments<D: Disk>(disk: &D, firsts: &[u64]) -> io::Result<Readings> {
             Entry::Sample(sample) => readings.numbered.note(&sample),
             Entry::Alert(_) => {}
         };
-        match scan(*first, limit, &bytes, note_gaps) {
+        match scan(disk.keys(), *first, limit, &bytes, note_gaps)? {
             Some(mut scan) => {
                 scan.segment.is_damaged = is_bad;
                 let read = scan.segment.bytes as usize;
@@ -245,7 +253,9 @@ pub(super) fn collect_lost<D: Disk>(
         let read = medium::read_prefix(disk, &segment_name(first), 0, usize::MAX);
         read.unwrap_or_default().0
     };
+    let keys = disk.keys();
     let read = scan(
+        keys,
         segment.first,
         segment.end,
         &readable(segment.first),
@@ -257,6 +267,7 @@ pub(super) fn collect_lost<D: Disk>(
             }
         },
     );
+    let read = read.unwrap_or_default();
     let end = read.as_ref().map_or(segment.first, |it| it.segment.end);
     if end == segment.end {
         return end;
@@ -264,25 +275,41 @@ pub(super) fn collect_lost<D: Disk>(
     tracing::error!(segment = segment.first, "a segment is damaged");
     let known = read.or_else(|| {
         let first = before?;
-        scan(first, segment.first, &readable(first), |_, _| {})
+        scan(keys, first, segment.first, &readable(first), |_, _| {}).unwrap_or_default()
     });
     let known = known.map_or_else(Streams::default, |scan| scan.streams);
-    if let Some(header) = scan(segment.end, u64::MAX, &readable(segment.end), |_, _| {}) {
+    let next = scan(
+        keys,
+        segment.end,
+        u64::MAX,
+        &readable(segment.end),
+        |_, _| {},
+    );
+    if let Ok(Some(header)) = next {
         let lost = segment.end.saturating_sub(end);
         gaps.add_between(&known, &header.snapshot.streams, lost);
     }
     end
 }
 
-/// `None` if the header is damaged.
-fn scan(first: u64, limit: u64, bytes: &[u8], mut visit: impl FnMut(u64, Entry)) -> Option<Scan> {
-    let mut frames = Frames::new(bytes);
-    let header = frames.next()?;
-    if header.kind != Kind::Header || header.position != first {
-        return None;
-    }
-    let snapshot = Snapshot::decode(header.body).ok()?;
-    let mut segment = Segment::new(first, frames.offset() as u64);
+/// `None` if the header is damaged. An error: the segment has another key.
+fn scan(
+    keys: &Keys,
+    first: u64,
+    limit: u64,
+    bytes: &[u8],
+    mut visit: impl FnMut(u64, Entry),
+) -> io::Result<Option<Scan>> {
+    let (snapshot, key, mut frames) = match open_header(keys, first, bytes) {
+        Ok(opened) => opened,
+        Err(Unopened::Damaged) => return Ok(None),
+        Err(Unopened::Key(error)) => {
+            let name = segment_name(first);
+            let text = format!("segment {name}: {error}");
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+    };
+    let mut segment = Segment::new(first, frames.offset() as u64, key);
     let mut streams = Streams::from_rows(&snapshot.streams);
     let mut acknowledged = snapshot.acknowledged;
     let mut dropped_before = snapshot.dropped_before;
@@ -293,7 +320,7 @@ fn scan(first: u64, limit: u64, bytes: &[u8], mut visit: impl FnMut(u64, Entry))
             break;
         };
         match frame.kind {
-            Kind::Header => break,
+            Kind::Header | Kind::SealedHeader => break,
             Kind::Acknowledged => acknowledged = acknowledged.max(frame.position),
             Kind::Sample | Kind::Alert | Kind::Gaps => {
                 if frame.position != segment.end || frame.position >= limit {
@@ -314,7 +341,9 @@ fn scan(first: u64, limit: u64, bytes: &[u8], mut visit: impl FnMut(u64, Entry))
                         streams.replay("", "alerts", alert.sequence, alert.time_us, None);
                     }
                     Entry::Gaps(_) => {
-                        let dropped = Dropped::decode(frame.body).ok()?;
+                        let Ok(dropped) = Dropped::decode(&*frame.body) else {
+                            return Ok(None);
+                        };
                         dropped_before = dropped_before.max(dropped.dropped_before);
                         gaps_from = gaps_from.max(dropped.complete_from);
                     }
@@ -325,12 +354,12 @@ fn scan(first: u64, limit: u64, bytes: &[u8], mut visit: impl FnMut(u64, Entry))
         }
         segment.bytes = frames.offset() as u64;
     }
-    Some(Scan {
+    Ok(Some(Scan {
         snapshot,
         segment,
         streams,
         acknowledged,
         dropped_before,
         gaps_from,
-    })
+    }))
 }

@@ -1,12 +1,20 @@
 //! The test kit's disk with the journal's interface, and small journals on any disk.
 #![allow(clippy::unwrap_used)]
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use parking_lot::{Condvar, Mutex};
 use testkit::disk::{FakeDisk, FakeFile};
 
 use super::{Disk, DiskFile, Entry, Journal, Limits, Options, Overflow};
+use crate::sealing::Keys;
+
+/// The tests write sealed segments.
+pub static TEST_KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::new(&[7; 32], b"", true));
 
 #[derive(Clone)]
 pub struct TestDisk(pub FakeDisk);
@@ -16,6 +24,9 @@ pub struct TestFile(FakeFile);
 impl Disk for TestDisk {
     type File = TestFile;
 
+    fn keys(&self) -> &Keys {
+        &TEST_KEYS
+    }
     fn list(&self) -> io::Result<Vec<String>> {
         self.0.list()
     }
@@ -67,6 +78,9 @@ impl Folder {
 impl Disk for Folder {
     type File = TestFile;
 
+    fn keys(&self) -> &Keys {
+        self.disk.keys()
+    }
     fn list(&self) -> io::Result<Vec<String>> {
         let names = self.disk.list()?.into_iter();
         let inside = |it: String| Some(it.strip_prefix(&self.path(""))?.to_owned());
@@ -100,6 +114,10 @@ pub trait Faulty: Clone + Send + Sync + 'static {
     type File: DiskFile;
 
     fn disk(&self) -> &TestDisk;
+    /// As `Disk::keys`.
+    fn sealed_by(&self) -> &Keys {
+        self.disk().keys()
+    }
     /// As `Disk::create`.
     fn new_file(&self, name: &str) -> io::Result<Self::File>;
     /// As `Disk::read_at`.
@@ -111,6 +129,9 @@ pub trait Faulty: Clone + Send + Sync + 'static {
 impl<T: Faulty> Disk for T {
     type File = T::File;
 
+    fn keys(&self) -> &Keys {
+        self.sealed_by()
+    }
     fn list(&self) -> io::Result<Vec<String>> {
         self.disk().list()
     }
@@ -134,6 +155,24 @@ impl<T: Faulty> Disk for T {
     }
     fn free_bytes(&self) -> io::Result<u64> {
         self.disk().free_bytes()
+    }
+}
+
+/// A disk with keys of its own.
+#[derive(Clone)]
+pub struct Keyed(pub TestDisk, pub Keys);
+
+impl Faulty for Keyed {
+    type File = TestFile;
+
+    fn disk(&self) -> &TestDisk {
+        &self.0
+    }
+    fn sealed_by(&self) -> &Keys {
+        &self.1
+    }
+    fn new_file(&self, name: &str) -> io::Result<TestFile> {
+        self.0.create(name)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Journals that crash, decay, forget and stall.
 
+mod at_rest;
 mod bad_sector;
 mod crash;
 mod decay;

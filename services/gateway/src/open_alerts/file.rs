@@ -1,4 +1,4 @@
-//! The list of open alerts on disk: one file, replaced as a whole.
+//! The list of open alerts on disk: one sealed file, replaced as a whole.
 
 use std::{io, sync::Arc};
 
@@ -7,7 +7,10 @@ use service_kit::Shutdown;
 use tokio::sync::Mutex;
 
 use super::{OPEN_MAX, OpenAlert, OpenAlerts};
-use crate::journal::{Disk, DiskFile};
+use crate::{
+    journal::{Disk, DiskFile},
+    sealing::Unopened,
+};
 
 const FILE: &str = "alerts";
 const FILE_NEW: &str = "alerts.new";
@@ -103,6 +106,7 @@ fn write<D: Disk>(disk: &D, alerts: &[OpenAlert]) -> io::Result<()> {
     let body = stored.encode_to_vec();
     let mut bytes = crc32fast::hash(&body).to_le_bytes().to_vec();
     bytes.extend(body);
+    let bytes = disk.keys().seal(FILE, &bytes)?;
     let mut file = disk.create(FILE_NEW)?;
     file.append(&bytes)?;
     file.sync()?;
@@ -111,7 +115,12 @@ fn write<D: Disk>(disk: &D, alerts: &[OpenAlert]) -> io::Result<()> {
 }
 
 fn read<D: Disk>(disk: &D) -> io::Result<Vec<OpenAlert>> {
-    let bytes = disk.read_at(FILE, 0, FILE_BYTES_MAX)?;
+    let stored = disk.read_at(FILE, 0, FILE_BYTES_MAX)?;
+    let bytes = match disk.keys().unseal(FILE, stored) {
+        // Nothing begins with no checksum.
+        Err(Unopened::Damaged) => Vec::new(),
+        unsealed => unsealed?,
+    };
     let stored = bytes
         .split_first_chunk::<CHECKSUM_BYTES>()
         .filter(|(checksum, body)| crc32fast::hash(body) == u32::from_le_bytes(**checksum))

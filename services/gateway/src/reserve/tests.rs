@@ -4,7 +4,10 @@ use service_kit::Context;
 use testkit::disk::FakeDisk;
 
 use super::*;
-use crate::journal::{Directory, test_disk::TestDisk};
+use crate::{
+    journal::{Directory, test_disk::TestDisk},
+    sealing::Keys,
+};
 
 #[test]
 fn the_space_of_an_earlier_life_is_used_and_a_part_of_it_is_not() {
@@ -12,7 +15,7 @@ fn the_space_of_an_earlier_life_is_used_and_a_part_of_it_is_not() {
     disk.create(FILE_NEW).unwrap().append(&[1; 9]).unwrap();
     let reserve = Reserve::open(disk.clone());
     assert!(!reserve.is_in_use());
-    assert_eq!(disk.0.file_bytes(FILE), Some(RESERVE_BYTES));
+    assert_eq!(disk.0.file_bytes(RESERVE), Some(RESERVE_BYTES));
     disk.0.leave_room(0);
     let reserve = Reserve::open(disk.clone());
     assert!(!reserve.is_in_use());
@@ -21,7 +24,7 @@ fn the_space_of_an_earlier_life_is_used_and_a_part_of_it_is_not() {
         reserve.release(),
         "another write that failed is tried again as well"
     );
-    assert_eq!(disk.0.file_bytes(FILE), None);
+    assert_eq!(disk.0.file_bytes(RESERVE), None);
     assert!(
         Reserve::open(disk).is_in_use(),
         "a restart finds a full disk"
@@ -39,14 +42,14 @@ fn a_disk_that_refuses_for_another_reason_refuses_no_readings() {
 #[test]
 fn a_real_directory_has_the_space_and_says_how_much_is_free() {
     let above = tempfile::tempdir().unwrap();
-    let disk = Directory::open(above.path()).unwrap();
+    let disk = Directory::open(above.path(), Keys::none()).unwrap();
     let before = disk.free_bytes().unwrap();
     assert!(before > 0);
     let reserve = Reserve::open(disk);
-    let length = std::fs::metadata(above.path().join(FILE)).unwrap().len();
+    let length = std::fs::metadata(above.path().join(RESERVE)).unwrap().len();
     assert_eq!(length, RESERVE_BYTES as u64);
     assert!(reserve.release());
-    assert!(!above.path().join(FILE).exists());
+    assert!(!above.path().join(RESERVE).exists());
 }
 
 #[tokio::test]
@@ -67,7 +70,7 @@ async fn a_full_disk_is_said_until_there_is_room() {
     until(says(true)).await;
     disk.leave_room(10 << 20);
     until(says(false)).await;
-    assert_eq!(disk.file_bytes(FILE), Some(RESERVE_BYTES));
+    assert_eq!(disk.file_bytes(RESERVE), Some(RESERVE_BYTES));
     context.shutdown().request();
     keeping.await.unwrap();
 }

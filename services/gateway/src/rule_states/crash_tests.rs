@@ -11,8 +11,12 @@ use vitals::{Condition, Rule, RuleSet, fill_defaults};
 use crate::{
     clock::Moment,
     edge_rules::EdgeRules,
-    journal::{Disk, DiskFile, test_disk::TestDisk},
+    journal::{
+        Disk, DiskFile,
+        test_disk::{Keyed, TestDisk},
+    },
     rule_states::{StateLog, States},
+    sealing::Keys,
 };
 
 const S: i64 = 1_000_000;
@@ -273,6 +277,26 @@ fn damage_leaves_the_states_before_it_and_a_log_that_can_be_written() {
     gone.engines.insert("ada".to_owned(), Vec::new());
     log.write(&gone).unwrap();
     assert_eq!(read(), states(&["ben"]));
+}
+
+#[test]
+fn a_log_in_clear_is_sealed_at_the_start() {
+    let fake = FakeDisk::new(3);
+    let states = States {
+        engines: [("the-belt-of-ada".to_owned(), vec![7; 100])].into(),
+        ..States::default()
+    };
+    let open = |keys: Keys| StateLog::open(Keyed(TestDisk(fake.clone()), keys)).unwrap();
+    let names_subject = || {
+        let bytes = fake.read_at("states", 0, 1 << 20).unwrap();
+        bytes.windows(15).any(|it| it == b"the-belt-of-ada")
+    };
+    open(Keys::none()).0.write(&states).unwrap();
+    assert!(names_subject());
+    let sealed = Keys::new(&[1; 32], b"", true);
+    assert_eq!(open(sealed.clone()).1, states);
+    assert!(!names_subject());
+    assert_eq!(open(sealed).1, states);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::{
     Config, RunError,
     journal::{self, Directory, Disk, Journal, Limits},
     reserve::Reserve,
+    sealing::Keys,
 };
 
 /// Time between two looks whether the disk answers.
@@ -23,10 +24,13 @@ pub(crate) struct Journals {
 impl Journals {
     pub(super) async fn open(
         config: &Config,
-        reserve: &Reserve<Directory>,
+        (reserve, keys): (&Reserve<Directory>, &Keys),
         context: &Context,
     ) -> Result<Self, RunError> {
-        let open = |class, limits| open_journal(config, class, limits, reserve.clone(), context);
+        let open = |class, limits| {
+            let keys = keys.for_folder(class);
+            open_journal(config, class, limits, (reserve.clone(), keys), context)
+        };
         let (vitals, vitals_watch) = open("vitals", config.vitals_limits()).await?;
         let (alerts, alerts_watch) = open("alerts", config.alerts_limits()).await?;
         Ok(Self {
@@ -54,7 +58,7 @@ async fn open_journal(
     config: &Config,
     class: &'static str,
     limits: Limits,
-    reserve: Reserve<Directory>,
+    (reserve, keys): (Reserve<Directory>, Keys),
     context: &Context,
 ) -> Result<(Journal<Directory>, JoinHandle<()>), RunError> {
     let check = context.health().check(match class {
@@ -68,13 +72,22 @@ async fn open_journal(
         gather: config.gather(),
     };
     let (journal, summary) = tokio::task::spawn_blocking(move || {
-        let directory = Directory::open(&path).map_err(|source| RunError::Directory {
+        let seals = keys.seals();
+        let failed = |source| RunError::Directory {
             path: path.display().to_string(),
             source,
-        })?;
-        reserve
+        };
+        let directory = Directory::open(&path, keys).map_err(failed)?;
+        if seals {
+            directory.set_barrier(true).map_err(failed)?;
+        }
+        let opened = reserve
             .opening(|| Journal::open(directory.clone(), options))
-            .map_err(RunError::from)
+            .map_err(RunError::from)?;
+        if !opened.0.reader().has_sealed() {
+            directory.set_barrier(false).map_err(failed)?;
+        }
+        Ok::<_, RunError>(opened)
     })
     .await??;
     tracing::info!(
@@ -142,11 +155,14 @@ mod tests {
         config.data_dir = above.path().to_path_buf();
         keep_private(&config).unwrap();
         let context = Context::new("gateway");
-        let reserve = Reserve::open(Directory::open(&above.path().join("reserve")).unwrap());
-        let journals = Journals::open(&config, &reserve, &context).await.unwrap();
+        let reserve =
+            Reserve::open(Directory::open(&above.path().join("reserve"), Keys::none()).unwrap());
+        let journals = Journals::open(&config, (&reserve, &Keys::none()), &context)
+            .await
+            .unwrap();
         journals.close().await;
         for class in ["vitals", "alerts"] {
-            Directory::open(&above.path().join("journal").join(class)).unwrap();
+            Directory::open(&above.path().join("journal").join(class), Keys::none()).unwrap();
         }
     }
 }

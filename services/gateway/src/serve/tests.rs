@@ -2,6 +2,7 @@
 
 mod acknowledged;
 mod addresses;
+mod at_rest;
 mod beside;
 mod clock;
 mod core;

@@ -28,6 +28,7 @@ use crate::{
     clock::{Clock, CoreClock},
     from_ingest::Follower,
     journal::{Chunk, Disk, Entry, Journal},
+    revocation::Revocation,
     to_proxy::Uplink,
 };
 
@@ -91,6 +92,7 @@ pub struct Courier<D> {
     /// The clock that stamps samples.
     pub clock: Clock,
     pub core: Arc<CoreClock>,
+    pub revocation: Revocation,
     /// Follows the core's rules over the same links.
     pub rules: Option<Follower>,
     /// Whether an alert of high priority is open. Uploads are then redundant.
@@ -320,20 +322,22 @@ impl<D: Disk> Courier<D> {
                 *silent = Some((name, Instant::now()));
                 Some(Event::PathSilent)
             }
-            TunnelEvent::SessionDown { .. } => Some(Event::PathDown),
+            TunnelEvent::SessionDown { reason, .. } => {
+                self.revocation.on_session_end(&reason);
+                Some(Event::PathDown)
+            }
             TunnelEvent::SessionUp { .. } | TunnelEvent::PathUp { .. } => None,
         }
     }
 
     fn open(&self, generation: Generation, events: mpsc::Sender<LinkEvent>) -> Link {
-        let copy = CopyNumber::default();
-        let urgency = self.options.urgency;
+        let (copy, urgency) = (CopyNumber::default(), self.options.urgency);
         let channel = self.uplink.channel(&self.url, urgency, Some(&copy));
         Link::open(
             generation,
             self.options.limits.in_flight_max,
             (channel, copy),
-            (self.clock, Arc::clone(&self.core)),
+            (self.clock, Arc::clone(&self.core), self.revocation.clone()),
             self.rules.clone(),
             events,
         )

@@ -4,21 +4,31 @@
 use std::{
     fs,
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use contracts::vitals::{Sample, sample::Reading};
 use parking_lot::Mutex;
 use serde_json::json;
 use service_kit::{Warning, WarningHandle};
 
+use crate::sealing::{Keys, Unopened};
+
 /// At this size the file becomes `.1`, and the previous `.1` is deleted. A warning gives the number
 /// of its samples.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
-/// A file of JSON lines.
+/// The name to which lines are bound.
+const LINE: &str = "refused";
+/// Key of a line that is sealed.
+const SEALED: &str = "sealed";
+const SEALED_LINE: &str = "{\"sealed\":";
+
+/// A file of JSON lines, each sealed. `braid gateway rejected` prints them.
 pub struct DeadLetters {
     path: PathBuf,
+    keys: Keys,
     bytes_max: u64,
     /// Samples that were deleted since the start.
     lost: Mutex<u64>,
@@ -26,9 +36,10 @@ pub struct DeadLetters {
 }
 
 impl DeadLetters {
-    pub fn new(path: PathBuf, warning: WarningHandle) -> Self {
+    pub fn new(path: PathBuf, keys: Keys, warning: WarningHandle) -> Self {
         Self {
             path,
+            keys,
             bytes_max: FILE_BYTES_MAX,
             lost: Mutex::new(0),
             warning,
@@ -92,7 +103,8 @@ impl DeadLetters {
                 "device_time_us": sample.device_time_us,
                 "reading": reading,
             });
-            lines.extend_from_slice(line.to_string().as_bytes());
+            let line = to_stored(&line.to_string(), &self.keys)?;
+            lines.extend_from_slice(line.as_bytes());
             lines.push(b'\n');
         }
         private_files::mend_file(&self.path)?;
@@ -103,6 +115,66 @@ impl DeadLetters {
         file.write_all(&lines)?;
         file.sync_data()
     }
+}
+
+fn to_stored(line: &str, keys: &Keys) -> io::Result<String> {
+    if !keys.seals() {
+        return Ok(line.to_owned());
+    }
+    let sealed = keys.seal(LINE, line.as_bytes())?;
+    Ok(json!({ SEALED: BASE64.encode(sealed) }).to_string())
+}
+
+/// Seals the lines that an older version wrote in clear. Blocks on the disk.
+pub fn seal_old(path: &Path, keys: &Keys) -> io::Result<()> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        read => read?,
+    };
+    let is_clear = |line: &&str| !line.starts_with(SEALED_LINE);
+    if !keys.seals() || !text.lines().any(|line| is_clear(&line)) {
+        return Ok(());
+    }
+    let mut sealed = String::new();
+    for line in text.lines() {
+        match is_clear(&line) {
+            true => sealed.push_str(&to_stored(line, keys)?),
+            false => sealed.push_str(line),
+        }
+        sealed.push('\n');
+    }
+    private_files::replace(path, sealed.as_bytes())
+}
+
+/// The lines of a file in clear, also of one that an older version wrote. A damaged line is left
+/// out, and counted.
+pub fn read(path: &Path, keys: &Keys) -> io::Result<(String, usize)> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        read => read?,
+    };
+    let (mut lines, mut damaged) = (String::new(), 0);
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let parsed: Option<serde_json::Value> = serde_json::from_str(line).ok();
+        let sealed = parsed.as_ref().and_then(|it| it.get(SEALED)?.as_str());
+        let opened = match (sealed, &parsed) {
+            (Some(sealed), _) => {
+                let bytes = BASE64.decode(sealed).map_err(|_| Unopened::Damaged);
+                bytes.and_then(|bytes| match Keys::is_sealed(&bytes) {
+                    true => keys.unseal(LINE, bytes),
+                    false => Err(Unopened::Damaged),
+                })
+            }
+            (None, Some(_)) => Ok(line.as_bytes().to_vec()),
+            (None, None) => Err(Unopened::Damaged),
+        };
+        match opened.map(String::from_utf8) {
+            Ok(Ok(line)) => lines.extend([line.as_str(), "\n"]),
+            Err(Unopened::Key(error)) => return Err(error.into()),
+            Err(Unopened::Damaged) | Ok(Err(_)) => damaged += 1,
+        }
+    }
+    Ok((lines, damaged))
 }
 
 #[cfg(test)]
@@ -118,6 +190,7 @@ mod tests {
         let health = Health::new();
         let mut letters = DeadLetters::new(
             directory.path().join("rejected.jsonl"),
+            Keys::none(),
             health.warning("rejected"),
         );
         letters.bytes_max = 1;
@@ -133,5 +206,32 @@ mod tests {
         letters.put(&refused, 1).unwrap();
         let (_, warning) = health.warnings().pop().unwrap();
         assert!(warning.says.starts_with("6 samples"), "{}", warning.says);
+    }
+
+    #[test]
+    fn refused_samples_are_sealed_and_read_beside_those_in_clear() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rejected.jsonl");
+        let keys = Keys::new(&[1; 32], b"", true);
+        for keys in [Keys::none(), keys.clone()] {
+            let letters = DeadLetters::new(path.clone(), keys, Health::new().warning("rejected"));
+            let sample = Sample {
+                device: "ada-s-belt".to_owned(),
+                ..Sample::default()
+            };
+            let refused = [(sample, "device: is unknown".to_owned())];
+            letters.put(&refused, 1).unwrap();
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches("ada-s-belt").count(), 1, "{text}");
+        fs::write(&path, format!("{text}{{\"sealed\": \"AAAA\"}}\ncut")).unwrap();
+        let (lines, damaged) = read(&path, &keys).unwrap();
+        assert_eq!((lines.matches("ada-s-belt").count(), damaged), (2, 2));
+        assert!(read(&path, &Keys::none()).is_err());
+        seal_old(&path, &keys).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("ada-s-belt"), "{text}");
+        let (lines, _) = read(&path, &keys).unwrap();
+        assert_eq!(lines.matches("ada-s-belt").count(), 2);
     }
 }

@@ -19,6 +19,7 @@ use super::sender::Generation;
 use crate::{
     clock::{Clock, CoreClock},
     from_ingest::Follower,
+    revocation::Revocation,
 };
 
 pub(super) struct Link {
@@ -44,7 +45,7 @@ impl Link {
         generation: Generation,
         in_flight_max: usize,
         (channel, copy): (Result<Channel, ChannelError>, CopyNumber),
-        (clock, core): (Clock, Arc<CoreClock>),
+        (clock, core, revocation): (Clock, Arc<CoreClock>, Revocation),
         rules: Option<Follower>,
         events: mpsc::Sender<LinkEvent>,
     ) -> Link {
@@ -53,7 +54,15 @@ impl Link {
             let reason = match channel {
                 Ok(channel) => {
                     let client = IngestServiceClient::new(channel);
-                    carry(client, queue, (clock, &core), generation, &events, rules).await
+                    carry(
+                        client,
+                        queue,
+                        (clock, &core, &revocation),
+                        generation,
+                        &events,
+                        rules,
+                    )
+                    .await
                 }
                 Err(error) => error.to_string(),
             };
@@ -78,7 +87,7 @@ impl Link {
 async fn carry(
     mut client: IngestServiceClient<Channel>,
     queue: mpsc::Receiver<UploadRequest>,
-    (clock, core): (Clock, &CoreClock),
+    (clock, core, revocation): (Clock, &CoreClock, &Revocation),
     generation: Generation,
     events: &mpsc::Sender<LinkEvent>,
     rules: Option<Follower>,
@@ -97,7 +106,10 @@ async fn carry(
     });
     let mut answers = match client.upload(requests).await {
         Ok(response) => response.into_inner(),
-        Err(status) => return status.to_string(),
+        Err(status) => {
+            revocation.on_status(&status);
+            return status.to_string();
+        }
     };
     if events.send(LinkEvent::Up(generation)).await.is_err() {
         return "the gateway is stopping".to_owned();
@@ -107,6 +119,7 @@ async fn carry(
             match answers.message().await {
                 Ok(Some(answer)) => {
                     core.on_answer(answer.core_time_us, clock());
+                    revocation.on_answer();
                     if answer.takes_compact {
                         takes_compact.store(true, Ordering::Relaxed);
                     }
@@ -119,7 +132,10 @@ async fn carry(
                     }
                 }
                 Ok(None) => return "ingest ended the stream".to_owned(),
-                Err(status) => return status.to_string(),
+                Err(status) => {
+                    revocation.on_status(&status);
+                    return status.to_string();
+                }
             }
         }
     };

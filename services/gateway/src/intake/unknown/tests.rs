@@ -31,6 +31,7 @@ use crate::{
     },
     open_alerts::AlertsFile,
     rules_in_force::RulesInForce,
+    sealing::Keys,
     serve::tests::Direct,
 };
 
@@ -87,7 +88,7 @@ impl Bench {
     fn new() -> Self {
         let above = tempfile::tempdir().unwrap();
         let open = |class: &'static str| {
-            let disk = Directory::open(&above.path().join(class)).unwrap();
+            let disk = Directory::open(&above.path().join(class), Keys::none()).unwrap();
             small(disk, class, Overflow::Refuse)
         };
         let (vitals, alerts) = (open("vitals"), open("alerts"));
@@ -106,7 +107,7 @@ impl Bench {
     }
 
     fn carers(&self, context: &Context) -> Arc<Carers<Directory>> {
-        let disk = Directory::open(&self.above.path().join("open-alerts")).unwrap();
+        let disk = Directory::open(&self.above.path().join("open-alerts"), Keys::none()).unwrap();
         let (file, _) = AlertsFile::open(disk).unwrap();
         let uplink = Arc::new(Direct {
             identity: None,

@@ -50,7 +50,12 @@ async fn gateway(
     .await
 }
 
-async fn call(gateway: &Gateway, token: &str, request: &str, body: &str) -> (u16, String) {
+pub(super) async fn call(
+    gateway: &Gateway,
+    token: &str,
+    request: &str,
+    body: &str,
+) -> (u16, String) {
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let request = format!(
         "{request} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\nauthorization: Bearer {token}\r\n\

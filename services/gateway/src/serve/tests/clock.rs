@@ -321,6 +321,7 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
         let context = Context::new("gateway");
         let dead_letters = Arc::new(DeadLetters::new(
             core.directory().join(gateway),
+            crate::sealing::Keys::none(),
             Health::new().warning("rejected"),
         ));
         let uplink = Arc::new(Direct {
@@ -342,6 +343,7 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
                 check: context.health().check(options.class),
                 clock,
                 core: Arc::default(),
+                revocation: crate::revocation::Revocation::default(),
                 rules: None,
                 alarmed: tokio::sync::watch::channel(false).1,
             };

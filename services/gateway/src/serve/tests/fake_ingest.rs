@@ -8,6 +8,7 @@ use contracts::vitals::{
     ingest_service_server::{IngestService, IngestServiceServer},
 };
 use parking_lot::Mutex;
+use service_kit::grpc::calls::CallEnd;
 use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
@@ -23,6 +24,8 @@ pub struct Got {
     pub silent: bool,
     /// Ends the stream of the next request, and drops the request.
     pub end_next: bool,
+    /// Ends every new stream as that of a revoked gateway.
+    pub revoked: bool,
     /// Refuses samples of this device.
     pub refused_device: String,
 }
@@ -99,6 +102,9 @@ impl IngestService for FakeIngest {
         request: Request<Streaming<UploadRequest>>,
     ) -> Result<Response<Self::UploadStream>, Status> {
         self.got.lock().connections += 1;
+        if self.got.lock().revoked {
+            return Err(CallEnd::Revoked.into());
+        }
         let mut requests = request.into_inner();
         let (answers, stream) = mpsc::channel(16);
         let ingest = self.clone();

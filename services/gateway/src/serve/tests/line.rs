@@ -18,7 +18,7 @@ use tunnel::{CopyNumber, PathSnapshot, TunnelEvent, Urgency};
 use super::{
     fake_ingest::{FakeIngest, Got},
     serve,
-    under_test::{DEADLINE, Gateway, line, until},
+    under_test::{DEADLINE, Gateway, config_at, line, until},
 };
 use crate::{Config, RunError, to_proxy::Uplink};
 
@@ -396,7 +396,7 @@ async fn samples_that_ingest_refuses_are_kept_and_block_no_others() {
     assert_eq!(gateway.post(&body).await.0, 200);
     until("the others arrive", &ingest, |got| got.samples.len() == 2).await;
     gateway.stop().await;
-    let letters = std::fs::read_to_string(directory.path().join("rejected.jsonl")).unwrap();
+    let (letters, _) = crate::rejected(&config_at(directory.path())).unwrap();
     let letter: serde_json::Value = serde_json::from_str(letters.trim()).unwrap();
     assert_eq!(
         (&letter["device"], &letter["reading"]),

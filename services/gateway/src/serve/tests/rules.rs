@@ -3,12 +3,10 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use clap::Parser;
 use contracts::vitals::{
-    EdgeAlert, FollowRulesResponse, Metric, RecordRequest, RecordResponse, Sample,
+    EdgeAlert, Metric, RecordRequest, RecordResponse, Sample,
     gateway_service_client::GatewayServiceClient, sample::Reading,
 };
-use prost::Message;
 use service_kit::{Context, Warning, grpc::channel, tls::Identity};
 use tokio::{sync::broadcast, task::JoinHandle};
 
@@ -16,10 +14,10 @@ use super::{
     core::{Core, Ingest},
     direct::Direct,
     serve,
+    under_test::{config_at, stored_rules},
 };
 use crate::{
     LISTENER, RunError,
-    config::CommandLine,
     journal::{Directory, Entry, Journal, Limits, Options, Overflow},
 };
 
@@ -36,8 +34,7 @@ struct Gateway {
 
 impl Gateway {
     async fn start(directory: &Path, ingest: &str, identity: Identity) -> Gateway {
-        let mut config = CommandLine::parse_from(["gateway", "--listen", "127.0.0.1:0"]).config;
-        config.data_dir = directory.to_path_buf();
+        let mut config = config_at(directory);
         ingest.clone_into(&mut config.ingest);
         let context = Context::new("gateway");
         let uplink = Arc::new(Direct {
@@ -104,10 +101,7 @@ impl Gateway {
 
 /// Subject and version of each set that the gateway has stored.
 fn kept(directory: &Path) -> Vec<(String, u32)> {
-    let Ok(bytes) = std::fs::read(directory.join("journal/rules/rules")) else {
-        return Vec::new();
-    };
-    let in_force = FollowRulesResponse::decode(&bytes[4..]).unwrap();
+    let in_force = stored_rules(directory).unwrap_or_default();
     let documents = in_force.documents.into_iter();
     documents.map(|it| (it.subject, it.version)).collect()
 }
@@ -143,7 +137,9 @@ fn waiting(directory: &Path) -> Vec<EdgeAlert> {
         },
         gather: Duration::ZERO,
     };
-    let directory = Directory::open(&directory.join("journal/alerts")).unwrap();
+    let keys = config_at(directory);
+    let keys = keys.existing_keys().unwrap().for_folder("alerts");
+    let directory = Directory::open(&directory.join("journal/alerts"), keys).unwrap();
     let (journal, _) = Journal::open(directory, options).unwrap();
     let chunk = journal.reader().read(0, 10_000, 1 << 20).unwrap();
     let entries = chunk.entries.into_iter();

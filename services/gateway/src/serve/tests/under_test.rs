@@ -3,6 +3,8 @@
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use clap::Parser;
+use contracts::vitals::FollowRulesResponse;
+use prost::Message;
 use service_kit::{Context, Secret};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -22,6 +24,21 @@ use crate::{Config, LISTENER, RunError, config::CommandLine};
 /// Longest wait for a condition; then the test fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
+/// The settings of a gateway with this data directory.
+pub fn config_at(data: &Path) -> Config {
+    let mut config = CommandLine::parse_from(["gateway", "--listen", "127.0.0.1:0"]).config;
+    config.data_dir = data.to_path_buf();
+    config
+}
+
+/// The core's rules that a gateway has stored here.
+pub fn stored_rules(data: &Path) -> Option<FollowRulesResponse> {
+    let bytes = std::fs::read(data.join("journal/rules/rules")).ok()?;
+    let keys = config_at(data).existing_keys().unwrap();
+    let bytes = keys.for_folder("rules").unseal("rules", bytes).unwrap();
+    Some(FollowRulesResponse::decode(&bytes[4..]).unwrap())
+}
+
 pub struct Gateway {
     pub address: SocketAddr,
     pub context: Context,
@@ -40,8 +57,7 @@ impl Gateway {
         token: Option<&str>,
         change: impl FnOnce(&mut Config),
     ) -> Self {
-        let mut config = CommandLine::parse_from(["gateway", "--listen", "127.0.0.1:0"]).config;
-        config.data_dir = directory.to_path_buf();
+        let mut config = config_at(directory);
         config.ingest = format!("http://{ingest}");
         config.sensor_token = token.map(Secret::new);
         change(&mut config);

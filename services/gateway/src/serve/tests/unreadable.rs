@@ -24,6 +24,8 @@ use crate::{
         Disk, Journal, Overflow,
         test_disk::{Faulty, TestDisk, TestFile, small},
     },
+    revocation::Revocation,
+    sealing::Keys,
     to_ingest::{Courier, DeadLetters, Options},
 };
 
@@ -97,11 +99,13 @@ pub fn courier<D: Disk>(
         url: format!("http://{}", running.address),
         dead_letters: Arc::new(DeadLetters::new(
             dead_letters.path().join("refused"),
+            Keys::none(),
             Health::new().warning("rejected"),
         )),
         check: health.check(CHECK),
         clock: Moment::now,
         core: Arc::<CoreClock>::default(),
+        revocation: Revocation::default(),
         rules: None,
         alarmed: watch::Sender::new(false).subscribe(),
         freshness: watch::Sender::default().subscribe(),

@@ -7,8 +7,6 @@ use std::{
 };
 
 use clap::Parser;
-use contracts::vitals::FollowRulesResponse;
-use prost::Message;
 use service_kit::Context;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -16,7 +14,7 @@ use tokio::{
     sync::broadcast,
 };
 
-use super::{core::Core, direct::Direct, serve};
+use super::{core::Core, direct::Direct, serve, under_test::stored_rules};
 use crate::{LISTENER, config::CommandLine};
 
 /// Reached only by a failing test.
@@ -65,10 +63,7 @@ async fn a_line_of_an_unregistered_sensor_is_refused_after_a_bounded_wait() {
     });
     let address = context.address(LISTENER).await.unwrap();
     let told = || {
-        let Ok(bytes) = std::fs::read(data.join("journal/rules/rules")) else {
-            return false;
-        };
-        let in_force = FollowRulesResponse::decode(&bytes[4..]).unwrap();
+        let in_force = stored_rules(&data).unwrap_or_default();
         in_force.intervals.iter().any(|it| it.device == "belt")
     };
     let waiting = async {

@@ -110,9 +110,11 @@ impl Keeper {
         if end.run_until_cancelled(self.keep()).await.is_none() {
             let session = self.shared.session.send_replace(None);
             if let Some(session) = session {
-                session.close("closed by the client");
+                const REASON: &str = "closed by the client";
+                session.close(REASON);
                 self.shared.setup.publish_event(TunnelEvent::SessionDown {
                     session: session.number,
+                    reason: REASON.to_owned(),
                 });
             }
         }
@@ -274,6 +276,7 @@ impl Keeper {
             tracing::info!(session = old.number, reason, "session down");
             self.shared.setup.publish_event(TunnelEvent::SessionDown {
                 session: old.number,
+                reason: reason.to_owned(),
             });
             // Its open tunnels go on until they end, if it still lives or recovers.
             old.retire();

@@ -81,8 +81,10 @@ pub enum TunnelEvent {
     SessionUp {
         session: u64,
     },
+    /// `reason`: why the session was closed, in the words of the side that closed it.
     SessionDown {
         session: u64,
+        reason: String,
     },
     PathUp {
         name: String,
