@@ -26,9 +26,6 @@ import { steeringView } from "./view/steering";
 import { applyTheme, theme } from "./view/theme";
 import { wardView } from "./view/ward";
 
-// A gateway reports its paths each 300 s at least, unless they change.
-const PATHS_SINCE_US = 320_000_000n;
-
 const TICK_MS = 500;
 // Resolved alerts that are requested at the start.
 const RESOLVED_ASKED = 20;
@@ -103,8 +100,7 @@ function showWard(session: Session): void {
     opened() {
       loadHistory(windowS);
       query.listAlerts({ onlyResolved: true, limit: RESOLVED_ASKED }).then(({ alerts }) => model.addAlerts(alerts), ignore);
-      const now = nowUs();
-      query.getPaths({ fromUs: now - PATHS_SINCE_US, toUs: now }).then(({ reports }) => model.addPaths(reports), ignore);
+      paths.reload();
       loadLinks();
       loadQuarantine();
       if (linked !== "") seekLinked();
@@ -212,6 +208,10 @@ function showWard(session: Session): void {
   const quarantine = quarantineView(model);
   const paths = pathsView(model, {
     mayAct: act,
+    loadHistory(gateway, windowS) {
+      const toUs = nowUs();
+      query.getPaths({ gateway, fromUs: toUs - BigInt(windowS) * 1_000_000n, toUs }).then(({ reports }) => model.addPathHistory(gateway, reports), ignore);
+    },
     async setLink(gateway, name, up) {
       await guarded(query.setLink({ gateway, name, up }));
       loadLinks();

@@ -4,7 +4,8 @@ import { rulesText, useText, versionText } from "../access";
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { nowS } from "../clock";
 import { PathState, type Link } from "../gen/braid/paths/v1/paths_pb";
-import type { Model, PathTrack } from "../model";
+import type { Model } from "../model";
+import type { PathTrack } from "../tracks";
 import { Sparkline } from "./chart";
 import { onTheme } from "./theme";
 
@@ -18,7 +19,16 @@ const NAMES: Record<string, string> = { wifi: "Wi-Fi", lte: "LTE", "5g": "5G", n
 
 export interface LinkActions {
   readonly mayAct: boolean;
+  // loadHistory asks for the reports of one gateway, whose paths are in sight.
+  loadHistory(gateway: string, windowS: number): void;
   setLink(gateway: string, name: string, up: boolean): Promise<void>;
+}
+
+export interface PathsView {
+  readonly element: HTMLElement;
+  draw(): void;
+  // reload asks for the history again, because a stream was interrupted.
+  reload(): void;
 }
 
 interface PathItem {
@@ -30,7 +40,7 @@ interface PathItem {
   readonly share: number;
 }
 
-export function pathsView(model: Model, actions: LinkActions): { element: HTMLElement; draw(): void } {
+export function pathsView(model: Model, actions: LinkActions): PathsView {
   const list = h("div", { class: "paths" });
   const share = h("div", { class: "share", role: "img" });
   const gatewayName = h("span", { class: "dim" });
@@ -43,10 +53,13 @@ export function pathsView(model: Model, actions: LinkActions): { element: HTMLEl
     return { element: bar, update: (next) => (bar.style.flexGrow = String(Math.max(0.001, next.share))) };
   });
 
+  let loaded = "";
   const draw = () => {
-    const gateway = model.patient()?.gateway || model.links[0]?.gateway || model.paths.values().next().value?.gateway || "";
+    if (!element.checkVisibility()) return;
+    const gateway = model.patient()?.gateway || model.links[0]?.gateway || [...model.paths.values()][0]?.gateway || "";
     const items = itemsOf(model, gateway);
     setText(gatewayName, gateway);
+    if (gateway !== loaded && gateway !== "") actions.loadHistory((loaded = gateway), WINDOW_S);
     setText(steering, steeringText(model, gateway));
     empty.hidden = items.length > 0;
     rows.update(items);
@@ -56,14 +69,14 @@ export function pathsView(model: Model, actions: LinkActions): { element: HTMLEl
     setAttribute(share, "aria-label", `Share of sent bytes: ${carrying.map((item) => `${label(item.name)} ${Math.round(item.share * 100)} %`).join(", ")}`);
   };
   model.on("links", draw);
-  return { element, draw };
+  return { element, draw, reload: () => (loaded = "") };
 }
 
 function itemsOf(model: Model, gateway: string): PathItem[] {
   const names = new Set<string>();
   for (const track of model.paths.values()) if (track.gateway === gateway) names.add(track.name);
   for (const link of model.links) if (link.gateway === gateway || link.gateway === "") names.add(link.name);
-  const rate = (name: string) => (silent(model.paths.get(`${gateway}/${name}`)) ? 0 : recentRate(model.paths.get(`${gateway}/${name}`)));
+  const rate = (name: string) => (silent(model.paths.get(gateway, name)) ? 0 : recentRate(model.paths.get(gateway, name)));
   const total = [...names].reduce((sum, name) => sum + rate(name), 0);
   // Wi-Fi before LTE: the order in which people think of them.
   return [...names]
@@ -72,7 +85,7 @@ function itemsOf(model: Model, gateway: string): PathItem[] {
       key: `${gateway}/${name}`,
       gateway,
       name,
-      track: model.paths.get(`${gateway}/${name}`),
+      track: model.paths.get(gateway, name),
       link: model.links.find((link) => link.name === name && (link.gateway === gateway || link.gateway === "")),
       share: total > 0 ? rate(name) / total : 0,
     }));

@@ -4,8 +4,9 @@ import { byUrgency, capShare, rulesText, useText, versionText } from "../access"
 import { nowS } from "../clock";
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import type { ExplainSteeringResponse } from "../gen/braid/query/v1/query_pb";
-import type { Model, PathTrack } from "../model";
+import type { Model } from "../model";
 import { finds } from "../search";
+import type { PathTrack } from "../tracks";
 
 // Accesses on the page; a search finds the others.
 const SHOWN_MAX = 40;
