@@ -1,5 +1,5 @@
-//! The web page, embedded when the binary is built (`web/dist`), with the compressed copies that the
-//! page's build wrote beside each file.
+//! The web page, embedded when the binary is built (`web/dist`), with the compressed copies of each
+//! file that the page's build wrote.
 
 use std::sync::Arc;
 

@@ -241,18 +241,17 @@ test("an alert's rule is silenced for its patient, with a reason", async () => {
   const row = page.locator("[data-silence]", { hasText: "new cuff is on its way" });
   await row.waitFor({ state: "attached" });
   assert.match(await row.textContent(), /^Guest.*, \S+ · until .* · admin: “new cuff/);
-  assert.equal(await alert.locator("details.silence").getAttribute("open"), null, "the form is closed");
 });
 
 test("a silence is ended before its time, with a reason", async () => {
-  await page.getByText("Silenced", { exact: true }).click();
+  await page.locator(".alerts-panel > details > summary", { hasText: /^Silenced/ }).click();
   const row = page.locator("[data-silence]", { hasText: "new cuff is on its way" });
-  await row.getByText("End", { exact: true }).click();
+  await row.locator("> .silence").getByText("End", { exact: true }).click();
   const end = row.getByRole("button", { name: "End silence", exact: true });
   await end.click();
-  assert.equal(await row.getByLabel("Reason").evaluate((reason) => reason.validity.valueMissing), true);
+  assert.equal(await row.locator("> .silence").getByLabel("Reason").evaluate((reason) => reason.validity.valueMissing), true);
   if (process.env.BRAID_SILENCE_SCREENSHOT) await page.screenshot({ path: process.env.BRAID_SILENCE_SCREENSHOT });
-  await row.getByLabel("Reason").fill("the cuff is here");
+  await row.locator("> .silence").getByLabel("Reason").fill("the cuff is here");
   await end.click();
   await row.waitFor({ state: "detached" });
 });
