@@ -49,6 +49,8 @@ export class AlertBook {
   // The same by patient.
   #byPatient: Map<string, Alert[]> | undefined;
   #differsSinceMs = 0;
+  // A whole list has arrived.
+  isListed = false;
   // Nothing was put since the bound was applied.
   #isBound = true;
 
@@ -87,6 +89,7 @@ export class AlertBook {
 
   // replace takes the whole list of open alerts, with the number of omitted ones.
   replace(alerts: readonly Alert[], counts: readonly AlertCount[], nowMs: number): void {
+    this.isListed = true;
     const listed = new Set(alerts.map(({ id }) => id));
     for (const [id, { alert, atMs }] of this.#held) {
       if (isOpen(alert) && !listed.has(id) && nowMs - atMs > FRESH_MS) this.#held.delete(id);

@@ -1,4 +1,5 @@
 // Helpers with which views build and update elements.
+import { breathe } from "./breathe";
 
 type Child = Node | string | null | undefined | false;
 type Props = Record<string, string | number | boolean | null | undefined | ((event: Event) => void)>;
@@ -34,9 +35,25 @@ export function setText(element: Element, text: string): void {
 // Distance from the visible part at which an element counts as near.
 const NEAR_PX = 600;
 const nearCalls = new WeakMap<Element, (isNear: boolean) => void>();
+// The newest state of each element, because rows are built in slices.
+const nearStates = new WeakMap<Element, boolean>();
+// A longer slice would delay a click.
+const SLICE_MS = 20;
+
+async function placeRows(targets: readonly Element[]): Promise<void> {
+  let fromMs = performance.now();
+  for (const target of targets) {
+    nearCalls.get(target)?.(nearStates.get(target) === true);
+    if (performance.now() - fromMs < SLICE_MS) continue;
+    await breathe();
+    fromMs = performance.now();
+  }
+}
+
 const nearness = new IntersectionObserver(
   (entries) => {
-    for (const { isIntersecting, target } of entries) nearCalls.get(target)?.(isIntersecting);
+    for (const { isIntersecting, target } of entries) nearStates.set(target, isIntersecting);
+    void placeRows(entries.map(({ target }) => target));
   },
   // The second margin is for lists that scroll by themselves. A browser without it builds a row
   // once it is in sight.

@@ -1,4 +1,5 @@
 // Keeps one Watch stream open: reopens it with back-off when it ends or falls silent.
+import { breathe } from "./breathe";
 import { isSignedOut, reason, type Query } from "./client";
 import type { WatchResponse } from "./gen/braid/query/v1/query_pb";
 import { t } from "./text";
@@ -64,6 +65,8 @@ export class Feed {
             this.events.opened();
           }
           this.events.update(response);
+          await breathe();
+          if (generation !== this.#generation) return;
         }
       } catch (error) {
         if (stopped.aborted || generation !== this.#generation) return;

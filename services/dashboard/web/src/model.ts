@@ -5,6 +5,7 @@ import { Metric, type Gap, type Sample } from "./gen/braid/vitals/v1/vitals_pb";
 import type { Alert, AlertCount, Document } from "./gen/braid/alerts/v1/alerts_pb";
 import type { Link, PathReport } from "./gen/braid/paths/v1/paths_pb";
 import type { GetSeriesResponse, ListQuarantineResponse, Patient, WatchResponse } from "./gen/braid/query/v1/query_pb";
+import { breathe } from "./breathe";
 import type { Connection } from "./feed";
 import { AlertBook } from "./alerts";
 import { seconds, styleOf } from "./clinical";
@@ -78,14 +79,17 @@ export class Model {
 
   // changed calls every listener of the topic soon, and once for all calls until then.
   changed(topic: Topic): void {
-    if (this.#changed.size === 0) setTimeout(() => this.#tell(), TOGETHER_MS);
+    if (this.#changed.size === 0) setTimeout(() => void this.#tell(), TOGETHER_MS);
     this.#changed.add(topic);
   }
 
-  #tell(): void {
+  async #tell(): Promise<void> {
     const topics = [...this.#changed];
     this.#changed.clear();
-    for (const topic of topics) this.#listeners.get(topic)?.forEach((listener) => listener());
+    for (const topic of topics) {
+      this.#listeners.get(topic)?.forEach((listener) => listener());
+      await breathe();
+    }
   }
 
   setUnheard(text: string): void {

@@ -160,7 +160,9 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
     pastRows.update(resolved);
     pastBlock.hidden = resolved.length === 0;
     none.hidden = wanted.length > 0;
-    setText(none, calling.length > 0 ? t("No open alert is like this.") : apart > 0 ? t("No open alerts but silenced ones.") : t("No open alerts."));
+    // Before the list has arrived, the ward's totals say that it is not empty.
+    const expected = model.alertTotals.reduce((sum, { open }) => sum + open, 0);
+    setText(none, calling.length + apart === 0 && (expected > 0 || !model.alerts.isListed) ? t("Open alerts are on their way.") : calling.length > 0 ? t("No open alert is like this.") : apart > 0 ? t("No open alerts but silenced ones.") : t("No open alerts."));
     const isHigh = ({ priority, state }: Alert) => priority === Priority.HIGH && awaits(state);
     const urgent = calling.filter(isHigh).length - wanted.filter(isHigh).length;
     hidden.hidden = urgent <= 0;

@@ -121,6 +121,7 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     setText(ended, ecgEnded ? t("ended {time}, {age}", { time: clock(ecgS), age: age(nowS() - ecgS) }) : ecgS === 0 ? t("no ECG") : "");
     const news2 = scoreOf(patient?.news2, outOfDateS, hasAlert);
     setText(score, news2.text);
+    setAttribute(score, "aria-label", `NEWS2 ${news2.text}, ${news2.explanation}`);
     setAttribute(score, "data-risk", news2.risk);
     setAttribute(score, "data-partial", news2.partial);
     setText(scoreText, `NEWS2 · ${news2.explanation}${patient?.news2?.redParameter ? ` · ${t("one parameter scores 3")}` : ""}`);
