@@ -2,9 +2,10 @@
 // College of Physicians, 2017).
 //
 // The server judges. The page marks values only while its own points add up to the server's score.
-// So a chart of another scale never marks or calms a value. An open alert marks its metric always.
+// So a chart of another scale never marks or calms a value. An alert whose condition holds marks
+// its metric always.
 import { Metric, Priority } from "./gen/braid/vitals/v1/vitals_pb";
-import type { Alert } from "./gen/braid/alerts/v1/alerts_pb";
+import { AlertState, type Alert } from "./gen/braid/alerts/v1/alerts_pb";
 import type { Patient } from "./gen/braid/query/v1/query_pb";
 
 // Values of one band are at most the limit of it and above the limit of the band before.
@@ -74,9 +75,10 @@ export function scaleOf({ news2, latest }: Pick<Patient, "news2" | "latest">): S
   return scales.find((scale) => PARAMETERS.reduce((sum, metric) => sum + points(metric, value(metric) ?? NaN, scale), 0) === wanted);
 }
 
-// judge says whether a value is abnormal. The open alerts are the patient's.
+// judge says whether a value is abnormal. The open alerts are the patient's. One whose condition has
+// ended waits for a person and marks nothing.
 export function judge(metric: Metric, value: number | undefined, scale: Scale | undefined, open: readonly Alert[]): Judgement {
-  const raised = Math.max(0, ...open.filter((alert) => alert.metric === metric).map(({ priority }) => OF_ALERT[priority] ?? 0));
+  const raised = Math.max(0, ...open.filter((alert) => alert.metric === metric && alert.state !== AlertState.LATCHED).map(({ priority }) => OF_ALERT[priority] ?? 0));
   if (value === undefined || !Number.isFinite(value)) return { level: raised as Judgement["level"], side: undefined };
   const level = Math.max(raised, scale === undefined ? 0 : points(metric, value, scale)) as Judgement["level"];
   if (level === 0) return CALM;

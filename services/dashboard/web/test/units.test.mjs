@@ -390,7 +390,8 @@ test("a value is abnormal by its limits and not by its metric", () => {
   assert.deepEqual(judge(HEART, 48, "one", []), { level: 1, side: "low" });
   // Without a scale the page marks only what an alert is about.
   assert.equal(judge(HEART, 138, undefined, []).level, 0);
-  assert.equal(judge(HEART, 72, "one", [{ metric: HEART, priority: HIGH }]).level, 3);
+  assert.equal(judge(HEART, 72, "one", [{ metric: HEART, priority: HIGH, state: ACTIVE }]).level, 3);
+  assert.equal(judge(HEART, 72, "one", [{ metric: HEART, priority: HIGH, state: LATCHED }]).level, 0, "it has ended");
   assert.deepEqual(limitsOf(TEMPERATURE, "one"), { low: 36.1, high: 38 });
   assert.deepEqual(limitsOf(SPO2, "one"), { low: 96, high: undefined });
   assert.deepEqual(limitsOf(SPO2, "two-oxygen"), { low: 88, high: 92 });
