@@ -7,6 +7,7 @@
 //! wears no sensor. The gateway of `patient-4` was lost eight minutes ago. One patient never sent
 //! a reading, and two sensors without a patient did. A line `cut` on standard input stops all
 //! readings and reports, and `restore` resumes them. `fall` raises a fall of `patient-7`.
+//! `storm N` raises N further alerts of low priority at once, and prints when they are stored.
 //! `kiosk NAME` prints the code of a wall display, `revoke NAME` ends it, and `restart` starts the
 //! dashboard anew. The end of the input ends the ward. The further patients are spread over up to
 //! 200 gateways. A steering document is in force, whose rule has a name that a page must escape.
@@ -103,7 +104,7 @@ async fn main() {
                     ward.alert(fall).await;
                 }
                 Some("restart") => ward = ward.restarted(&flags).await,
-                Some(line) => kiosk(&ward, line).await,
+                Some(line) => command(&ward, line).await,
                 None => break,
             }
         }
@@ -156,14 +157,20 @@ async fn main() {
     ward.end().await;
 }
 
-/// Adds or revokes a wall display.
-async fn kiosk(ward: &Ward, line: &str) {
+/// Adds or revokes a wall display, or raises many alerts.
+async fn command(ward: &Ward, line: &str) {
     let (store, tenant) = (ward.store.as_ref(), store::DEFAULT_TENANT);
     match line.split_once(' ') {
         Some(("kiosk", name)) => {
             let now_us = contracts::now_us();
             let code = dashboard::kiosks::add(store, tenant, name, now_us).await;
             println!("kiosk {name} {}", code.unwrap().text);
+        }
+        Some(("storm", count)) => {
+            let count = count.parse().unwrap();
+            ward.alerts(low_alerts("storm", count, contracts::now_us()))
+                .await;
+            println!("storm {count}");
         }
         Some(("revoke", name)) => assert!(store.revoke_kiosk(tenant, name).await.unwrap()),
         _ => {}
@@ -316,6 +323,7 @@ async fn lost_gateway(ward: &Ward, patient: &str) {
         patient: String::new(),
         device: String::new(),
         rule: "gateway-silent".to_owned(),
+        metric: Metric::Unspecified.into(),
         since_us: ended_us,
         ..alert(
             "",
@@ -330,34 +338,43 @@ async fn lost_gateway(ward: &Ward, patient: &str) {
 /// Adds open alerts. The last one is a fall, older than all others.
 async fn many_alerts(ward: &Ward, count: usize) {
     let now_us = contracts::now_us();
-    for number in 1..=count {
-        let patient = format!("patient-{}", number % NAMES.len() + 1);
-        let since_us = now_us - number as i64 * 1_000_000;
-        let mut alert = alert(
-            &patient,
-            &format!("many-{number}"),
-            "Battery at 14 %, at or below 15 %",
-            Priority::Low,
-        );
-        alert.rule = "battery-low".to_owned();
-        alert.since_us = since_us;
-        if number == count {
-            alert.priority = Priority::High.into();
-            alert.state = AlertState::Latched.into();
-            alert.rule = "fall".to_owned();
-            alert.summary = "Fall: an impact and no movement for 30 s".to_owned();
-            alert.since_us = now_us - LOST_US * 10;
-        }
-        ward.alert(alert).await;
+    let mut alerts = low_alerts("many", count, now_us);
+    if let Some(last) = alerts.last_mut() {
+        last.priority = Priority::High.into();
+        last.state = AlertState::Latched.into();
+        last.rule = "fall".to_owned();
+        last.metric = Metric::Acceleration.into();
+        last.summary = "Fall: an impact and no movement for 30 s".to_owned();
+        last.since_us = now_us - LOST_US * 10;
     }
-    let fell = fall("patient-150", "fell", now_us - FELL_US);
-    ward.alert(fell).await;
+    alerts.push(fall("patient-150", "fell", now_us - FELL_US));
+    ward.alerts(alerts).await;
+}
+
+/// Each is a second older than the one before.
+fn low_alerts(name: &str, count: usize, now_us: i64) -> Vec<Alert> {
+    let low = |number: usize| {
+        let patient = format!("patient-{}", number % NAMES.len() + 1);
+        Alert {
+            rule: "battery-low".to_owned(),
+            metric: Metric::Battery.into(),
+            since_us: now_us - number as i64 * 1_000_000,
+            ..alert(
+                &patient,
+                &format!("{name}-{number}"),
+                "Battery at 14 %, at or below 15 %",
+                Priority::Low,
+            )
+        }
+    };
+    (1..=count).map(low).collect()
 }
 
 fn fall(patient: &str, id: &str, since_us: i64) -> Alert {
     let summary = "Fall: a blow of 2.5 g or more, then no movement for 10 s";
     Alert {
         rule: "fall".to_owned(),
+        metric: Metric::Acceleration.into(),
         since_us,
         ..alert(patient, id, summary, Priority::High)
     }

@@ -2,8 +2,9 @@
 // forgets it.
 import { execFileSync } from "node:child_process";
 import { readdirSync, readFileSync, rmSync } from "node:fs";
-import { join, relative } from "node:path";
+import { extname, join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
+import { READERS } from "./compress.mjs";
 
 const here = fileURLToPath(new URL(".", import.meta.url));
 
@@ -15,7 +16,7 @@ function files(dir) {
 }
 
 function contents(dir) {
-  return new Map(files(dir).map((file) => [relative(dir, file), readFileSync(file)]));
+  return new Map(files(dir).map((file) => [relative(dir, file), (READERS[extname(file)] ?? ((it) => it))(readFileSync(file))]));
 }
 
 const fresh = join(here, "node_modules", ".fresh-dist");

@@ -1,4 +1,5 @@
 import { defineConfig } from "vite";
+import { compress } from "./compress.mjs";
 
 // Names of built files carry a hash of their content: the server lets browsers keep them for ever.
 export default defineConfig({
@@ -12,4 +13,5 @@ export default defineConfig({
     sourcemap: false,
     reportCompressedSize: false,
   },
+  plugins: [{ name: "compress", apply: "build", writeBundle: ({ dir = "dist" }) => compress(dir) }],
 });

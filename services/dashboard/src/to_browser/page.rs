@@ -1,11 +1,12 @@
-//! The web page, embedded when the binary is built (`web/dist`).
+//! The web page, embedded when the binary is built (`web/dist`), with the compressed copies of each
+//! file that the page's build wrote.
 
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use rust_embed::RustEmbed;
+use rust_embed::{EmbeddedFile, RustEmbed};
 use sha2::{Digest, Sha256};
 
 #[derive(RustEmbed)]
@@ -26,6 +27,12 @@ const FIXED: [(header::HeaderName, &str); 4] = [
 const FOREVER: &str = "public, max-age=31536000, immutable";
 /// The page itself is requested each time and answered with 304 while it is unchanged.
 const REVALIDATE: &str = "no-cache";
+
+/// First segments of the page's own addresses, each of which opens the page. `web/src/route.ts` has
+/// the same list.
+const SCREENS: [&str; 5] = ["ward", "patients", "alerts", "paths", "fleet"];
+/// A copy of `FILE` is `FILE` with the ending. The first that a browser takes is sent.
+const ENCODINGS: [(&str, &str); 2] = [("br", ".br"), ("gzip", ".gz")];
 
 /// The embedded page, with a link to a gateway's own page if there is one.
 #[derive(Clone, Default)]
@@ -62,21 +69,25 @@ impl Page {
         }
         let path = match uri.path().trim_start_matches('/') {
             "" => "index.html",
+            path if is_screen(path) => "index.html",
             path => path,
         };
-        let Some(file) = Dist::get(path) else {
+        let is_copy = ENCODINGS.iter().any(|(_, ending)| path.ends_with(ending));
+        let Some(file) = Dist::get(path).filter(|_| !is_copy) else {
             return StatusCode::NOT_FOUND.into_response();
         };
-        let hash = file.metadata.sha256_hash();
-        let is_linking = path == "index.html" && !self.gateway.is_empty();
-        let (data, hash) = if is_linking {
-            let data = self.with_link(&file.data);
-            let hash = Sha256::digest(&data).into();
-            (data.into(), hash)
-        } else {
-            (file.data, hash)
-        };
-        let tag = format!("\"{}\"", hex(&hash[..16]));
+        let mut hash = file.metadata.sha256_hash();
+        let mut data = file.data;
+        let mut encoding = None;
+        if path == "index.html" && !self.gateway.is_empty() {
+            data = self.with_link(&data).into();
+            hash = Sha256::digest(&data).into();
+        } else if let Some((name, copy)) = copy_for(path, &headers) {
+            data = copy.data;
+            encoding = Some(name);
+        }
+        // Each copy is a representation of its own.
+        let tag = format!("\"{}{}\"", hex(&hash[..16]), encoding.unwrap_or_default());
         let known = headers
             .get(header::IF_NONE_MATCH)
             .and_then(|value| value.to_str().ok())
@@ -95,6 +106,9 @@ impl Page {
                 mime.to_owned()
             };
             insert(response.headers_mut(), header::CONTENT_TYPE, &mime);
+            if let Some(encoding) = encoding {
+                insert(response.headers_mut(), header::CONTENT_ENCODING, encoding);
+            }
             response
         };
         let cache = if path.starts_with("assets/") {
@@ -104,11 +118,45 @@ impl Page {
         };
         insert(response.headers_mut(), header::CACHE_CONTROL, cache);
         insert(response.headers_mut(), header::ETAG, &tag);
+        insert(response.headers_mut(), header::VARY, "accept-encoding");
         for (name, value) in FIXED {
             insert(response.headers_mut(), name, value);
         }
         response
     }
+}
+
+/// The page decides what the rest of the address means.
+fn is_screen(path: &str) -> bool {
+    let first = path.split('/').next().unwrap_or_default();
+    SCREENS.contains(&first)
+}
+
+/// The smallest copy of the file that the browser takes, with the name of its encoding.
+fn copy_for(path: &str, headers: &HeaderMap) -> Option<(&'static str, EmbeddedFile)> {
+    let taken: Vec<&str> = headers
+        .get_all(header::ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter(|entry| !is_refused(entry))
+        .filter_map(|entry| entry.split(';').next())
+        .map(str::trim)
+        .collect();
+    ENCODINGS.iter().find_map(|(name, ending)| {
+        let is_taken = taken.iter().any(|taken| taken.eq_ignore_ascii_case(name));
+        let copy = is_taken.then(|| Dist::get(&format!("{path}{ending}")))??;
+        Some((*name, copy))
+    })
+}
+
+/// A weight of 0 refuses an encoding.
+fn is_refused(entry: &str) -> bool {
+    let weight = entry.split(';').skip(1).find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("q").then(|| value.trim())
+    });
+    weight.is_some_and(|weight| weight.parse().unwrap_or(0.0_f32) <= 0.0)
 }
 
 fn insert(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
@@ -125,6 +173,11 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    fn parts() -> impl Iterator<Item = std::borrow::Cow<'static, str>> {
+        let is_copy = |name: &str| ENCODINGS.iter().any(|(_, ending)| name.ends_with(ending));
+        Dist::iter().filter(move |name| name.starts_with("assets/") && !is_copy(name))
+    }
 
     async fn get(path: &str, headers: HeaderMap) -> Response {
         let page = Page::default();
@@ -148,9 +201,7 @@ mod tests {
         let (without, tag_without) = get(&Page::default(), "/").await;
         assert!(!without.contains("<a "), "{without}");
         assert_ne!(tag, tag_without, "a browser would show the older one");
-        let asset = Dist::iter()
-            .find(|name| name.starts_with("assets/"))
-            .unwrap();
+        let asset = parts().next().unwrap();
         let path = format!("/{asset}");
         assert_eq!(
             get(&linking, &path).await,
@@ -170,7 +221,7 @@ mod tests {
         assert_eq!(get("/", known).await.status(), StatusCode::NOT_MODIFIED);
 
         let mut scripts = 0;
-        for name in Dist::iter().filter(|name| name.starts_with("assets/")) {
+        for name in parts() {
             let part = get(&format!("/{name}"), HeaderMap::new()).await;
             assert_eq!(part.headers()[header::CACHE_CONTROL], FOREVER);
             scripts += usize::from(
@@ -181,6 +232,57 @@ mod tests {
             );
         }
         assert!(scripts > 0, "the page has a script");
+    }
+
+    #[tokio::test]
+    async fn each_screen_has_an_address_that_opens_the_page() {
+        let page = get("/", HeaderMap::new()).await.headers()[header::ETAG].clone();
+        for path in ["/ward", "/patients/p%201", "/alerts/a/b", "/paths", "/fleet/"] {
+            let screen = get(path, HeaderMap::new()).await;
+            assert_eq!(screen.headers()[header::ETAG], page, "{path}");
+            assert_eq!(screen.headers()[header::CACHE_CONTROL], REVALIDATE);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_browser_gets_the_smallest_copy_that_it_takes() {
+        let taking = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT_ENCODING, text.parse().unwrap());
+            headers
+        };
+        let script = parts().find(|name| name.ends_with(".js")).unwrap();
+        let script = format!("/{script}");
+        let mut lengths = Vec::new();
+        for (accepted, expected) in [
+            ("gzip, deflate, br, zstd", Some("br")),
+            ("br;q=0, GZIP;q=0.5", Some("gzip")),
+            ("br;q=wrong", None),
+            ("identity", None),
+        ] {
+            let response = get(&script, taking(accepted)).await;
+            let encoding = response.headers().get(header::CONTENT_ENCODING);
+            assert_eq!(encoding.and_then(|it| it.to_str().ok()), expected);
+            assert_eq!(response.headers()[header::VARY], "accept-encoding");
+            let tag = response.headers()[header::ETAG].clone();
+            let mime = response.headers()[header::CONTENT_TYPE].clone();
+            assert!(mime.to_str().unwrap().contains("javascript"), "{mime:?}");
+            let body = axum::body::to_bytes(response.into_body(), 1 << 24).await;
+            lengths.push(body.unwrap().len());
+            let mut known = taking(accepted);
+            known.insert(header::IF_NONE_MATCH, tag.clone());
+            let again = get(&script, known).await;
+            assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
+            let mut other = taking("zstd");
+            other.insert(header::IF_NONE_MATCH, tag);
+            let is_known = get(&script, other).await.status() == StatusCode::NOT_MODIFIED;
+            assert_eq!(is_known, expected.is_none(), "a copy has a tag of its own");
+        }
+        assert!(lengths[0] < lengths[1] && lengths[1] * 2 < lengths[2], "{lengths:?}");
+        for ending in [".br", ".gz"] {
+            let copy = get(&format!("{script}{ending}"), HeaderMap::new()).await;
+            assert_eq!(copy.status(), StatusCode::NOT_FOUND);
+        }
     }
 
     #[tokio::test]

@@ -217,6 +217,20 @@ impl Ward {
         record_alert(&self.bus, &self.store, alert).await;
     }
 
+    /// The same for many alerts at once.
+    pub async fn alerts(&self, alerts: Vec<Alert>) {
+        let record = |alert: &Alert| Record::new(alert.patient.as_str(), alert.encode_to_vec());
+        let records: Vec<Record> = alerts.iter().map(record).collect();
+        let batch = AlertsBatch {
+            transitions: alerts,
+            states: Vec::new(),
+        };
+        let stored = self.store.write_alerts(batch, Vec::new()).await;
+        stored.expect("the alerts are stored");
+        let published = self.bus.publish(Topic::Alerts, records).await;
+        published.expect("published");
+    }
+
     pub async fn paths(&self, gateway: &str, reports: Vec<PathReport>) {
         self.paths_of_many(vec![(gateway.to_owned(), reports)])
             .await;

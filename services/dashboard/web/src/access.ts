@@ -1,53 +1,55 @@
 // A gateway's report of an access: bytes of the month, the cap, the price and the rules in force.
 import { age } from "./clinical";
 import { AccessRank, type AccessUse } from "./gen/braid/paths/v1/paths_pb";
+import { number, t, term } from "./text";
 
 // A gateway at rest reports each five minutes.
 const REPORT_OLD_S = 900;
 
 const RANKS: Record<number, string> = {
-  [AccessRank.ACTIVE]: "active",
-  [AccessRank.SPILL]: "spill",
-  [AccessRank.STANDBY]: "standby",
-  [AccessRank.FORBIDDEN]: "forbidden",
+  [AccessRank.ACTIVE]: term("active"),
+  [AccessRank.SPILL]: term("spill"),
+  [AccessRank.STANDBY]: term("standby"),
+  [AccessRank.FORBIDDEN]: term("forbidden"),
 };
 
 export function gigabytes(bytes: number): string {
-  if (bytes < 999_500) return `${(bytes / 1e3).toFixed(bytes < 9_950 ? 1 : 0)} kB`;
-  if (bytes < 999.5e6) return `${(bytes / 1e6).toFixed(bytes < 9.95e6 ? 1 : 0)} MB`;
-  return `${(bytes / 1e9).toFixed(2)} GB`;
+  if (bytes < 999_500) return `${number(bytes / 1e3, bytes < 9_950 ? 1 : 0)} kB`;
+  if (bytes < 999.5e6) return `${number(bytes / 1e6, bytes < 9.95e6 ? 1 : 0)} MB`;
+  return `${number(bytes / 1e9, 2)} GB`;
 }
 
 // monthText says what the access carried since its reset day, and what is left of its cap.
 export function monthText(access: AccessUse): string {
   const used = Number(access.monthBytes);
   // Without a name the day begins in UTC.
-  const resetDay = `day ${access.resetDay}${access.timeZone === "" ? "" : ` (${access.timeZone})`}`;
-  const day = access.resetDay > 0 ? ` until ${resetDay}` : "";
-  if (access.capBytes === undefined) return `${gigabytes(used)} ${access.resetDay > 0 ? `since ${resetDay}` : "this month"}, no cap`;
+  const day = t("day {day}", { day: access.resetDay }) + (access.timeZone === "" ? "" : ` (${access.timeZone})`);
+  const until = access.resetDay > 0 ? ` ${t("until {time}", { time: day })}` : "";
+  if (access.capBytes === undefined) return t("{used} {since}, no cap", { used: gigabytes(used), since: access.resetDay > 0 ? t("since {time}", { time: day }) : t("this month") });
   const cap = Number(access.capBytes);
-  if (used >= cap) return `${gigabytes(used)} of ${gigabytes(cap)}: the cap is reached${day}`;
-  return `${gigabytes(used)} of ${gigabytes(cap)}, ${gigabytes(cap - used)} left${day}`;
+  const of = t("{count} of {all}", { count: gigabytes(used), all: gigabytes(cap) });
+  if (used >= cap) return `${of}: ${t("the cap is reached")}${until}`;
+  return `${of}, ${t("{data} left", { data: gigabytes(cap - used) })}${until}`;
 }
 
 // costText is the price of the month so far, in the currency of the installation; empty without a
 // price.
 export function costText({ monthBytes, pricePerGb }: AccessUse): string {
-  return pricePerGb > 0 ? `costs ${((Number(monthBytes) / 1e9) * pricePerGb).toFixed(2)} so far` : "";
+  return pricePerGb > 0 ? t("costs {cost} so far", { cost: number((Number(monthBytes) / 1e9) * pricePerGb, 2) }) : "";
 }
 
 // useText is the month of the access with its price, and the age of the report where the month may
 // have changed since.
 export function useText(access: AccessUse, passedS: number): string {
-  const reported = passedS > REPORT_OLD_S ? `reported ${age(passedS)}` : "";
+  const reported = passedS > REPORT_OLD_S ? t("reported {age}", { age: age(passedS) }) : "";
   return [monthText(access), costText(access), reported].filter((text) => text !== "").join(" · ");
 }
 
 // rulesText names the rules whose flows may use the access, with their modes.
 export function rulesText({ rules, rank }: AccessUse): string {
   const named = rules.filter(({ rule }) => rule !== "").map(({ rule, mode }) => `${rule} (${mode})`);
-  const free = rules.filter(({ rule }) => rule === "").map(({ mode }) => `no rule (${mode})`);
-  const parts = [[...named, ...free].join(", "), RANKS[rank] ?? ""];
+  const free = rules.filter(({ rule }) => rule === "").map(({ mode }) => `${t("no rule")} (${mode})`);
+  const parts = [[...named, ...free].join(", "), t(RANKS[rank] ?? "")];
   return parts.filter((part) => part !== "").join(" · ");
 }
 
@@ -71,5 +73,5 @@ export function byUrgency<T extends Track>(tracks: readonly T[]): T[] {
 }
 
 export function versionText(version: number): string {
-  return version > 0 ? `steering v${version}` : "no steering document";
+  return version > 0 ? t("steering v{version}", { version }) : t("no steering document");
 }

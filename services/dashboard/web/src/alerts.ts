@@ -10,6 +10,9 @@ import { awaits } from "./clinical";
 
 // Open alerts held. Beyond it the least important ones leave and are counted.
 export const OPEN_MAX = 1_000;
+// The bound holds whenever the book is read. Between two reads a storm may exceed it by so many,
+// because finding the least important one takes long.
+const SURPLUS_MAX = 1_000;
 // Resolved alerts held; the oldest leave.
 const RESOLVED_MAX = 50;
 // A list is made a moment before it arrives. It does not undo changes that are younger than this.
@@ -46,8 +49,13 @@ export class AlertBook {
   // The same by patient.
   #byPatient: Map<string, Alert[]> | undefined;
   #differsSinceMs = 0;
+  // A whole list has arrived.
+  isListed = false;
+  // Nothing was put since the bound was applied.
+  #isBound = true;
 
   has(id: string): boolean {
+    this.#bound();
     return this.#held.has(id);
   }
 
@@ -57,6 +65,7 @@ export class AlertBook {
 
   // of returns the open alerts of one patient, the most urgent first.
   of(patient: string): readonly Alert[] {
+    this.#bound();
     if (!this.#byPatient) {
       this.#byPatient = new Map();
       for (const alert of this.open()) {
@@ -68,17 +77,19 @@ export class AlertBook {
     return this.#byPatient.get(patient) ?? [];
   }
 
-  *values(): Iterable<Alert> {
-    for (const { alert } of this.#held.values()) yield alert;
+  values(): Alert[] {
+    this.#bound();
+    return this.#all();
   }
 
   add(alerts: readonly Alert[], nowMs: number): void {
     for (const alert of alerts) this.#put(alert, nowMs);
-    this.#bound();
+    if (this.#held.size > OPEN_MAX + SURPLUS_MAX) this.#bound();
   }
 
   // replace takes the whole list of open alerts, with the number of omitted ones.
   replace(alerts: readonly Alert[], counts: readonly AlertCount[], nowMs: number): void {
+    this.isListed = true;
     const listed = new Set(alerts.map(({ id }) => id));
     for (const [id, { alert, atMs }] of this.#held) {
       if (isOpen(alert) && !listed.has(id) && nowMs - atMs > FRESH_MS) this.#held.delete(id);
@@ -88,23 +99,23 @@ export class AlertBook {
     // An alert that was held already keeps its time.
     for (const alert of alerts) this.#put(alert, nowMs - FRESH_MS - 1);
     this.#differsSinceMs = 0;
-    this.#bound();
+    this.#isBound = false;
   }
 
   open(): readonly Alert[] {
-    this.#sorted ??= [...this.values()].filter(isOpen).sort(moreUrgent);
+    this.#bound();
+    this.#sorted ??= this.#all().filter(isOpen).sort(moreUrgent);
     return this.#sorted;
   }
 
   past(count: number): Alert[] {
-    return [...this.values()]
-      .filter((alert) => alert.state === AlertState.RESOLVED)
-      .sort((a, b) => Number(b.changedUs - a.changedUs))
-      .slice(0, count);
+    this.#bound();
+    return this.#past().slice(0, count);
   }
 
   // omitted counts the alerts that the page does not show, highest priority first.
   omitted(): Omitted[] {
+    this.#bound();
     return [...this.#omitted].map(([priority, count]) => ({ priority, count })).sort((a, b) => b.priority - a.priority);
   }
 
@@ -125,18 +136,31 @@ export class AlertBook {
     return false;
   }
 
+  #all(): Alert[] {
+    return [...this.#held.values()].map(({ alert }) => alert);
+  }
+
+  #past(): Alert[] {
+    return this.#all()
+      .filter((alert) => alert.state === AlertState.RESOLVED)
+      .sort((a, b) => Number(b.changedUs - a.changedUs));
+  }
+
   #put(alert: Alert, atMs: number): void {
     const known = this.#held.get(alert.id);
     if (known && known.alert.revision >= alert.revision) return;
     this.#held.set(alert.id, { alert, atMs });
     this.#sorted = this.#byPatient = undefined;
+    this.#isBound = false;
   }
 
   #bound(): void {
+    if (this.#isBound) return;
+    this.#isBound = true;
     this.#sorted = this.#byPatient = undefined;
-    for (const { id } of this.past(Infinity).slice(RESOLVED_MAX)) this.#held.delete(id);
+    for (const { id } of this.#past().slice(RESOLVED_MAX)) this.#held.delete(id);
     if (this.#held.size <= OPEN_MAX) return;
-    const open = [...this.values()].filter(isOpen).sort(moreImportant);
+    const open = this.#all().filter(isOpen).sort(moreImportant);
     for (const { id, priority } of open.slice(OPEN_MAX)) {
       this.#held.delete(id);
       this.#omitted.set(priority, (this.#omitted.get(priority) ?? 0) + 1);

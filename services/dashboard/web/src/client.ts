@@ -2,6 +2,7 @@
 import { Code, ConnectError, createClient, type Client } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { QueryService } from "./gen/braid/query/v1/query_pb";
+import { t } from "./text";
 
 export type Query = Client<typeof QueryService>;
 
@@ -19,5 +20,5 @@ export function isSignedOut(error: unknown): boolean {
 export function reason(error: unknown): string {
   const { rawMessage, cause } = ConnectError.from(error);
   // The browser's own text, such as "Failed to fetch", says nothing to people.
-  return cause instanceof TypeError ? "the dashboard does not answer" : rawMessage;
+  return cause instanceof TypeError ? t("the dashboard does not answer") : rawMessage;
 }

@@ -3,6 +3,7 @@ import { Metric, Priority } from "./gen/braid/vitals/v1/vitals_pb";
 import { AlertState, type Alert } from "./gen/braid/alerts/v1/alerts_pb";
 import { Risk, UnknownCause, type News2, type Unknown } from "./gen/braid/query/v1/query_pb";
 import { nowMs } from "./clock";
+import { dayOf, minuteOf, number, t, term, timeOf } from "./text";
 
 export interface MetricStyle {
   readonly key: string;
@@ -10,39 +11,39 @@ export interface MetricStyle {
   readonly short: string;
   readonly unit: string;
   readonly decimals: number;
-  // Custom property of the colour.
-  readonly colour: string;
   // The chart never zooms in further than this.
   readonly spanMin: number;
 }
 
 const STYLES: Partial<Record<Metric, MetricStyle>> = {
-  [Metric.HEART_RATE]: { key: "heart-rate", label: "Heart rate", short: "HR", unit: "bpm", decimals: 0, colour: "--heart", spanMin: 30 },
-  [Metric.RESPIRATION_RATE]: { key: "respiration-rate", label: "Respiration", short: "RR", unit: "/min", decimals: 0, colour: "--respiration", spanMin: 10 },
-  [Metric.SPO2]: { key: "spo2", label: "SpO₂", short: "SpO₂", unit: "%", decimals: 0, colour: "--oxygen", spanMin: 8 },
-  [Metric.TEMPERATURE]: { key: "temperature", label: "Temperature", short: "Temp", unit: "°C", decimals: 1, colour: "--temperature", spanMin: 2 },
-  [Metric.SYSTOLIC_PRESSURE]: { key: "systolic-pressure", label: "Blood pressure", short: "BP", unit: "mmHg", decimals: 0, colour: "--pressure", spanMin: 60 },
-  [Metric.DIASTOLIC_PRESSURE]: { key: "diastolic-pressure", label: "Diastolic", short: "Dia", unit: "mmHg", decimals: 0, colour: "--pressure", spanMin: 60 },
-  [Metric.ACTIVITY]: { key: "activity", label: "Activity", short: "Act", unit: "g", decimals: 2, colour: "--activity", spanMin: 0.5 },
-  [Metric.ECG]: { key: "ecg", label: "ECG", short: "ECG", unit: "mV", decimals: 1, colour: "--heart", spanMin: 1.6 },
-  [Metric.CONSCIOUSNESS]: { key: "consciousness", label: "Consciousness", short: "ACVPU", unit: "", decimals: 0, colour: "--text", spanMin: 4 },
-  [Metric.SUPPLEMENTAL_OXYGEN]: { key: "supplemental-oxygen", label: "Supplemental oxygen", short: "O₂", unit: "", decimals: 0, colour: "--oxygen", spanMin: 1 },
-  [Metric.BATTERY]: { key: "battery", label: "Battery", short: "Bat", unit: "%", decimals: 0, colour: "--activity", spanMin: 20 },
+  [Metric.HEART_RATE]: { key: "heart-rate", label: term("Heart rate"), short: term("HR"), unit: term("bpm"), decimals: 0, spanMin: 30 },
+  [Metric.RESPIRATION_RATE]: { key: "respiration-rate", label: term("Respiration"), short: term("RR"), unit: term("/min"), decimals: 0, spanMin: 10 },
+  [Metric.SPO2]: { key: "spo2", label: term("SpO₂"), short: term("SpO₂"), unit: "%", decimals: 0, spanMin: 8 },
+  [Metric.TEMPERATURE]: { key: "temperature", label: term("Temperature"), short: term("Temp"), unit: "°C", decimals: 1, spanMin: 2 },
+  [Metric.SYSTOLIC_PRESSURE]: { key: "systolic-pressure", label: term("Blood pressure"), short: term("BP"), unit: "mmHg", decimals: 0, spanMin: 60 },
+  [Metric.DIASTOLIC_PRESSURE]: { key: "diastolic-pressure", label: term("Diastolic"), short: term("Dia"), unit: "mmHg", decimals: 0, spanMin: 60 },
+  [Metric.ACTIVITY]: { key: "activity", label: term("Activity"), short: term("Act"), unit: "g", decimals: 2, spanMin: 0.5 },
+  [Metric.ECG]: { key: "ecg", label: term("ECG"), short: term("ECG"), unit: "mV", decimals: 1, spanMin: 1.6 },
+  [Metric.CONSCIOUSNESS]: { key: "consciousness", label: term("Consciousness"), short: term("ACVPU"), unit: "", decimals: 0, spanMin: 4 },
+  [Metric.SUPPLEMENTAL_OXYGEN]: { key: "supplemental-oxygen", label: term("Supplemental oxygen"), short: term("O₂"), unit: "", decimals: 0, spanMin: 1 },
+  [Metric.BATTERY]: { key: "battery", label: term("Battery"), short: term("Bat"), unit: "%", decimals: 0, spanMin: 20 },
 };
 
 export function styleOf(metric: Metric): MetricStyle {
   return (
-    STYLES[metric] ?? { key: `metric-${metric}`, label: `Metric ${metric}`, short: `${metric}`, unit: "", decimals: 1, colour: "--text", spanMin: 1 }
+    STYLES[metric] ?? { key: `metric-${metric}`, label: t("Metric {number}", { number: metric }), short: `${metric}`, unit: "", decimals: 1, spanMin: 1 }
   );
 }
 
-const CONSCIOUSNESS = ["Alert", "New confusion", "Voice", "Pain", "Unresponsive"];
+export const labelOf = (metric: Metric): string => t(styleOf(metric).label);
+
+const CONSCIOUSNESS = [term("Alert"), term("New confusion"), term("Voice"), term("Pain"), term("Unresponsive")];
 
 export function show(metric: Metric, value: number | undefined): string {
   if (value === undefined || !Number.isFinite(value)) return "–";
-  if (metric === Metric.CONSCIOUSNESS) return CONSCIOUSNESS[value] ?? "–";
-  if (metric === Metric.SUPPLEMENTAL_OXYGEN) return value > 0 ? "oxygen" : "room air";
-  return value.toFixed(styleOf(metric).decimals);
+  if (metric === Metric.CONSCIOUSNESS) return t(CONSCIOUSNESS[value] ?? "–");
+  if (metric === Metric.SUPPLEMENTAL_OXYGEN) return value > 0 ? t("oxygen") : t("room air");
+  return number(value, styleOf(metric).decimals);
 }
 
 export interface PriorityStyle {
@@ -55,26 +56,26 @@ export interface PriorityStyle {
 export function priorityOf(priority: Priority): PriorityStyle {
   switch (priority) {
     case Priority.HIGH:
-      return { key: "high", label: "High priority", mark: "!!!" };
+      return { key: "high", label: t("High priority"), mark: "!!!" };
     case Priority.MEDIUM:
-      return { key: "medium", label: "Medium priority", mark: "!!" };
+      return { key: "medium", label: t("Medium priority"), mark: "!!" };
     default:
-      return { key: "low", label: "Low priority", mark: "!" };
+      return { key: "low", label: t("Low priority"), mark: "!" };
   }
 }
 
 export function stateOf(state: AlertState): { readonly key: string; readonly label: string } {
   switch (state) {
     case AlertState.PENDING:
-      return { key: "pending", label: "Pending" };
+      return { key: "pending", label: t("Pending") };
     case AlertState.ACTIVE:
-      return { key: "active", label: "Active" };
+      return { key: "active", label: t("Active") };
     case AlertState.ACKNOWLEDGED:
-      return { key: "acknowledged", label: "Acknowledged" };
+      return { key: "acknowledged", label: t("Acknowledged") };
     case AlertState.LATCHED:
-      return { key: "latched", label: "Ended, not acknowledged" };
+      return { key: "latched", label: t("Ended, not acknowledged") };
     default:
-      return { key: "resolved", label: "Resolved" };
+      return { key: "resolved", label: t("Resolved") };
   }
 }
 
@@ -91,7 +92,7 @@ export function briefOf({ summary, rule }: Alert): string {
 
 // wordsOf are the words for an open alert where there is little room: "Fall, 4 min ago".
 export function wordsOf(alert: Alert): string {
-  const also = alert.state === AlertState.LATCHED ? ", ended" : alert.state === AlertState.ACKNOWLEDGED ? ", acknowledged" : "";
+  const also = alert.state === AlertState.LATCHED ? `, ${t("ended")}` : alert.state === AlertState.ACKNOWLEDGED ? `, ${t("acknowledged")}` : "";
   return `${briefOf(alert)}, ${age(nowMs() / 1000 - seconds(alert.sinceUs))}${also}`;
 }
 
@@ -105,25 +106,25 @@ export interface ScoreStyle {
 }
 
 const RISKS: Record<Risk, readonly [ScoreStyle["risk"], string]> = {
-  [Risk.UNSPECIFIED]: ["unknown", "no score"],
-  [Risk.LOW]: ["low", "low risk"],
-  [Risk.LOW_MEDIUM]: ["low-medium", "low–medium risk"],
-  [Risk.MEDIUM]: ["medium", "medium risk"],
-  [Risk.HIGH]: ["high", "high risk"],
+  [Risk.UNSPECIFIED]: ["unknown", term("no score")],
+  [Risk.LOW]: ["low", term("low risk")],
+  [Risk.LOW_MEDIUM]: ["low-medium", term("low–medium risk")],
+  [Risk.MEDIUM]: ["medium", term("medium risk")],
+  [Risk.HIGH]: ["high", term("high risk")],
 };
 
 // unknownText names the beginning and the cause; in a short form where there is little room.
 export function unknownText({ sinceUs, because }: Unknown, brief = false): string {
   const sinceS = seconds(sinceUs);
-  const time = brief ? clock(sinceS).replace(/:\d\d$/, "") : `${clock(sinceS)} (${age(nowMs() / 1000 - sinceS)})`;
-  const since = sinceUs > 0n ? ` since ${time}` : "";
-  return `unknown${since}${because ? `: ${because}` : ""}`;
+  const time = brief ? clock(sinceS, minuteOf) : `${clock(sinceS)} (${age(nowMs() / 1000 - sinceS)})`;
+  const since = sinceUs > 0n ? t("unknown since {time}", { time }) : t("unknown");
+  return because ? `${since}: ${because}` : since;
 }
 
 // unknownScoreText begins with the parameters that are too old: "SpO2 unknown since 12:03:05".
 function unknownScoreText({ stale }: News2, unknown: Unknown): string {
   if (unknown.cause !== UnknownCause.PERSON || stale.length === 0) return unknownText(unknown);
-  const names = stale.map((metric) => styleOf(metric).label).join(", ");
+  const names = stale.map(labelOf).join(", ");
   return `${names} ${unknownText({ ...unknown, because: "" })}`;
 }
 
@@ -131,20 +132,21 @@ function unknownScoreText({ stale }: News2, unknown: Unknown): string {
 // low risk. Beside an open alert no score looks calm or says so.
 export function scoreOf(news2: News2 | undefined, outOfDateSinceS?: number, hasAlert = false): ScoreStyle {
   if (outOfDateSinceS !== undefined) {
-    return { text: "?", risk: "unknown", partial: true, explanation: `unknown since ${clock(outOfDateSinceS)}: this page is not up to date` };
+    return { text: "?", risk: "unknown", partial: true, explanation: t("unknown since {time}: this page is not up to date", { time: clock(outOfDateSinceS) }) };
   }
   if (!news2 || news2.unknown) {
-    const least = news2?.atLeast ? `; at least ${news2.atLeast}` : "";
-    return { text: "?", risk: "unknown", partial: true, explanation: `${news2?.unknown ? unknownScoreText(news2, news2.unknown) : "unknown"}${least}` };
+    const least = news2?.atLeast ? `; ${t("at least {score}", { score: news2.atLeast })}` : "";
+    return { text: "?", risk: "unknown", partial: true, explanation: `${news2?.unknown ? unknownScoreText(news2, news2.unknown) : t("unknown")}${least}` };
   }
   const [risk, name] = RISKS[news2.risk] ?? RISKS[Risk.UNSPECIFIED];
+  const score = String(news2.score ?? "?");
   if (!news2.partial && hasAlert && (risk === "low" || risk === "low-medium")) {
-    return { text: String(news2.score ?? "?"), risk: "alert", partial: false, explanation: `vital signs score ${news2.score ?? "?"}` };
+    return { text: score, risk: "alert", partial: false, explanation: t("vital signs score {score}", { score }) };
   }
-  if (!news2.partial) return { text: String(news2.score ?? "?"), risk, partial: false, explanation: name };
-  const missing = news2.missing.map((metric) => styleOf(metric).label.toLowerCase()).join(", ");
-  const least = news2.score ? `at least ${news2.score}, ` : "";
-  return { text: news2.score ? `≥${news2.score}` : "?", risk, partial: true, explanation: `${least}partial: no ${missing || "complete set"}` };
+  if (!news2.partial) return { text: score, risk, partial: false, explanation: t(name) };
+  const missing = news2.missing.map((metric) => labelOf(metric).toLowerCase()).join(", ");
+  const least = news2.score ? `${t("at least {score}", { score: news2.score })}, ` : "";
+  return { text: news2.score ? `≥${news2.score}` : "?", risk, partial: true, explanation: `${least}${t("partial: no {missing}", { missing: missing || t("complete set") })}` };
 }
 
 export function seconds(timeUs: bigint): number {
@@ -153,20 +155,15 @@ export function seconds(timeUs: bigint): number {
 
 export function age(secondsPassed: number): string {
   const s = Math.max(0, secondsPassed);
-  if (s < 1.5) return "now";
-  if (s < 90) return `${Math.round(s)} s ago`;
-  if (s < 5400) return `${Math.round(s / 60)} min ago`;
-  if (s < 172_800) return `${Math.round(s / 3600)} h ago`;
-  return `${Math.round(s / 86_400)} days ago`;
+  if (s < 1.5) return t("now");
+  if (s < 90) return t("{count} s ago", { count: Math.round(s) });
+  if (s < 5400) return t("{count} min ago", { count: Math.round(s / 60) });
+  if (s < 172_800) return t("{count} h ago", { count: Math.round(s / 3600) });
+  return t("{count} days ago", { count: Math.round(s / 86_400) });
 }
 
-// Made once, because making a format is expensive.
-const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-const DAY = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" });
-
 // clock is the time of day, with the date if it is not today.
-export function clock(timeS: number): string {
+export function clock(timeS: number, format = timeOf): string {
   const at = new Date(timeS * 1000);
-  const time = TIME.format(at);
-  return at.toDateString() === new Date(nowMs()).toDateString() ? time : `${DAY.format(at)} ${time}`;
+  return at.toDateString() === new Date(nowMs()).toDateString() ? format(at) : `${dayOf(at)} ${format(at)}`;
 }

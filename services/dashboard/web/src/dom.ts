@@ -1,4 +1,5 @@
 // Helpers with which views build and update elements.
+import { breathe } from "./breathe";
 
 type Child = Node | string | null | undefined | false;
 type Props = Record<string, string | number | boolean | null | undefined | ((event: Event) => void)>;
@@ -33,28 +34,66 @@ export function setText(element: Element, text: string): void {
 
 // Distance from the visible part at which an element counts as near.
 const NEAR_PX = 600;
-const nearCalls = new WeakMap<Element, () => void>();
+const nearCalls = new WeakMap<Element, (isNear: boolean) => void>();
+// The newest state of each element, because rows are built in slices.
+const nearStates = new WeakMap<Element, boolean>();
+// A longer slice would delay a click.
+const SLICE_MS = 20;
+
+async function placeRows(targets: readonly Element[]): Promise<void> {
+  let fromMs = performance.now();
+  for (const target of targets) {
+    nearCalls.get(target)?.(nearStates.get(target) === true);
+    if (performance.now() - fromMs < SLICE_MS) continue;
+    await breathe();
+    fromMs = performance.now();
+  }
+}
+
 const nearness = new IntersectionObserver(
   (entries) => {
-    for (const { isIntersecting, target } of entries) {
-      if (!isIntersecting) continue;
-      nearness.unobserve(target);
-      nearCalls.get(target)?.();
-    }
+    for (const { isIntersecting, target } of entries) nearStates.set(target, isIntersecting);
+    void placeRows(entries.map(({ target }) => target));
   },
-  { rootMargin: `${NEAR_PX}px` },
+  // The second margin is for lists that scroll by themselves. A browser without it builds a row
+  // once it is in sight.
+  { rootMargin: `${NEAR_PX}px`, scrollMargin: `${NEAR_PX}px` } as IntersectionObserverInit,
 );
-
-// whenNear calls once, when the element first comes near the visible part of the page. Fields of a
-// form are built so, because the browser lays each one out although its row is far away.
-export function whenNear(element: Element, call: () => void): void {
-  nearCalls.set(element, call);
-  nearness.observe(element);
-}
 
 export interface Row<T> {
   readonly element: HTMLElement;
   update(item: T): void;
+  // end is called when the row leaves for good.
+  end?(): void;
+}
+
+// nearRow is a row whose content exists only near the visible part of the page, since a ward has
+// hundreds of rows. A row that leaves drops its content, so that no old value comes into sight.
+// `always` updates what the element itself says.
+export function nearRow<T>(element: HTMLElement, always: (item: T) => void, build: () => { readonly content: readonly HTMLElement[]; update(item: T): void }): Row<T> {
+  let item: T;
+  let built: ReturnType<typeof build> | undefined;
+  nearCalls.set(element, (isNear) => {
+    if (isNear === (built !== undefined)) return;
+    if (isNear) {
+      built = build();
+      element.append(...built.content);
+      built.update(item);
+    } else {
+      built?.content.forEach((part) => part.remove());
+      built = undefined;
+    }
+  });
+  nearness.observe(element);
+  return {
+    element,
+    update(next) {
+      item = next;
+      always(next);
+      built?.update(next);
+    },
+    end: () => nearness.unobserve(element),
+  };
 }
 
 // KeyedList keeps one row for each key and moves rows only when the order changes, so focus and
@@ -80,12 +119,19 @@ export class KeyedList<T> {
         this.#rows.set(key, row);
       }
       row.update(item);
+      // A row that moved down stands before its follower. It waits at the end for its turn, so the
+      // others stay.
+      if (row.element !== before && before && before.nextSibling === row.element) {
+        this.host.append(before);
+        before = row.element;
+      }
       if (row.element === before) before = before.nextSibling;
       else this.host.insertBefore(row.element, before);
     }
     for (const [key, row] of this.#rows) {
       if (alive.has(key)) continue;
       row.element.remove();
+      row.end?.();
       this.#rows.delete(key);
     }
   }

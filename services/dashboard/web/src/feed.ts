@@ -1,6 +1,8 @@
 // Keeps one Watch stream open: reopens it with back-off when it ends or falls silent.
+import { breathe } from "./breathe";
 import { isSignedOut, reason, type Query } from "./client";
 import type { WatchResponse } from "./gen/braid/query/v1/query_pb";
+import { t } from "./text";
 
 // The server sends at least one update every 2 s; silence longer than this is a dead connection.
 const SILENCE_MS_MAX = 6_000;
@@ -49,7 +51,7 @@ export class Feed {
       const abort = () => attempt.abort();
       stopped.addEventListener("abort", abort, { once: true });
       let silence = window.setTimeout(abort, SILENCE_MS_MAX);
-      let why = "the server ended the stream";
+      let why = t("the server ended the stream");
       let live = false;
       try {
         for await (const response of this.query.watch({ patient }, { signal: attempt.signal })) {
@@ -63,6 +65,8 @@ export class Feed {
             this.events.opened();
           }
           this.events.update(response);
+          await breathe();
+          if (generation !== this.#generation) return;
         }
       } catch (error) {
         if (stopped.aborted || generation !== this.#generation) return;
@@ -70,7 +74,7 @@ export class Feed {
           this.events.signedOut();
           return;
         }
-        why = attempt.signal.aborted ? "no updates arrive" : reason(error);
+        why = attempt.signal.aborted ? t("no updates arrive") : reason(error);
       } finally {
         window.clearTimeout(silence);
         stopped.removeEventListener("abort", abort);

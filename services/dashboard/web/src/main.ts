@@ -1,19 +1,25 @@
 // Start: a session or the sign-in form, then the ward with its one Watch stream.
 import "uplot/dist/uPlot.min.css";
+import "./style/tokens.css";
 import "./style/base.css";
 import "./style/ward.css";
 import "./style/monitor.css";
 import "./style/side.css";
+import "./style/wall.css";
 import { OPEN_MAX } from "./alerts";
 import { connect, isSignedOut, reason } from "./client";
 import { nowMs, nowUs } from "./clock";
 import { Feed } from "./feed";
 import { Model } from "./model";
 import { keepScreenOn } from "./screen";
+import { pathOf, routeOf, to, type Route } from "./route";
 import { POINTS } from "./series";
 import { current, exchange, knownKiosk, mayAct, openKiosk, rememberKiosk, signOut, SignInError, type Session } from "./session";
 import { watchSleep } from "./sleep";
+import { loadTexts, t, term } from "./text";
 import { alertsView } from "./view/alerts";
+import { explainView } from "./view/explain";
+import { fleetView } from "./view/fleet";
 import { kioskView } from "./view/kiosk";
 import { soundEnded } from "./view/outage_sound";
 import { pathsView } from "./view/paths";
@@ -22,12 +28,8 @@ import { noticesOf, quarantineView } from "./view/quarantine";
 import { shellView } from "./view/shell";
 import { signInView } from "./view/signin";
 import { soundAlerts, tryToPlay } from "./view/sound";
-import { steeringView } from "./view/steering";
 import { applyTheme, theme } from "./view/theme";
 import { wardView } from "./view/ward";
-
-// A gateway reports its paths each 300 s at least, unless they change.
-const PATHS_SINCE_US = 320_000_000n;
 
 const TICK_MS = 500;
 // Resolved alerts that are requested at the start.
@@ -38,9 +40,9 @@ const LINKS_MS = 2_000;
 const SILENCES_MS = 60_000;
 // Readings that are kept apart as well.
 const QUARANTINE_MS = 60_000;
-const NO_SUCH_ALERT = "The alert of the link is not known here. It may have been removed, or it belongs to another tenant.";
+const NO_SUCH_ALERT = term("The alert of the link is not known here. It may have been removed, or it belongs to another tenant.");
 
-const ENDED = "Your session has ended. Sign in again.";
+const ENDED = term("Your session has ended. Sign in again.");
 // The answer to a wall display's question for its session also renews its token.
 const KIOSK_MS = 600_000;
 const KIOSK_AGAIN_MS = 3_000;
@@ -56,7 +58,7 @@ function showSignIn(notice = ""): void {
 
 // The end of a session is heard, because perhaps nobody looks.
 function showEnded(): void {
-  showSignIn(ENDED);
+  showSignIn(t(ENDED));
   soundEnded();
 }
 
@@ -64,8 +66,8 @@ function showEnded(): void {
 function showKioskEnded(name: string): void {
   teardown();
   teardown = () => {};
-  const text = `“${name}” shows no ward and sounds no alert any more. An administrator revoked it, or a backup was restored. A new link: braid accounts kiosk add.`;
-  kioskView(page, "This display was revoked", text, () => showSignIn());
+  const text = t("“{name}” shows no ward and sounds no alert any more. An administrator revoked it, or a backup was restored. A new link: braid accounts kiosk add.", { name });
+  kioskView(page, t("This display was revoked"), text, () => showSignIn());
   tryToPlay();
   soundEnded();
 }
@@ -94,17 +96,16 @@ function showWard(session: Session): void {
       if (sleep.beat()) return;
       model.apply(response);
       if (model.alerts.disagrees(model.alertTotals, performance.now())) loadAlerts();
-      // Also when the address names a patient who is not on this ward. A patient without any
-      // reading is shown only when chosen.
+      // Without a choice, the first patient with a reading is shown. Also when the address names a
+      // patient who is not on this ward.
       const shown = model.patient();
       const first = model.patients.find(({ lastSeenUs }) => lastSeenUs > 0n) ?? model.patients[0];
-      if (first && (!shown || (!chosen && shown.lastSeenUs === 0n))) show(first.id);
+      if (first && detail.element.checkVisibility() && (!shown || (!chosen && shown.lastSeenUs === 0n))) follow(first.id);
     },
     opened() {
       loadHistory(windowS);
       query.listAlerts({ onlyResolved: true, limit: RESOLVED_ASKED }).then(({ alerts }) => model.addAlerts(alerts), ignore);
-      const now = nowUs();
-      query.getPaths({ fromUs: now - PATHS_SINCE_US, toUs: now }).then(({ reports }) => model.addPaths(reports), ignore);
+      paths.reload();
       loadLinks();
       loadQuarantine();
       if (linked !== "") seekLinked();
@@ -153,8 +154,9 @@ function showWard(session: Session): void {
       model.setQuarantine(quarantine);
       model.setNotices("quarantine", noticesOf(quarantine));
     }, ignore);
+  let route = routeOf(window.location);
   // The alert that the address names, until it has been shown.
-  let linked = linkedAlert();
+  let linked = route.alert;
   const showLinked = () => {
     if (linked === "" || !alerts.open(linked)) return;
     linked = "";
@@ -163,25 +165,40 @@ function showWard(session: Session): void {
   // Asks for the alert among those that have ended, too.
   const seekLinked = () => {
     const id = linked;
-    query.listAlerts({ patient: wanted(), includeResolved: true, limit: OPEN_MAX }).then(({ alerts }) => {
+    query.listAlerts({ patient: route.patient, includeResolved: true, limit: OPEN_MAX }).then(({ alerts }) => {
       const found = alerts.filter((alert) => alert.id === id);
       model.addAlerts(found);
       const missing = found.length === 0 && linked === id;
-      model.setNotices("link", missing ? [{ key: "link/alert", severity: "note", text: NO_SUCH_ALERT }] : []);
+      model.setNotices("link", missing ? [{ key: "link/alert", severity: "note", text: t(NO_SUCH_ALERT) }] : []);
     }, ignore);
   };
   // Whether a person or the address chose the patient.
-  let chosen = wanted() !== "";
-  const select = (patient: string) => {
-    chosen = true;
-    show(patient);
-  };
-  const show = (patient: string) => {
+  let chosen = route.patient !== "";
+  const follow = (patient: string) => {
     if (patient === model.selected) return;
-    history.replaceState(null, "", `#patient=${encodeURIComponent(patient)}`);
     model.select(patient);
     feed.watch(patient);
   };
+  const go = (next: Route) => {
+    if (pathOf(next) !== window.location.pathname) history.pushState(null, "", pathOf(next));
+    arrive();
+  };
+  // arrive shows what the address names.
+  const arrive = () => {
+    route = routeOf(window.location);
+    linked = route.alert;
+    if (route.patient !== "") {
+      chosen = true;
+      follow(route.patient);
+    }
+    // The address of a message becomes the page's own.
+    history.replaceState(null, "", pathOf(route));
+    shell.show(route);
+    if (linked === "") return;
+    showLinked();
+    if (linked !== "") seekLinked();
+  };
+  const select = (patient: string) => go(to("patients", patient));
 
   const ward = wardView(model, select);
   const detail = patientView(model, loadHistory);
@@ -212,36 +229,35 @@ function showWard(session: Session): void {
   const quarantine = quarantineView(model);
   const paths = pathsView(model, {
     mayAct: act,
+    loadHistory(gateway, windowS) {
+      const toUs = nowUs();
+      query.getPaths({ gateway, fromUs: toUs - BigInt(windowS) * 1_000_000n, toUs }).then(({ reports }) => model.addPathHistory(gateway, reports), ignore);
+    },
     async setLink(gateway, name, up) {
       await guarded(query.setLink({ gateway, name, up }));
       loadLinks();
     },
   });
-  const steering = steeringView(model, {
-    mayAct: act,
-    explain: (asked) => guarded(query.explainSteering(asked)),
-  });
-  const shell = shellView(model, session, { ward: ward.element, detail: detail.element, alerts: alerts.element, paths: paths.element, steering: steering.element, quarantine: quarantine.element }, () => {
-    void signOut().finally(() => showSignIn());
+  const fleet = fleetView(model);
+  const explain = act ? explainView(model, { explain: (asked) => guarded(query.explainSteering(asked)) }) : undefined;
+  const panels = { ward: ward.element, detail: detail.element, alerts: alerts.element, paths: paths.element, fleet: fleet.element, quarantine: quarantine.element };
+  const shell = shellView(model, session, explain ? { ...panels, explain: explain.element } : panels, {
+    go,
+    signOut: () => void signOut().finally(() => showSignIn()),
   });
   page.replaceChildren(shell.element);
-  feed.watch(wanted());
-  if (wanted() !== "") model.select(wanted());
-  // A link of a message that is opened where the page is open already.
-  const follow = () => {
-    linked = linkedAlert();
-    if (wanted() !== "") select(wanted());
-    if (linked === "") return;
-    showLinked();
-    if (linked !== "") seekLinked();
-  };
-  window.addEventListener("hashchange", follow);
+  feed.watch(route.patient);
+  if (route.patient !== "") model.select(route.patient);
+  arrive();
+  window.addEventListener("popstate", arrive);
+  window.addEventListener("hashchange", arrive);
   const tick = () => {
     ward.tick();
     alerts.tick();
     detail.draw();
     paths.draw();
-    steering.draw();
+    explain?.draw();
+    fleet.draw();
     shell.tick();
   };
   const sleep = watchSleep(() => {
@@ -261,22 +277,13 @@ function showWard(session: Session): void {
     window.clearInterval(linking);
     window.clearInterval(silencing);
     window.clearInterval(quarantining);
-    window.removeEventListener("hashchange", follow);
+    window.removeEventListener("popstate", arrive);
+    window.removeEventListener("hashchange", arrive);
     sleep.stop();
     letScreenOff();
     ward.stop();
     feed.stop();
   };
-}
-
-// wanted is the patient that the address names.
-function wanted(): string {
-  return new URLSearchParams(window.location.hash.slice(1)).get("patient") ?? "";
-}
-
-// linkedAlert is the alert that the address names, as the link of a message does.
-function linkedAlert(): string {
-  return new URLSearchParams(window.location.hash.slice(1)).get("alert") ?? "";
 }
 
 // Data beside the stream is requested again when the stream reopens, and the stream reports
@@ -285,6 +292,7 @@ function ignore(): void {}
 
 async function boot(): Promise<void> {
   applyTheme(theme());
+  await loadTexts();
   const address = new URL(window.location.href);
   const code = address.searchParams.get("code");
   const kioskCode = address.searchParams.get("kiosk");
@@ -292,7 +300,7 @@ async function boot(): Promise<void> {
     // The code leaves the address bar before anything else can copy it.
     address.searchParams.delete("code");
     address.searchParams.delete("kiosk");
-    history.replaceState(null, "", address.pathname + address.hash);
+    history.replaceState(null, "", address.pathname + address.search + address.hash);
   }
   try {
     const session = kioskCode ? await openKiosk(kioskCode) : ((await current()) ?? (code ? await exchange(code) : null));
@@ -303,11 +311,11 @@ async function boot(): Promise<void> {
   } catch (error) {
     const kiosk = knownKiosk();
     if (kiosk !== null && !(error instanceof SignInError)) {
-      kioskView(page, "The dashboard cannot be reached", `“${kiosk}” shows no ward and sounds no alert. It tries again by itself.`);
+      kioskView(page, t("The dashboard cannot be reached"), t("“{name}” shows no ward and sounds no alert. It tries again by itself.", { name: kiosk }));
       window.setTimeout(() => void boot(), KIOSK_AGAIN_MS);
       return;
     }
-    showSignIn(error instanceof SignInError ? error.message : "The dashboard cannot be reached. Reload to try again.");
+    showSignIn(error instanceof SignInError ? error.message : t("The dashboard cannot be reached. Reload to try again."));
   }
 }
 

@@ -3,8 +3,9 @@
 import { EcgBuffer } from "./ecg";
 import { Metric, type Gap, type Sample } from "./gen/braid/vitals/v1/vitals_pb";
 import type { Alert, AlertCount, Document } from "./gen/braid/alerts/v1/alerts_pb";
-import { End, PathState, type AccessUse, type Link, type PathReport } from "./gen/braid/paths/v1/paths_pb";
+import type { Link, PathReport } from "./gen/braid/paths/v1/paths_pb";
 import type { GetSeriesResponse, ListQuarantineResponse, Patient, WatchResponse } from "./gen/braid/query/v1/query_pb";
+import { breathe } from "./breathe";
 import type { Connection } from "./feed";
 import { AlertBook } from "./alerts";
 import { seconds, styleOf } from "./clinical";
@@ -12,41 +13,14 @@ import { learn, nowS } from "./clock";
 import { noticeOf, type Notice } from "./notices";
 import { folded } from "./search";
 import { Series, type Hole } from "./series";
+import { PathBook } from "./tracks";
 
-// Reports kept per path, four minutes at two a second; the oldest leave first.
-const PATH_POINTS_MAX = 480;
-// A path that the proxy has not reported for so long is drawn by the gateway's reports.
-const PROXY_MS_MAX = 6_000;
 // The server sends the ward at least every 2 s. After this time without it the page is out of date.
 const UNHEARD_MS_MAX = 5_000;
 // Changes within this time are shown together, because a snapshot has hundreds of them.
 const TOGETHER_MS = 30;
 
 export type Topic = "notices" | "ward" | "samples" | "alerts" | "paths" | "links" | "connection" | "quarantine";
-
-export interface PathPoint {
-  readonly timeS: number;
-  readonly rateBitPerS: number;
-  readonly rttMs: number;
-  readonly loss: number;
-}
-
-export interface PathTrack {
-  readonly gateway: string;
-  readonly name: string;
-  readonly points: PathPoint[];
-  state: PathState;
-  // Steering document in force at the gateway; 0: none, or a file of its own.
-  steeringVersion: number;
-  // Data of the month and rules in force, by the gateway's newest report.
-  access: AccessUse | undefined;
-  // When the gateway said so, by the core's clock.
-  accessAtS: number;
-  // By this page's clock, so that no other clock decides whether a path still reports.
-  heardAtMs: number;
-  // Likewise, by the proxy's reports alone.
-  proxyAtMs: number;
-}
 
 // namesakes is found once for each ward, since every row asks for it at every turn.
 function namesakes(patients: readonly Patient[]): Set<string> {
@@ -67,7 +41,7 @@ export class Model {
   // How many alerts are open, whether or not the page holds them.
   alertTotals: readonly AlertCount[] = [];
   readonly alerts = new AlertBook();
-  readonly paths = new Map<string, PathTrack>();
+  readonly paths = new PathBook();
   links: readonly Link[] = [];
   silences: readonly Document[] = [];
   // Readings of no patient; undefined until the server has answered.
@@ -105,14 +79,17 @@ export class Model {
 
   // changed calls every listener of the topic soon, and once for all calls until then.
   changed(topic: Topic): void {
-    if (this.#changed.size === 0) setTimeout(() => this.#tell(), TOGETHER_MS);
+    if (this.#changed.size === 0) setTimeout(() => void this.#tell(), TOGETHER_MS);
     this.#changed.add(topic);
   }
 
-  #tell(): void {
+  async #tell(): Promise<void> {
     const topics = [...this.#changed];
     this.#changed.clear();
-    for (const topic of topics) this.#listeners.get(topic)?.forEach((listener) => listener());
+    for (const topic of topics) {
+      this.#listeners.get(topic)?.forEach((listener) => listener());
+      await breathe();
+    }
   }
 
   setUnheard(text: string): void {
@@ -265,41 +242,12 @@ export class Model {
   }
 
   addPaths(reports: readonly PathReport[]): void {
-    for (const report of reports) {
-      if (report.path === "") continue;
-      const key = `${report.gateway}/${report.path}`;
-      let track = this.paths.get(key);
-      if (!track) {
-        track = { gateway: report.gateway, name: report.path, points: [], state: report.state, steeringVersion: 0, access: undefined, accessAtS: -Infinity, heardAtMs: 0, proxyAtMs: -Infinity };
-        this.paths.set(key, track);
-      }
-      const timeS = seconds(report.timeUs);
-      // Both ends report. The proxy does so each second, and the gateway on change, to save its
-      // data.
-      const byProxy = report.end === End.PROXY;
-      if (byProxy) track.proxyAtMs = performance.now();
-      else {
-        if (timeS >= track.accessAtS) {
-          track.steeringVersion = report.steeringVersion;
-          track.access = report.access ?? track.access;
-          track.accessAtS = timeS;
-        }
-        if (performance.now() - track.proxyAtMs < PROXY_MS_MAX) continue;
-      }
-      // Bytes that the gateway sent are those that the proxy received.
-      const bytes = byProxy ? report.receivedBytes : report.sentBytes;
-      const newest = track.points.at(-1);
-      if (newest && timeS <= newest.timeS) continue;
-      track.points.push({
-        timeS,
-        rateBitPerS: report.intervalMs > 0 ? (Number(bytes) * 8000) / report.intervalMs : 0,
-        rttMs: report.rttMs,
-        loss: report.sentPackets > 0n ? Math.min(1, Number(report.lostPackets) / Number(report.sentPackets)) : 0,
-      });
-      if (track.points.length > PATH_POINTS_MAX) track.points.shift();
-      track.state = report.state;
-      track.heardAtMs = performance.now();
-    }
+    this.paths.add(reports, performance.now());
+    this.changed("paths");
+  }
+
+  addPathHistory(gateway: string, reports: readonly PathReport[]): void {
+    this.paths.addHistory(gateway, reports);
     this.changed("paths");
   }
 

@@ -1,4 +1,5 @@
 // Signing in and out. The session itself is an HttpOnly cookie that scripts never see.
+import { t } from "./text";
 
 export type Role = "viewer" | "clinician" | "administrator";
 
@@ -41,18 +42,18 @@ async function post(path: string, body: object): Promise<Session> {
       body: JSON.stringify(body),
     });
   } catch {
-    throw new SignInError("The dashboard cannot be reached. Check the connection and try again.");
+    throw new SignInError(t("The dashboard cannot be reached. Check the connection and try again."));
   }
   if (response.ok) return (await response.json()) as Session;
   if (response.status === 429) {
     const seconds = Number(response.headers.get("retry-after") ?? "30");
-    throw new SignInError(`Too many attempts. Try again in ${seconds} s.`);
+    throw new SignInError(t("Too many attempts. Try again in {seconds} s.", { seconds }));
   }
   if (response.status === 401) {
-    throw new SignInError("code" in body ? "This link was used already or has expired." : "Name or password is wrong.");
+    throw new SignInError("code" in body ? t("This link was used already or has expired.") : t("Name or password is wrong."));
   }
   if (response.status === 403 && path === KIOSK) throw new SignInError(sentence(await response.text()));
-  throw new SignInError("Signing in failed on the server. Try again in a moment.");
+  throw new SignInError(t("Signing in failed on the server. Try again in a moment."));
 }
 
 export function signIn(name: string, password: string): Promise<Session> {

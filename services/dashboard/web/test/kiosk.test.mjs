@@ -2,43 +2,16 @@
 // the dashboard, until it is revoked. Against the example `fake_ward` of the dashboard's crate:
 // BRAID_FAKE_WARD is its binary. With BRAID_STATES=DIR the states are also pictures there.
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
-import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { chromium } from "playwright-core";
-
-const DEADLINE = 60_000;
-const ARGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-gpu", "--no-first-run", "--autoplay-policy=no-user-gesture-required"];
+import { open, picture as pictureOf, signIn, startBrowser, startWard } from "./ward.mjs";
 
 let browser, ward, address, password, display, link;
-let out = "";
-let heard = () => {};
-
-// printed waits for a line of the ward.
-async function printed(pattern) {
-  for (;;) {
-    const found = pattern.exec(out);
-    if (found) return found;
-    await new Promise((resolve, reject) => {
-      const timer = setTimeout(() => reject(new Error(`no ${pattern}:\n${out}`)), DEADLINE * 2);
-      heard = () => resolve(clearTimeout(timer));
-    });
-  }
-}
 
 before(async () => {
-  assert.ok(process.env.BRAID_FAKE_WARD, "set BRAID_FAKE_WARD to the example fake_ward of the dashboard's crate");
-  ward = spawn(process.env.BRAID_FAKE_WARD, ["127.0.0.1:0", "6", "3"], { stdio: ["pipe", "pipe", "inherit"] });
-  ward.stdout.on("data", (chunk) => {
-    out += chunk;
-    heard();
-  });
-  address = (await printed(/(http:\S+) {2}sign in/))[1];
-  password = (await printed(/sign in as admin with (.+)\n/))[1];
-  browser = await chromium.launch({ executablePath: process.env.BRAID_CHROMIUM ?? "/usr/bin/chromium", args: ARGS });
-  const context = await browser.newContext({ viewport: { width: 1440, height: 960 }, colorScheme: "dark" });
-  context.setDefaultTimeout(DEADLINE);
-  await context.addInitScript(() => {
+  ward = await startWard(6, 3);
+  ({ address, password } = ward);
+  browser = await startBrowser("--autoplay-policy=no-user-gesture-required");
+  display = await open(browser, {}, () => {
     window.tones = 0;
     const start = OscillatorNode.prototype.start;
     OscillatorNode.prototype.start = function (...when) {
@@ -46,29 +19,50 @@ before(async () => {
       start.apply(this, when);
     };
   });
-  display = await context.newPage();
-  display.failures = [];
-  display.on("pageerror", (error) => display.failures.push(error.message));
 });
 
 after(async () => {
   await browser?.close();
-  if (ward && ward.exitCode === null) {
-    const ended = new Promise((resolve) => ward.once("exit", resolve));
-    ward.stdin.end();
-    const forced = setTimeout(() => ward.kill("SIGKILL"), 15_000);
-    await ended;
-    clearTimeout(forced);
-  }
+  await ward?.stop();
 });
 
-async function picture(name) {
-  if (process.env.BRAID_STATES) await display.screenshot({ path: join(process.env.BRAID_STATES, `${name}.png`) });
-}
+const picture = (name) => pictureOf(display, name);
+
+test("the first view is small, compressed, and kept by the browser", async (t) => {
+  const page = await open(browser);
+  const network = await page.context().newCDPSession(page);
+  await network.send("Network.enable");
+  const requests = new Map();
+  network.on("Network.responseReceived", ({ requestId, response }) => requests.set(requestId, { path: new URL(response.url).pathname, headers: response.headers, bytes: 0, data: 0 }));
+  network.on("Network.dataReceived", ({ requestId, dataLength }) => requests.has(requestId) && (requests.get(requestId).data += dataLength));
+  network.on("Network.loadingFinished", ({ requestId, encodedDataLength }) => requests.has(requestId) && (requests.get(requestId).bytes = encodedDataLength));
+  await signIn(page, ward);
+  await page.locator(".patient .score").first().waitFor();
+  await page.locator(".reading[data-time]").first().waitFor();
+  await page.locator(".path .spark canvas").first().waitFor();
+  const all = [...requests.values()];
+  // A stream that goes on has no end yet.
+  const sent = (them) => them.reduce((sum, { bytes, data }) => sum + (bytes || data), 0) / 1024;
+  const files = all.filter(({ path }) => path.startsWith("/assets/") || path === "/");
+  const data = all.filter(({ path }) => !files.some((file) => file.path === path));
+  // Live data of the stream grows with the time that this machine takes, and is printed only.
+  const view = all.filter(({ path }) => !path.endsWith("/Watch"));
+  t.diagnostic(`the first view: ${sent(view).toFixed(1)} KB (target 120), of it files ${sent(files).toFixed(1)} KB; live data until then ${(sent(all) - sent(view)).toFixed(1)} KB`);
+  for (const { path, data } of all.sort((a, b) => b.data - a.data).slice(0, 6)) t.diagnostic(`${path}: ${(data / 1024).toFixed(1)} KB of content`);
+  assert.ok(sent(view) <= 120, `${sent(view)} KB`);
+  const scripts = files.filter(({ path }) => path.endsWith(".js"));
+  assert.ok(scripts.length > 0 && scripts.every(({ headers }) => headers["content-encoding"] === "br" && /immutable/.test(headers["cache-control"])));
+  const first = files.find(({ path }) => path === "/");
+  assert.ok(first.headers.etag && first.headers["cache-control"] === "no-cache");
+  // No request is for the paths of all gateways.
+  const asked = data.filter(({ path }) => path.endsWith("/GetPaths"));
+  assert.ok(asked.length <= 2 && asked.every(({ data }) => data < 40_000), JSON.stringify(asked));
+  await page.context().close();
+});
 
 test("a link opens a wall display that shows the ward and has nothing to press for it", async () => {
-  ward.stdin.write("kiosk hall\n");
-  link = `${address}/?kiosk=${(await printed(/kiosk hall (\S+)\n/))[1]}`;
+  ward.say("kiosk hall");
+  link = `${address}/?kiosk=${(await ward.printed(/kiosk hall (\S+)\n/))[1]}`;
   await display.goto(link);
   await display.locator("#kiosk").getByText("Wall display").waitFor();
   assert.equal(await display.locator("#kiosk").textContent(), "hallWall display");
@@ -90,7 +84,7 @@ test("the link works once, and the next browser is told so", async () => {
 });
 
 test("a wall display goes on when the dashboard has restarted, and when it is opened anew", async () => {
-  ward.stdin.write("restart\n");
+  ward.say("restart");
   await display.locator('.connection[data-state="lost"], .connection[data-state="connecting"]').first().waitFor();
   await display.locator('.connection[data-state="live"], .connection[data-state="silent"]').first().waitFor();
   await display.reload();
@@ -101,7 +95,7 @@ test("a wall display goes on when the dashboard has restarted, and when it is op
 
 test("the end of a wall display fills the page and is heard, also after a reload", async () => {
   const before = await display.evaluate(() => window.tones);
-  ward.stdin.write("revoke hall\n");
+  ward.say("revoke hall");
   await display.getByRole("heading", { name: "This display was revoked" }).waitFor({ timeout: 15_000 });
   await display.getByText("“hall” shows no ward and sounds no alert any more.").waitFor();
   assert.equal(await display.locator(".patient").count(), 0);

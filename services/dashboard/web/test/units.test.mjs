@@ -4,8 +4,9 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { createServer } from "vite";
+import { texts, translated } from "./texts.mjs";
 
-let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf, wordsOf, HeldOrder, liveOf, access, Sleep;
+let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf, wordsOf, HeldOrder, liveOf, access, Sleep, rank, limits, route, Metric;
 before(async () => {
   const root = fileURLToPath(new URL("..", import.meta.url));
   vite = await createServer({ root, configFile: false, logLevel: "error", server: { middlewareMode: true, ws: false, watch: null }, optimizeDeps: { noDiscovery: true } });
@@ -15,8 +16,11 @@ before(async () => {
   ({ liveOf } = await vite.ssrLoadModule("/src/live.ts"));
   ({ clock, scoreOf, wordsOf } = await vite.ssrLoadModule("/src/clinical.ts"));
   ({ inOrder } = await vite.ssrLoadModule("/src/notices.ts"));
-  ({ finds } = await vite.ssrLoadModule("/src/search.ts"));
+  ({ finds, rank } = await vite.ssrLoadModule("/src/search.ts"));
   ({ learn, nowMs } = await vite.ssrLoadModule("/src/clock.ts"));
+  limits = await vite.ssrLoadModule("/src/limits.ts");
+  route = await vite.ssrLoadModule("/src/route.ts");
+  ({ Metric } = await vite.ssrLoadModule("/src/gen/braid/vitals/v1/vitals_pb.ts"));
   access = await vite.ssrLoadModule("/src/access.ts");
   ({ Sleep } = await vite.ssrLoadModule("/src/sleep.ts"));
   ({ EcgBuffer } = await vite.ssrLoadModule("/src/ecg.ts"));
@@ -335,4 +339,68 @@ test("a page has slept when either clock says so", () => {
   assert.equal(sleep.beat(1_063_000, 4_500), true, "the machine was suspended, which stops one clock");
   assert.equal(sleep.beat(1_063_500, 5_000), false);
   assert.equal(sleep.beat(1_000_000, 65_000), true, "the other was set back meanwhile");
+});
+
+test("each text has a translation with the same fields, and no translation is of a text that is gone", () => {
+  const english = texts();
+  const fields = (text) => [...text.matchAll(/\{\w+\}/g)].map(([field]) => field).sort().join();
+  for (const language of ["de", "es"]) {
+    const own = translated(language);
+    assert.deepEqual(Object.keys(own).sort(), [...english].sort(), language);
+    for (const [text, other] of Object.entries(own)) {
+      assert.equal(other.split("|").length, text.split("|").length, `${language}: ${text}`);
+      assert.equal(fields(other), fields(text), `${language}: ${text}`);
+    }
+  }
+});
+
+test("an address is read as it was written, and links of messages lead to their alert", () => {
+  const { routeOf, pathOf, to } = route;
+  const read = (address) => routeOf(new URL(address, "http://ward"));
+  for (const it of [to("ward"), to("patients", "p/1 ä"), to("patients", "p", "a|b"), to("alerts", "", "a/b"), to("alerts"), to("fleet")]) {
+    assert.deepEqual(read(pathOf(it)), it);
+  }
+  assert.deepEqual(read("/#patient=ada&alert=a%20b"), to("patients", "ada", "a b"));
+  assert.deepEqual(read("/#alert=silent"), to("alerts", "", "silent"));
+  for (const elsewhere of ["/", "/nothing", "/patients", "/patients/"]) assert.deepEqual(read(elsewhere), to("ward"), elsewhere);
+  assert.equal(read("/patients/%").patient, "%");
+});
+
+test("a value is abnormal by its limits and not by its metric", () => {
+  const { judge, scaleOf, limitsOf, points } = limits;
+  const [HEART, RESPIRATION, SPO2, TEMPERATURE, SYSTOLIC, CONSCIOUSNESS, OXYGEN] = [Metric.HEART_RATE, Metric.RESPIRATION_RATE, Metric.SPO2, Metric.TEMPERATURE, Metric.SYSTOLIC_PRESSURE, Metric.CONSCIOUSNESS, Metric.SUPPLEMENTAL_OXYGEN];
+  const chart = [
+    [SYSTOLIC, [[90, 3], [91, 2], [101, 1], [111, 0], [115, 0], [219, 0], [220, 3]]],
+    [HEART, [[40, 3], [41, 1], [51, 0], [90.4, 0], [91, 1], [111, 2], [131, 3]]],
+    [RESPIRATION, [[8, 3], [9, 1], [12, 0], [20, 0], [21, 2], [25, 3]]],
+    [TEMPERATURE, [[35, 3], [35.1, 1], [36.04, 1], [36.1, 0], [38.04, 0], [38.1, 1], [39.1, 2]]],
+  ];
+  for (const [metric, rows] of chart) for (const [value, expected] of rows) assert.equal(points(metric, value, "one"), expected, `${metric}: ${value}`);
+  const latest = (spo2, oxygen = 0) => [[HEART, 72], [RESPIRATION, 15], [SPO2, spo2], [TEMPERATURE, 36.8], [SYSTOLIC, 115], [CONSCIOUSNESS, 0], [OXYGEN, oxygen]].map(([metric, value]) => ({ metric, value }));
+  const patient = (score, spo2, oxygen) => ({ news2: { score, missing: [], stale: [] }, latest: latest(spo2, oxygen) });
+  assert.equal(scaleOf(patient(0, 97)), "one");
+  // 90 % is three points by one scale and none by the other. The server's score decides.
+  assert.equal(scaleOf(patient(3, 90)), "one");
+  assert.equal(scaleOf(patient(0, 90)), "two-air");
+  assert.equal(scaleOf(patient(5, 97, 1)), "two-oxygen");
+  assert.equal(scaleOf(patient(9, 97)), undefined, "a score of another chart");
+  assert.deepEqual(judge(SYSTOLIC, 115, "one", []), { level: 0, side: undefined });
+  assert.deepEqual(judge(HEART, 138, "one", []), { level: 3, side: "high" });
+  assert.deepEqual(judge(SPO2, 90, "two-air", []), { level: 0, side: undefined });
+  assert.deepEqual(judge(HEART, 48, "one", []), { level: 1, side: "low" });
+  // Without a scale the page marks only what an alert is about.
+  assert.equal(judge(HEART, 138, undefined, []).level, 0);
+  assert.equal(judge(HEART, 72, "one", [{ metric: HEART, priority: HIGH, state: ACTIVE }]).level, 3);
+  assert.equal(judge(HEART, 72, "one", [{ metric: HEART, priority: HIGH, state: LATCHED }]).level, 0, "it has ended");
+  assert.deepEqual(limitsOf(TEMPERATURE, "one"), { low: 36.1, high: 38 });
+  assert.deepEqual(limitsOf(SPO2, "one"), { low: 96, high: undefined });
+  assert.deepEqual(limitsOf(SPO2, "two-oxygen"), { low: 88, high: 92 });
+});
+
+test("an exact name or identifier is found before what merely has it", () => {
+  const texts = [["Patient 10", "patient-10"], ["Patient 1", "patient-1"], ["Ann Patient", "p-1-1"]];
+  const by = (search) => texts.filter((own) => finds(search, ...own)).sort((a, b) => rank(search, ...b) - rank(search, ...a)).map(([name]) => name);
+  assert.deepEqual(by("patient-1"), ["Patient 1", "Patient 10"]);
+  assert.deepEqual(by("PATIENT 1"), ["Patient 1", "Patient 10", "Ann Patient"]);
+  assert.deepEqual(by("p-1-1"), ["Ann Patient"]);
 });

@@ -1,28 +1,26 @@
-// Alerts: the unacknowledged first, each with a button, a note and a silence. Below them the
-// silences in force, with author, reason and end. Rows are held under a pointer (hold.ts); what
-// waits meanwhile is told on a line that has its place at all times.
-import { h, KeyedList, setAttribute, setText, whenNear, type Row } from "../dom";
-import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
-import { nowS } from "../clock";
-import { AlertState, type Alert, type Document } from "../gen/braid/alerts/v1/alerts_pb";
+// Alerts: the unacknowledged first, in pages, with a filter and groups. Below them what silences
+// keep apart, with author, reason and end. Rows are held under a pointer (hold.ts); what waits
+// meanwhile is told on a line that has its place at all times.
+import { h, KeyedList, setAttribute, setText } from "../dom";
+import { awaits, priorityOf } from "../clinical";
+import { Priority } from "../gen/braid/vitals/v1/vitals_pb";
+import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";
 import type { Omitted } from "../alerts";
 import type { Model } from "../model";
+import { finds } from "../search";
+import { many, t } from "../text";
+import { groupRow, groupsOf, type Group, type GroupBy } from "./alert_groups";
+import { alertRow, type AlertActions } from "./alert_row";
 import { alertsBar } from "./alerts_bar";
 import { guardClicks, HeldOrder, Hold } from "./hold";
-import { endForm, scopeOf, silenceForm, type Silence } from "./silence";
+import { isPhone } from "./phone";
+import { silencedView } from "./silenced";
 
 // Resolved alerts shown below the open ones.
 const PAST_SHOWN = 8;
-const NOTE_LENGTH_MAX = 500;
-
-export interface AlertActions {
-  readonly mayAct: boolean;
-  acknowledge(id: string, note: string): Promise<void>;
-  withdraw(id: string): Promise<void>;
-  silence(it: Silence): Promise<void>;
-  endSilence(it: Document, reason: string): Promise<void>;
-  select(patient: string): void;
-}
+// Alerts shown at first, and more at each request. On a phone the ward follows below them.
+const PAGE = 50;
+const PAGE_PHONE = 10;
 
 export interface AlertsView {
   readonly element: HTMLElement;
@@ -32,22 +30,28 @@ export interface AlertsView {
 }
 
 export function alertsView(model: Model, actions: AlertActions): AlertsView {
-  const open = h("ul", { class: "alerts" });
-  const past = h("ul", { class: "alerts past" });
-  const pastBlock = h("details", {}, h("summary", {}, "Resolved"), past);
-  const silenced = h("ul", { class: "silences" });
-  const silencedBlock = h("details", {}, h("summary", {}, "Silenced"), silenced);
-  const none = h("p", { class: "empty" }, "No open alerts.");
+  const open = h("ul", { class: "alerts", "aria-label": t("Open alerts") });
+  const groups = h("ul", { class: "alert-groups", "aria-label": t("Groups of open alerts") });
+  const past = h("ul", { class: "alerts past", "aria-label": t("Resolved") });
+  const pastBlock = h("details", {}, h("summary", {}, t("Resolved")), past);
+  const none = h("p", { class: "empty" });
   const more = h("p", { class: "more", id: "alerts-more" });
+  const page = () => (isPhone() ? PAGE_PHONE : PAGE);
+  let pages = 1;
+  const showMore = h("button", { type: "button", class: "show-more", onclick: () => widen() });
   const count = h("span", { class: "dim" });
+  const search = h("input", { type: "search", class: "search", placeholder: t("Find an alert"), "aria-label": t("Find an alert"), spellcheck: "false", autocomplete: "off" });
+  const choice = (label: string, options: readonly (readonly [string, string])[]) => h("select", { "aria-label": label }, ...options.map(([value, text]) => h("option", { value }, text)));
+  const priority = choice(t("Priority"), [["0", t("Every priority")], [String(Priority.HIGH), t("High priority")], [String(Priority.MEDIUM), t("Medium priority")], [String(Priority.LOW), t("Low priority")]]);
+  const grouping = choice(t("Group"), [["none", t("No groups")], ["rule", t("By rule")], ["patient", t("By patient")]]);
+  // A filter must not hide danger.
+  const hidden = h("button", { type: "button", class: "hidden-urgent", onclick: () => showAll() });
   const bar = alertsBar(model, () => {
     order.release();
     update();
     open.scrollTop = 0;
   }, actions.withdraw);
-  // Screen readers hear new alerts without the page taking the focus away.
-  const announce = h("p", { class: "visually-hidden", role: "status", "aria-live": "assertive" });
-  const element = h("section", { class: "panel alerts-panel", "aria-label": "Alerts" }, h("header", {}, h("h2", {}, "Alerts"), count), announce, bar.element, open, more, none, silencedBlock, pastBlock);
+  let isHeld = () => false;
   const acting: AlertActions = {
     ...actions,
     async acknowledge(id, note) {
@@ -57,65 +61,135 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
       update();
     },
   };
+  const silenced = silencedView(model, acting, () => isHeld());
+  const element = h(
+    "section",
+    { class: "panel alerts-panel", "aria-label": t("Alerts") },
+    h("header", {}, h("h2", {}, t("Alerts")), count),
+    h("div", { class: "find" }, search, priority, grouping),
+    hidden,
+    bar.element,
+    open,
+    groups,
+    showMore,
+    more,
+    none,
+    silenced.element,
+    pastBlock,
+  );
   const openRows = new KeyedList<Alert>(open, (alert) => alert.id, (alert) => alertRow(model, alert, acting));
   const pastRows = new KeyedList<Alert>(past, (alert) => alert.id, (alert) => alertRow(model, alert, acting));
-  const silenceRows = new KeyedList<Document>(silenced, (silence) => silence.subject, (silence) => silenceRow(model, silence, actions));
+  const groupRows = new KeyedList<Group>(groups, ({ key }) => key, () => groupRow(model, acting, () => isHeld()));
   const order = new HeldOrder<Alert>(({ id }) => id);
+  const groupOrder = new HeldOrder<Group>(({ key }) => key);
   const hold = new Hold(element, () => update());
+  isHeld = () => hold.held();
   // Rows that keep their height while they are held.
   const locked = new Set<HTMLElement>();
   guardClicks(open, () => {
-    bar.say("The list moved: the click was not taken");
+    bar.say(t("The list moved: the click was not taken"));
     update();
   });
-  const announced = new Set<string>();
   // The alert that a link has opened: it is shown although it ended long ago.
   let opened = "";
 
+  const refresh = () => {
+    order.release();
+    groupOrder.release();
+    pages = 1;
+    open.scrollTop = 0;
+    update();
+  };
+  const showAll = () => {
+    search.value = "";
+    priority.value = "0";
+    refresh();
+  };
+  const widen = () => {
+    const first = open.children.length;
+    order.release();
+    pages++;
+    update();
+    // The focus goes on at the first new row, because the button may be gone.
+    const row = open.children[first];
+    if (row instanceof HTMLElement) {
+      row.tabIndex = -1;
+      row.focus({ preventScroll: true });
+    }
+  };
+  for (const type of ["input", "change"] as const) search.addEventListener(type, refresh);
+  priority.addEventListener("change", refresh);
+  grouping.addEventListener("change", refresh);
+
+  const isWanted = (alert: Alert) => {
+    if (priority.value !== "0" && alert.priority !== Number(priority.value)) return false;
+    return search.value.trim() === "" || finds(search.value, alert.summary, alert.rule, model.nameOf(alert.patient), alert.patient, alert.gateway);
+  };
   const update = () => {
-    const alerts = model.alerts.open();
-    const now = order.of(alerts, hold.held(), (gone) => model.alerts.get(gone.id) ?? gone);
+    const { apart, calling } = silenced.update();
+    const wanted = calling.filter(isWanted);
+    const by = grouping.value as GroupBy | "none";
+    const shown = by === "none" ? wanted.slice(0, pages * page()) : [];
+    const now = order.of(shown, hold.held(), (gone) => model.alerts.get(gone.id) ?? gone);
     for (const { id } of now.changed) {
       const row = open.querySelector<HTMLElement>(`[data-alert="${CSS.escape(id)}"]`);
       if (!row || locked.has(row)) continue;
       row.style.minHeight = `${row.offsetHeight}px`;
       locked.add(row);
     }
-    if (now.rows === alerts) {
+    if (now.rows === shown) {
       for (const row of locked) row.style.minHeight = "";
       locked.clear();
     }
+    const hadFocus = open.contains(document.activeElement);
     openRows.update(now.rows);
+    // A row with the focus left the list: the keyboard goes on at the panel.
+    if (hadFocus && !open.contains(document.activeElement)) element.focus({ preventScroll: true });
+    groupRows.update(groupOrder.of(by === "none" ? [] : groupsOf(wanted, by), hold.held()).rows);
+    open.hidden = by !== "none";
+    groups.hidden = by === "none";
     bar.update(now);
+    const rest = by === "none" ? wanted.length - shown.length : 0;
+    showMore.hidden = rest <= 0;
+    setText(showMore, t("Show {count} more of {rest} less urgent", { count: Math.min(page(), rest), rest }));
     const omitted = model.alerts.omitted();
     more.hidden = omitted.length === 0;
-    setText(more, omittedText(omitted));
+    setText(more, t("{omitted} not shown", { omitted: omittedText(omitted) }));
     // A held row stands once.
     const resolved = pastWith(model, opened).filter((alert) => !now.rows.includes(alert));
     pastRows.update(resolved);
     pastBlock.hidden = resolved.length === 0;
-    const silences = model.silences.filter((silence) => seconds(silence.untilUs) > nowS());
-    silenceRows.update(silences);
-    silencedBlock.hidden = silences.length === 0;
-    none.hidden = now.rows.length > 0;
-    const waiting = alerts.filter((alert) => awaits(alert.state)).length;
-    setText(count, [waiting > 0 && `${waiting} to acknowledge`, omitted.length > 0 && omittedText(omitted)].filter(Boolean).join(" · "));
-    setAttribute(count, "data-partial", omitted.length > 0);
-    for (const alert of alerts) {
-      if (!awaits(alert.state) || announced.has(alert.id)) continue;
-      announced.add(alert.id);
-      setText(announce, `${priorityOf(alert.priority).label}: ${alert.summary}`);
-    }
-    for (const id of announced) if (!model.alerts.has(id)) announced.delete(id);
+    none.hidden = wanted.length > 0;
+    // Before the list has arrived, the ward's totals say that it is not empty.
+    const expected = model.alertTotals.reduce((sum, { open }) => sum + open, 0);
+    setText(none, calling.length + apart === 0 && (expected > 0 || !model.alerts.isListed) ? t("Open alerts are on their way.") : calling.length > 0 ? t("No open alert is like this.") : apart > 0 ? t("No open alerts but silenced ones.") : t("No open alerts."));
+    const isHigh = ({ priority, state }: Alert) => priority === Priority.HIGH && awaits(state);
+    const urgent = calling.filter(isHigh).length - wanted.filter(isHigh).length;
+    hidden.hidden = urgent <= 0;
+    setText(hidden, `!!! ${many(urgent, "{count} high alert is hidden, show all", "{count} high alerts are hidden, show all")}`);
+    const waiting = calling.filter((alert) => awaits(alert.state)).length;
+    const parts = [
+      wanted.length < calling.length && t("{count} of {all}", { count: wanted.length, all: calling.length }),
+      waiting > 0 && t("{count} to acknowledge", { count: waiting }),
+      apart > 0 && t("{count} silenced", { count: apart }),
+      omitted.length > 0 && omittedText(omitted),
+    ];
+    setText(count, parts.filter(Boolean).join(" · "));
+    setAttribute(count, "data-partial", omitted.length > 0 || wanted.length < calling.length);
   };
-  model.on("alerts", update);
-  model.on("ward", update);
+  const seen = () => element.checkVisibility() && update();
+  model.on("alerts", seen);
   update();
   const show = (id: string): boolean => {
-    if (!model.alerts.has(id)) return false;
+    const alert = model.alerts.get(id);
+    if (!alert) return false;
     element.querySelector("[data-linked]")?.removeAttribute("data-linked");
     opened = id;
     order.release();
+    if (!isWanted(alert)) showAll();
+    grouping.value = "none";
+    const at = model.alerts.open().findIndex((alert) => alert.id === id);
+    pages = Math.max(pages, Math.ceil((at + 1) / page()));
     update();
     const row = element.querySelector<HTMLElement>(`[data-alert="${CSS.escape(id)}"]`);
     if (!row) return false;
@@ -126,7 +200,7 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
     row.focus({ preventScroll: true });
     return true;
   };
-  return { element, tick: update, open: show };
+  return { element, tick: seen, open: show };
 }
 
 // pastWith returns the resolved alerts that are shown, with the one that a link has opened.
@@ -139,82 +213,5 @@ function pastWith(model: Model, opened: string): Alert[] {
 
 // omittedText counts the omitted alerts: "12 more of low priority".
 export function omittedText(omitted: readonly Omitted[]): string {
-  return omitted.map(({ priority, count }) => `${count} more of ${priorityOf(priority).label.toLowerCase()}`).join(", ");
-}
-
-function silenceRow(model: Model, first: Document, actions: AlertActions): Row<Document> {
-  let silence = first;
-  const text = h("p", {});
-  const end = endForm((reason) => actions.endSilence(silence, reason));
-  const element = h("li", { class: "dim", "data-silence": first.subject }, text, actions.mayAct && end);
-  return {
-    element,
-    update(next) {
-      silence = next;
-      const { patient = "", rule = "" } = scopeOf(silence.body) ?? {};
-      const name = model.labelOf(patient);
-      const what = [name || "everybody", rule || "every rule"].join(", ");
-      setText(text, `${what} · until ${clock(seconds(silence.untilUs))} · ${silence.author}: “${silence.reason}”`);
-    },
-  };
-}
-
-function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert> {
-  let alert = first;
-  const mark = h("span", { class: "chip" });
-  const summary = h("p", { class: "summary" });
-  const name = h("span", {});
-  const second = h("small", { class: "second" });
-  const who = h("button", { class: "link", type: "button", onclick: () => actions.select(alert.patient) }, name, " ", second);
-  const when = h("span", { class: "dim" });
-  const by = h("p", { class: "by dim" });
-  const note = h("input", { type: "text", maxlength: NOTE_LENGTH_MAX, placeholder: "Note (optional)", "aria-label": "Note" });
-  const failure = h("p", { class: "message", role: "alert" });
-  const confirm = h("button", { type: "submit", class: "primary" }, "Acknowledge");
-  const form = h(
-    "form",
-    {
-      class: "acknowledge",
-      onsubmit: (event) => {
-        event.preventDefault();
-        confirm.disabled = true;
-        setText(failure, "");
-        actions
-          .acknowledge(alert.id, note.value.trim())
-          .catch((error: unknown) => setText(failure, error instanceof Error ? error.message : "It was not acknowledged."))
-          .finally(() => (confirm.disabled = false));
-      },
-    },
-    confirm,
-    failure,
-  );
-  const silence = silenceForm((it) => actions.silence(it));
-  const element = h("li", { class: "alert", "data-alert": first.id }, mark, h("div", { class: "grow" }, summary, h("p", { class: "meta" }, who, when), by, form, actions.mayAct && silence.element));
-  whenNear(element, () => form.prepend(note));
-  return {
-    element,
-    update(next) {
-      alert = next;
-      const priority = priorityOf(alert.priority);
-      const state = stateOf(alert.state);
-      setAttribute(element, "data-priority", priority.key);
-      setAttribute(element, "data-state", state.key);
-      setText(mark, priority.mark);
-      setAttribute(mark, "data-priority", priority.key);
-      setAttribute(mark, "aria-label", priority.label);
-      setText(summary, alert.summary || alert.rule);
-      // An alert of a gateway or of the core: the summary names it.
-      who.hidden = alert.patient === "";
-      const named = model.nameOf(alert.patient);
-      setText(name, named);
-      setText(second, named === alert.patient ? "" : alert.patient);
-      setAttribute(second, "data-namesake", model.isNamesake(alert.patient));
-      silence.update(alert, model.labelOf(alert.patient));
-      const sinceS = seconds(alert.sinceUs);
-      setText(when, `${alert.patient === "" ? "" : " · "}${state.label.toLowerCase()} · since ${clock(sinceS)} (${age(nowS() - sinceS)})${alert.backfill ? " · from late data" : ""}`);
-      setText(by, alert.acknowledgedBy ? `${alert.acknowledgedBy}${alert.note ? `: “${alert.note}”` : ""}` : "");
-      by.hidden = !alert.acknowledgedBy;
-      form.hidden = !actions.mayAct || !awaits(alert.state) || alert.state === AlertState.RESOLVED;
-    },
-  };
+  return omitted.map(({ priority, count }) => t("{count} more of {priority}", { count, priority: priorityOf(priority).label })).join(", ");
 }

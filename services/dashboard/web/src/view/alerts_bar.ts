@@ -6,6 +6,7 @@ import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";
 import { Priority } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Model } from "../model";
 import type { Rows } from "./hold";
+import { many, t } from "../text";
 
 // How long the line says that something was not done.
 const SAID_MS = 5_000;
@@ -44,7 +45,7 @@ export function alertsBar(model: Model, show: () => void, withdraw: (id: string)
     try {
       await withdraw(last.id);
     } catch (error) {
-      say(`Still acknowledged: ${error instanceof Error ? error.message : last.words}`);
+      say(t("Still acknowledged: {why}", { why: error instanceof Error ? error.message : last.words }));
     }
   };
   return {
@@ -58,15 +59,15 @@ export function alertsBar(model: Model, show: () => void, withdraw: (id: string)
       given = given.filter(({ untilMs }) => nowMs < untilMs);
       const last = given.at(-1);
       undo.hidden = last === undefined;
-      if (last) setText(undo, `Undo ${Math.ceil((last.untilMs - nowMs) / 1000)} s: ${last.words}`);
+      if (last) setText(undo, t("Undo {seconds} s: {words}", { seconds: Math.ceil((last.untilMs - nowMs) / 1000), words: last.words }));
       const isSaid = nowMs < said.untilMs;
       const first = waiting[0];
       const isUrgent = first !== undefined && awaits(first.state) && first.priority === Priority.HIGH;
-      const fresh = `${waiting.length} new ${waiting.length === 1 ? "alert" : "alerts"}`;
+      const fresh = many(waiting.length, "{count} new alert", "{count} new alerts");
       news.hidden = waiting.length === 0 && !moved && !isSaid;
       setAttribute(news, "data-priority", isUrgent ? "high" : null);
-      if (isUrgent) setText(news, `${priorityOf(first.priority).mark} ${named(first)}${waiting.length > 1 ? ` · ${fresh}` : ""}, show`);
-      else setText(news, isSaid ? said.text : first ? `${fresh}, show` : "New order, show");
+      if (isUrgent) setText(news, t("{news}, show", { news: `${priorityOf(first.priority).mark} ${named(first)}${waiting.length > 1 ? ` · ${fresh}` : ""}` }));
+      else setText(news, isSaid ? said.text : first ? t("{news}, show", { news: fresh }) : t("New order, show"));
     },
   };
 }

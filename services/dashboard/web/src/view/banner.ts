@@ -7,6 +7,7 @@ import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { clock } from "../clinical";
 import type { Model } from "../model";
 import { inOrder, type Notice } from "../notices";
+import { t } from "../text";
 
 // Banners on the page at first. Beyond it the least severe are behind a button that counts them.
 const SHOWN_MAX = 4;
@@ -19,7 +20,7 @@ export function bannerView(model: Model): { element: HTMLElement } {
   const unheard = h("p", { class: "banner-more", id: "unheard" });
   // Read out when its text changes. It has no time, so a running clock is not read out.
   const announce = h("p", { class: "visually-hidden", role: "alert" });
-  const element = h("section", { class: "banners", "aria-label": "Warnings about the system" }, announce, list, more, unheard);
+  const element = h("section", { class: "banners", "aria-label": t("Warnings about the system") }, announce, list, more, unheard);
   const rows = new KeyedList<Notice>(list, ({ key }) => key, row);
   const update = () => {
     const notices = inOrder(model.notices.values());
@@ -29,7 +30,7 @@ export function bannerView(model: Model): { element: HTMLElement } {
     element.hidden = notices.length === 0 && model.unheard === "";
     more.hidden = notices.length <= SHOWN_MAX;
     setAttribute(more, "aria-expanded", String(isWhole));
-    setText(more, isWhole ? "Show fewer" : `Show ${notices.length - SHOWN_MAX} more, less severe`);
+    setText(more, isWhole ? t("Show fewer") : t("Show {count} more, less severe", { count: notices.length - SHOWN_MAX }));
     setText(announce, notices.filter(({ severity }) => severity === "critical").map(({ text }) => text).join(" "));
   };
   const toggle = () => {
@@ -51,7 +52,7 @@ function row(): Row<Notice> {
       setAttribute(element, "data-severity", notice.severity);
       setAttribute(element, "data-code", notice.key);
       setText(text, notice.text);
-      setText(since, notice.sinceS === undefined ? "" : ` Since ${clock(notice.sinceS)}.`);
+      setText(since, notice.sinceS === undefined ? "" : ` ${t("Since {time}.", { time: clock(notice.sinceS) })}`);
     },
   };
 }

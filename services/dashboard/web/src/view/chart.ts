@@ -1,12 +1,9 @@
 // uPlot charts: a trend with its holes marked, and a small sparkline.
 import uPlot from "uplot";
 import { colour } from "./theme";
+import type { Limits } from "../limits";
 import type { Hole, Series } from "../series";
-
-export interface Line {
-  readonly series: Series;
-  readonly colour: string;
-}
+import { t } from "../text";
 
 const POINTS_SHOWN_MAX = 30;
 const AXIS_FONT = "11px system-ui, sans-serif";
@@ -15,11 +12,12 @@ export class TrendChart {
   #plot: uPlot | null = null;
   #holes: Hole[] = [];
   #range: [number, number] = [0, 1];
+  #limits: Limits | undefined;
   readonly #observer: ResizeObserver;
 
   constructor(
     private readonly host: HTMLElement,
-    private readonly colours: readonly string[],
+    private readonly lines: number,
     private readonly spanMin: number,
     private readonly decimals: number,
   ) {
@@ -27,8 +25,9 @@ export class TrendChart {
     this.#observer.observe(host);
   }
 
-  update(lines: readonly Series[], dropped: readonly Hole[], fromS: number, toS: number): void {
+  update(lines: readonly Series[], dropped: readonly Hole[], fromS: number, toS: number, limits?: Limits): void {
     this.#range = [fromS, toS];
+    this.#limits = limits;
     const windows = lines.map((series) => series.window(fromS, toS));
     this.#holes = [...(windows[0]?.holes ?? []), ...dropped.filter((hole) => hole.toS > fromS && hole.fromS < toS)];
     const tables = windows.map(({ times, values }) => [times, values] as uPlot.AlignedData);
@@ -64,15 +63,15 @@ export class TrendChart {
       ],
       series: [
         {},
-        ...this.colours.map((name) => ({
-          stroke: colour(name),
+        ...Array.from({ length: this.lines }, () => ({
+          stroke: colour("--ink"),
           width: 1.6,
           spanGaps: false,
           // Points show that readings are far apart; a line alone would look continuous.
-          points: { show: (u: uPlot) => u.data[0].length <= POINTS_SHOWN_MAX, size: 5, stroke: colour(name), fill: colour(name) },
+          points: { show: (u: uPlot) => u.data[0].length <= POINTS_SHOWN_MAX, size: 5, stroke: colour("--ink"), fill: colour("--ink") },
         })),
       ],
-      hooks: { drawClear: [(u) => this.#drawHoles(u)] },
+      hooks: { drawClear: [(u) => this.#drawHoles(u), (u) => this.#drawLimits(u)] },
     };
     return new uPlot(options, data, this.host);
   }
@@ -102,7 +101,7 @@ export class TrendChart {
         ctx.lineTo(x + bbox.height, bbox.top);
       }
       ctx.stroke();
-      const label = hole.dropped ? "dropped" : "no data";
+      const label = hole.dropped ? t("dropped") : t("no data");
       ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
       if (right - left > ctx.measureText(label).width + 12 * devicePixelRatio) {
         ctx.fillStyle = colour("--dim");
@@ -110,6 +109,24 @@ export class TrendChart {
         ctx.fillText(label, (left + right) / 2, bbox.top + 14 * devicePixelRatio);
       }
       ctx.restore();
+    }
+    ctx.restore();
+  }
+
+  // A dashed line for each limit within the scale.
+  #drawLimits(u: uPlot): void {
+    const { ctx, bbox } = u;
+    ctx.save();
+    ctx.strokeStyle = colour("--limit");
+    ctx.setLineDash([5 * devicePixelRatio, 4 * devicePixelRatio]);
+    for (const limit of [this.#limits?.low, this.#limits?.high]) {
+      if (limit === undefined) continue;
+      const y = u.valToPos(limit, "y", true);
+      if (y < bbox.top || y > bbox.top + bbox.height) continue;
+      ctx.beginPath();
+      ctx.moveTo(bbox.left, y);
+      ctx.lineTo(bbox.left + bbox.width, y);
+      ctx.stroke();
     }
     ctx.restore();
   }

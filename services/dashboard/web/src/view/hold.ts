@@ -1,13 +1,16 @@
 // Rows do not move under a pointer or a finger.
 //
-// While a pointer is over a panel, or a finger touches it, its rows keep their places. They change
-// in place, rows that ended stay, and new ones wait. The panel says what waits. As a second line of
-// defence a click is refused if the row under it changed a moment before.
+// While a pointer is over a panel, a finger touches it, or a key was just pressed in it, its rows
+// keep their places. They change in place, rows that ended stay, and new ones wait. The panel says
+// what waits. As a second line of defence a click is refused if the row under it changed a
+// moment before.
 
 // A pointer that rests for so long is left there by somebody who went away.
 const RESTS_MS = 60_000;
 // A second tap comes within this time after the finger was lifted.
 const TOUCHED_MS = 2_000;
+// A person who works by keyboard reads the row and goes on within this time.
+const KEYED_MS = 10_000;
 // A click at one point within this time of the last was meant for the same row. A row that came
 // under the pointer within it was not seen by the person.
 const MEANT_MS = 1_500;
@@ -18,6 +21,7 @@ export class Hold {
   #overAtMs = -Infinity;
   #fingers = false;
   #touchedAtMs = -Infinity;
+  #keyedAtMs = -Infinity;
 
   // released is called when the hold ends by a movement; otherwise ask `held` again.
   constructor(host: HTMLElement, released: () => void) {
@@ -25,6 +29,7 @@ export class Hold {
       if ((event as PointerEvent).pointerType !== "touch") this.#overAtMs = performance.now();
     };
     for (const type of ["pointerover", "pointermove", "pointerdown", "wheel"]) host.addEventListener(type, over, { passive: true });
+    host.addEventListener("keydown", () => (this.#keyedAtMs = performance.now()));
     host.addEventListener("pointerleave", (event) => {
       if (event.pointerType === "touch") return;
       this.#overAtMs = -Infinity;
@@ -41,7 +46,7 @@ export class Hold {
 
   held(): boolean {
     const nowMs = performance.now();
-    return this.#fingers || nowMs - this.#overAtMs < RESTS_MS || nowMs - this.#touchedAtMs < TOUCHED_MS;
+    return this.#fingers || nowMs - this.#overAtMs < RESTS_MS || nowMs - this.#touchedAtMs < TOUCHED_MS || nowMs - this.#keyedAtMs < KEYED_MS;
   }
 }
 

@@ -5,6 +5,7 @@
 import type { Model } from "../model";
 import { inOrder } from "../notices";
 import { audio, outageSoundState } from "./sound";
+import { t, term } from "../text";
 
 const AGAIN_MS = 8_000;
 // A moment without the stream is no outage. The connection comes back by itself within it.
@@ -32,8 +33,8 @@ function play(): void {
 }
 
 const UNHEARD: Record<"off" | "blocked", string> = {
-  off: "Sound is off here: nobody hears it when alerts stop.",
-  blocked: "No sound before you touch this page: nobody hears it when alerts stop.",
+  off: term("Sound is off here: nobody hears it when alerts stop."),
+  blocked: term("No sound before you touch this page: nobody hears it when alerts stop."),
 };
 
 // outageSound returns what is to be called twice a second.
@@ -41,7 +42,7 @@ export function outageSound(model: Model): () => void {
   let sinceMs: number | undefined;
   return () => {
     const state = outageSoundState();
-    model.setUnheard(state === "on" ? "" : UNHEARD[state]);
+    model.setUnheard(state === "on" ? "" : t(UNHEARD[state]));
     const isLost = inOrder(model.notices.values()).some(({ severity }) => severity === "critical");
     sinceMs = isLost ? (sinceMs ?? performance.now()) : undefined;
     if (sinceMs !== undefined && performance.now() - sinceMs >= AFTER_MS && state === "on") play();

@@ -1,6 +1,6 @@
 // The selected patient: score, ECG strip, and a row for each vital with trend and present value.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
-import { age, clock, priorityOf, scoreOf, seconds, show, stateOf, styleOf } from "../clinical";
+import { age, clock, labelOf, priorityOf, scoreOf, seconds, show, stateOf, styleOf } from "../clinical";
 import { nowS } from "../clock";
 import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";
 import { Metric } from "../gen/braid/vitals/v1/vitals_pb";
@@ -8,9 +8,12 @@ import type { Model } from "../model";
 import { TrendChart } from "./chart";
 import { Sweep } from "./sweep";
 import { onTheme } from "./theme";
+import { judge, limitsOf, markOf, scaleOf, type Limits } from "../limits";
+import { many, t, term } from "../text";
+import { limitText } from "./card";
 
 export const WINDOWS_S = [300, 1800, 14_400] as const;
-const WINDOW_NAMES = ["5 min", "30 min", "4 h"] as const;
+const WINDOW_NAMES = [term("5 min"), term("30 min"), term("4 h")] as const;
 const ROWS: readonly (readonly Metric[])[] = [
   [Metric.HEART_RATE],
   [Metric.RESPIRATION_RATE],
@@ -42,12 +45,12 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
   let windowS: number = WINDOWS_S[0];
   const title = h("h2", {});
   const subtitle = h("span");
-  const score = h("span", { class: "score big" });
+  const score = h("span", { class: "score big", role: "img" });
   const scoreText = h("p", { class: "score-text" });
   const state = h("span");
   const windows = h(
     "div",
-    { class: "segmented", role: "group", "aria-label": "Time shown" },
+    { class: "segmented", role: "group", "aria-label": t("Time shown") },
     ...WINDOWS_S.map((s, i) =>
       h(
         "button",
@@ -61,20 +64,20 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
             draw();
           },
         },
-        WINDOW_NAMES[i] ?? "",
+        t(WINDOW_NAMES[i] ?? ""),
       ),
     ),
   );
 
-  const strip = h("div", { class: "strip", role: "img", "aria-label": "Electrocardiogram, live" });
+  const strip = h("div", { class: "strip", role: "img", "aria-label": t("Electrocardiogram, live") });
   const ended = h("span", { class: "strip-ended" });
-  const ecgRow = h("div", { class: "ecg" }, h("span", { class: "strip-label" }, "ECG"), ended, strip);
+  const ecgRow = h("div", { class: "ecg" }, h("span", { class: "strip-label" }, t("ECG")), ended, strip);
   const rows = ROWS.map((metrics) => vitalRow(model, metrics));
-  const own = h("ul", { class: "own-alerts", "aria-label": "Open alerts of this patient" });
+  const own = h("ul", { class: "own-alerts", "aria-label": t("Open alerts of this patient") });
   const ownMore = h("p", { class: "own-more" });
   const ownRows = new KeyedList<Alert>(own, ({ id }) => id, ownAlert);
   const body = h("div", { class: "monitor" }, ecgRow, ...rows.map((row) => row.element));
-  const empty = h("p", { class: "empty" }, "Select a patient to see live vitals.");
+  const empty = h("p", { class: "empty" }, t("Select a patient to see live vitals."));
   const head = h(
     "header",
     { class: "patient-head" },
@@ -82,7 +85,7 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     h("div", { class: "grow" }, title, scoreText, h("p", { class: "about dim" }, subtitle, state)),
     windows,
   );
-  const element = h("section", { class: "panel detail", "aria-label": "Selected patient", id: "detail", tabindex: "-1" }, head, own, ownMore, body, empty);
+  const element = h("section", { class: "panel detail", "aria-label": t("Selected patient"), id: "detail", tabindex: "-1" }, head, own, ownMore, body, empty);
 
   const sweep = new Sweep(strip, model.ecg);
   let shown = "";
@@ -96,7 +99,7 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     own.hidden = open.length === 0;
     const more = Math.max(open.length, patient?.activeAlerts ?? 0) - Math.min(open.length, OWN_ALERTS_MAX);
     ownMore.hidden = !selected || more <= 0;
-    setText(ownMore, `${more} more open ${more === 1 ? "alert" : "alerts"} of this patient`);
+    setText(ownMore, many(more, "{count} more open alert of this patient", "{count} more open alerts of this patient"));
     const hasAlert = open.length > 0 || (patient?.activeAlerts ?? 0) > 0;
     const worst = Math.max(patient?.worstPriority ?? 0, ...open.map(({ priority }) => priority));
     setAttribute(element, "data-alarm", selected && hasAlert && priorityOf(worst).key);
@@ -109,25 +112,26 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     setText(title, patient?.name || model.selected);
     const seen = patient ? seconds(patient.lastSeenUs) : 0;
     const late = seen > 0 && nowS() - seen > LATE_S;
-    setText(subtitle, `${model.selected}${patient?.gateway ? ` · ${patient.gateway}` : ""}${late ? ` · last sample ${clock(seen)}` : ""}`);
+    setText(subtitle, `${model.selected}${patient?.gateway ? ` · ${patient.gateway}` : ""}${late ? ` · ${t("last sample {time}", { time: clock(seen) })}` : ""}`);
     const outOfDateS = model.outOfDateSinceS();
     setAttribute(element, "data-silent", patient?.unknown !== undefined || outOfDateS !== undefined);
     const ecgS = model.ecg.newestS;
     const ecgEnded = ecgS > 0 && nowS() - ecgS > ECG_ENDED_S;
     setAttribute(ecgRow, "data-stale", ecgEnded || outOfDateS !== undefined);
-    setText(ended, ecgEnded ? `ended ${clock(ecgS)}, ${age(nowS() - ecgS)}` : ecgS === 0 ? "no ECG" : "");
+    setText(ended, ecgEnded ? t("ended {time}, {age}", { time: clock(ecgS), age: age(nowS() - ecgS) }) : ecgS === 0 ? t("no ECG") : "");
     const news2 = scoreOf(patient?.news2, outOfDateS, hasAlert);
     setText(score, news2.text);
+    setAttribute(score, "aria-label", `NEWS2 ${news2.text}, ${news2.explanation}`);
     setAttribute(score, "data-risk", news2.risk);
     setAttribute(score, "data-partial", news2.partial);
-    setText(scoreText, `NEWS2 · ${news2.explanation}${patient?.news2?.redParameter ? " · one parameter scores 3" : ""}`);
+    setText(scoreText, `NEWS2 · ${news2.explanation}${patient?.news2?.redParameter ? ` · ${t("one parameter scores 3")}` : ""}`);
     const facts = FACTS.flatMap((metric) => {
       const value = model.series.get(metric)?.last?.value ?? patient?.latest.find((vital) => vital.metric === metric)?.value;
       if (value === undefined) return [];
       const timeUs = patient?.latest.find((vital) => vital.metric === metric)?.timeUs ?? 0n;
       const old = patient?.unknown || patient?.news2?.stale.includes(metric) ? ` (${age(nowS() - seconds(timeUs))})` : "";
-      if (metric === Metric.BATTERY) return `battery ${show(metric, value)} %${old}`;
-      return `${metric === Metric.CONSCIOUSNESS ? `consciousness: ${show(metric, value).toLowerCase()}` : show(metric, value)}${old}`;
+      if (metric === Metric.BATTERY) return `${t("battery {percent} %", { percent: show(metric, value) })}${old}`;
+      return `${metric === Metric.CONSCIOUSNESS ? t("consciousness: {level}", { level: show(metric, value).toLowerCase() }) : show(metric, value)}${old}`;
     });
     setText(state, facts.map((fact) => ` · ${fact}`).join(""));
     rows.forEach((row) => row.values());
@@ -135,7 +139,7 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
   };
   const draw = () => {
     values();
-    if (model.selected === "") return;
+    if (model.selected === "" || !element.checkVisibility()) return;
     const now = nowS();
     const from = Math.max(now - windowS, windowS === WINDOWS_S[0] ? Math.min(now - YOUNG_S, earliest(model)) : 0);
     rows.forEach((row) => row.draw(from, now));
@@ -158,7 +162,7 @@ function earliest(model: Model): number {
 }
 
 function ownAlert(): Row<Alert> {
-  const mark = h("span", { class: "chip" });
+  const mark = h("span", { class: "chip", role: "img" });
   const text = h("span", {});
   const when = h("span", { class: "dim" });
   const element = h("li", {}, mark, h("span", { class: "grow" }, text, when));
@@ -186,18 +190,23 @@ interface VitalRow {
 function vitalRow(model: Model, metrics: readonly Metric[]): VitalRow {
   const first = metrics[0] ?? Metric.UNSPECIFIED;
   const style = styleOf(first);
-  const value = h("span", { class: "value" }, "–");
+  const number = h("span", {}, "–");
+  const mark = h("span", { class: "mark-of", "aria-hidden": "true" });
+  const value = h("span", { class: "value" }, mark, number);
+  const limit = h("small", { class: "limit" });
   const note = h("span", { class: "note" });
-  const host = h("div", { class: "trend", role: "img", "aria-label": `${style.label}, trend` });
+  const host = h("div", { class: "trend", role: "img", "aria-label": t("{metric}, trend", { metric: labelOf(first) }) });
   const reading = h(
     "div",
     { class: "reading", "data-metric": style.key },
-    h("span", { class: "label" }, style.label, " ", h("small", {}, style.unit)),
+    h("span", { class: "label" }, labelOf(first), " ", h("small", {}, t(style.unit))),
     value,
+    limit,
     note,
   );
-  const element = h("div", { class: `vital ${style.key}` }, host, reading);
-  const chart = new TrendChart(host, metrics.map((metric) => styleOf(metric).colour), style.spanMin, style.decimals);
+  const element = h("div", { class: "vital", "data-metric-row": style.key }, host, reading);
+  const chart = new TrendChart(host, metrics.length, style.spanMin, style.decimals);
+  let limits: Limits | undefined;
   return {
     element,
     values() {
@@ -209,7 +218,7 @@ function vitalRow(model: Model, metrics: readonly Metric[]): VitalRow {
       const text = metrics
         .map((metric) => show(metric, model.of(metric).last?.value ?? model.patient()?.latest.find((vital) => vital.metric === metric)?.value))
         .join("/");
-      setText(value, text);
+      setText(number, text);
       setAttribute(reading, "data-time", timeS > 0 ? timeS.toFixed(3) : null);
       const passed = nowS() - timeS;
       const late = passed > Math.max(10, series.holeThresholdS() * 2);
@@ -217,10 +226,16 @@ function vitalRow(model: Model, metrics: readonly Metric[]): VitalRow {
       const tooOld = patient?.unknown !== undefined || patient?.news2?.stale.includes(first) === true;
       const stale = timeS > 0 && (late || tooOld);
       setAttribute(element, "data-stale", stale);
-      setText(note, timeS === 0 ? "not measured" : stale ? age(passed) : "");
+      const scale = patient && scaleOf(patient);
+      const judged = judge(first, stale ? undefined : (series.last?.value ?? known?.value), scale, model.alerts.of(model.selected));
+      setAttribute(reading, "data-level", judged.level > 0 && judged.level);
+      setText(mark, markOf(judged));
+      limits = scale && limitsOf(first, scale);
+      setText(limit, limitText(first, scale, { level: 0, side: undefined }));
+      setText(note, timeS === 0 ? t("not measured") : stale ? age(passed) : "");
     },
     draw(fromS, toS) {
-      chart.update(metrics.map((metric) => model.of(metric)), metrics.flatMap((metric) => model.droppedHoles(metric)), fromS, toS);
+      chart.update(metrics.map((metric) => model.of(metric)), metrics.flatMap((metric) => model.droppedHoles(metric)), fromS, toS, limits);
     },
     rebuild: () => chart.rebuild(),
   };

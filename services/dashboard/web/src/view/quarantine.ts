@@ -5,16 +5,17 @@ import { clock, seconds } from "../clinical";
 import type { Model } from "../model";
 import type { ListQuarantineResponse, QuarantineCase } from "../gen/braid/query/v1/query_pb";
 import type { Notice } from "../notices";
+import { many, t, term } from "../text";
 
 // Cases on the page; the answer may hold more.
 const SHOWN_MAX = 20;
 const KINDS: Record<string, string> = {
-  "unknown-device": "the sensor is not registered",
-  "not-assigned": "no patient wore the sensor at the time",
-  "other-gateway": "the sensor was at another gateway at the time",
-  "in-doubt": "the time is too uncertain to say whose they are",
-  "not-owned": "the gateway has nothing to do with the patient",
-  "contradicts-register": "names another patient or gateway than the register",
+  "unknown-device": term("the sensor is not registered"),
+  "not-assigned": term("no patient wore the sensor at the time"),
+  "other-gateway": term("the sensor was at another gateway at the time"),
+  "in-doubt": term("the time is too uncertain to say whose they are"),
+  "not-owned": term("the gateway has nothing to do with the patient"),
+  "contradicts-register": term("names another patient or gateway than the register"),
 };
 
 export function quarantineView(model: Model): { element: HTMLElement } {
@@ -24,16 +25,16 @@ export function quarantineView(model: Model): { element: HTMLElement } {
   const todo = h(
     "p",
     { class: "dim" },
-    "Register who wore the sensor and take the readings in, or discard them, with ",
+    t("Register who wore the sensor and take the readings in, or discard them, with:"),
+    " ",
     h("code", {}, "braid quarantine assign"),
-    " or ",
+    ", ",
     h("code", {}, "braid quarantine discard"),
-    ".",
   );
   const element = h(
     "section",
-    { class: "panel quarantine-panel", "aria-label": "Readings of no patient" },
-    h("header", {}, h("h2", {}, "Readings of no patient"), count),
+    { class: "panel quarantine-panel", "aria-label": t("Readings of no patient") },
+    h("header", {}, h("h2", {}, t("Readings of no patient")), count),
     list,
     more,
     todo,
@@ -43,7 +44,7 @@ export function quarantineView(model: Model): { element: HTMLElement } {
     const { quarantine } = model;
     element.hidden = quarantine === undefined || quarantine.entries === 0n;
     if (!quarantine) return;
-    setText(count, `${quarantine.entries} kept apart`);
+    setText(count, t("{count} kept apart", { count: quarantine.entries }));
     rows.update(quarantine.cases.slice(0, SHOWN_MAX));
     const omitted = omittedText(quarantine);
     more.hidden = omitted === "";
@@ -65,9 +66,9 @@ function row(first: QuarantineCase): Row<QuarantineCase> {
   return {
     element,
     update({ device, gateway, kind, entries, firstUs, lastUs }) {
-      setText(what, `${device} at ${gateway}: ${entries} ${entries === 1n ? "entry" : "entries"}`);
-      const why = KINDS[kind] ?? kind;
-      setText(when, `${why} · ${clock(seconds(firstUs))} to ${clock(seconds(lastUs))}`);
+      setText(what, many(entries, "{device} at {gateway}: {count} entry", "{device} at {gateway}: {count} entries", { device, gateway }));
+      const why = t(KINDS[kind] ?? kind);
+      setText(when, `${why} · ${t("{from} to {to}", { from: clock(seconds(firstUs)), to: clock(seconds(lastUs)) })}`);
     },
   };
 }
@@ -78,12 +79,12 @@ export function omittedText({ cases, entries, casesOmitted }: ListQuarantineResp
   const left = casesOmitted + BigInt(cases.length - shown.length);
   const entriesLeft = entries - shown.reduce((sum, it) => sum + it.entries, 0n);
   if (left === 0n) return "";
-  return `${left} more ${left === 1n ? "sensor" : "sensors"} with ${entriesLeft} entries not shown`;
+  return many(left, "{count} more sensor with {entries} entries not shown", "{count} more sensors with {entries} entries not shown", { entries: entriesLeft });
 }
 
 // noticesOf is the banner that says that something is kept apart.
 export function noticesOf({ entries }: ListQuarantineResponse): Notice[] {
   if (entries === 0n) return [];
-  const text = `${entries} readings, gaps or alerts belong to no patient and are kept apart.`;
+  const text = many(entries, "{count} reading, gap or alert belongs to no patient and is kept apart.", "{count} readings, gaps or alerts belong to no patient and are kept apart.");
   return [{ key: "quarantine/entries", severity: "note", text }];
 }

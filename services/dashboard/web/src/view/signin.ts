@@ -1,15 +1,16 @@
 // The sign-in form.
 import { h, setText } from "../dom";
 import { signIn, SignInError, viaProvider, type Session } from "../session";
+import { t } from "../text";
 
 export function signInView(host: HTMLElement, notice: string, done: (session: Session) => void): void {
   const name = h("input", { id: "name", name: "username", autocomplete: "username", required: true, autocapitalize: "none", spellcheck: "false" });
   const password = h("input", { id: "password", name: "password", type: "password", autocomplete: "current-password", required: true });
-  const button = h("button", { type: "submit", class: "primary" }, "Sign in");
+  const button = h("button", { type: "submit", class: "primary" }, t("Sign in"));
   const message = h("p", { class: "message", role: "alert" }, notice);
   const elsewhere = h("p", { class: "dim fine" });
   void viaProvider().then((available) => {
-    if (available) elsewhere.replaceChildren(h("a", { href: "/api/sso/begin" }, "Sign in with your organisation"));
+    if (available) elsewhere.replaceChildren(h("a", { href: "/api/sso/begin" }, t("Sign in with your organisation")));
   });
   const submit = async (event: Event) => {
     event.preventDefault();
@@ -18,7 +19,7 @@ export function signInView(host: HTMLElement, notice: string, done: (session: Se
     try {
       done(await signIn(name.value.trim(), password.value));
     } catch (error) {
-      setText(message, error instanceof SignInError ? error.message : "Signing in failed.");
+      setText(message, error instanceof SignInError ? error.message : t("Signing in failed."));
       password.select();
     } finally {
       button.disabled = false;
@@ -32,16 +33,16 @@ export function signInView(host: HTMLElement, notice: string, done: (session: Se
         "form",
         { class: "card", onsubmit: (event) => void submit(event) },
         h("h1", { class: "brand" }, brandMark(), "Braid"),
-        h("p", { class: "dim" }, "Sign in to see the ward."),
-        h("label", { for: "name" }, "Name"),
+        h("p", { class: "dim" }, t("Sign in to see the ward.")),
+        h("label", { for: "name" }, t("Name")),
         name,
-        h("label", { for: "password" }, "Password"),
+        h("label", { for: "password" }, t("Password")),
         password,
         message,
         button,
         elsewhere,
       ),
-      h("p", { class: "dim fine" }, "Braid is not a certified medical device."),
+      h("p", { class: "dim fine" }, t("Braid is not a certified medical device.")),
     ),
   );
   name.focus();

@@ -56,6 +56,7 @@ export class Sweep {
     const passedMs = nowMs - this.#drawnAtMs;
     if (passedMs < (this.#reduced.matches ? FRAME_MS_REDUCED : FRAME_MS)) return;
     this.#drawnAtMs = nowMs;
+    if (!this.host.checkVisibility()) return;
     if (this.buffer.periodMs !== this.#periodMs) this.#reset();
     const slots = this.#values.length;
     const blank = Math.round((BLANK_S * 1000) / this.#periodMs);
@@ -112,7 +113,7 @@ export class Sweep {
           { size: 0, grid, ticks: { show: false }, splits: () => squares, values: () => [] },
           { size: 0, grid, ticks: { show: false }, space: 22, values: () => [] },
         ],
-        series: [{}, { stroke: colour("--heart"), width: 1.7, spanGaps: false, points: { show: false } }],
+        series: [{}, { stroke: colour("--ink"), width: 1.7, spanGaps: false, points: { show: false } }],
       },
       [this.#times, this.#values],
       this.host,

@@ -1,16 +1,31 @@
-// The ward: a card for each patient in the server's order, open high alerts first, and a search.
-import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
-import { priorityOf, scoreOf, show, styleOf, unknownText, wordsOf } from "../clinical";
-import { Metric, Priority } from "../gen/braid/vitals/v1/vitals_pb";
-import type { Patient } from "../gen/braid/query/v1/query_pb";
+// The ward: a card for each patient in the server's order, open high alerts first, with a search
+// and a filter. Both say what they hide.
+import { h, KeyedList, setAttribute, setText } from "../dom";
+import { Priority } from "../gen/braid/vitals/v1/vitals_pb";
+import { Risk, type Patient } from "../gen/braid/query/v1/query_pb";
 import type { Model } from "../model";
-import { finds } from "../search";
+import { rank } from "../search";
+import { many, t } from "../text";
+import { cardRow } from "./card";
 import { HeldOrder, Hold } from "./hold";
+import { isPhone } from "./phone";
 
-const BRIEF = [Metric.HEART_RATE, Metric.RESPIRATION_RATE, Metric.SPO2, Metric.TEMPERATURE, Metric.SYSTOLIC_PRESSURE] as const;
+// Cards on a phone at first, and more at each request. Elsewhere the list scrolls by itself.
+const PAGE_PHONE = 20;
+
+type Status = "all" | "alerts" | "score" | "unknown";
+
+const HAS: Record<Status, (patient: Patient) => boolean> = {
+  all: () => true,
+  alerts: ({ activeAlerts }) => activeAlerts > 0,
+  score: ({ news2 }) => (news2?.risk ?? Risk.UNSPECIFIED) > Risk.LOW,
+  unknown: ({ unknown, news2 }) => unknown !== undefined || news2?.unknown !== undefined,
+};
+
+const isUrgent = ({ activeAlerts, worstPriority }: Patient) => activeAlerts > 0 && worstPriority === Priority.HIGH;
 
 export function wardView(model: Model, choose: (patient: string) => void): { element: HTMLElement; tick(): void; stop(): void } {
-  const list = h("div", { class: "patients", role: "group", "aria-label": "Patients, open high alerts first, then unknown, then worst first" });
+  const list = h("div", { class: "patients", role: "group", "aria-label": t("Patients, open high alerts first, then unknown, then worst first") });
   const count = h("span", { class: "dim" });
   const empty = h("p", { class: "empty" });
   const unassigned = h("p", { class: "left-out dim fine" });
@@ -24,8 +39,38 @@ export function wardView(model: Model, choose: (patient: string) => void): { ele
       list.scrollTop = 0;
     },
   });
-  const search = h("input", { type: "search", class: "search", placeholder: "Find a patient  /", "aria-label": "Find a patient", "aria-keyshortcuts": "/", spellcheck: "false", autocomplete: "off" });
-  const element = h("section", { class: "panel ward", "aria-label": "Ward" }, h("header", {}, h("h2", {}, "Ward"), count, held), search, list, empty, unassigned);
+  const search = h("input", { type: "search", class: "search", placeholder: t("Find a patient  /"), "aria-label": t("Find a patient"), "aria-keyshortcuts": "/", spellcheck: "false", autocomplete: "off" });
+  const options = ([["all", t("All patients")], ["alerts", t("With open alerts")], ["score", t("Score above low")], ["unknown", t("Unknown")]] as const).map(([value, label]) => h("option", { value }, label));
+  const status = h("select", { class: "status", "aria-label": t("Show") }, ...options);
+  let limit = PAGE_PHONE;
+  const showMore = h("button", {
+    type: "button",
+    class: "show-more",
+    onclick: () => {
+      limit += PAGE_PHONE;
+      order.release();
+      update();
+    },
+  });
+  // A filter must not hide a person in danger.
+  const hidden = h("button", { type: "button", class: "hidden-urgent", onclick: () => showAll() });
+  const element = h(
+    "section",
+    { class: "panel ward", "aria-label": t("Ward") },
+    h("header", {}, h("h2", {}, t("Ward")), count, held),
+    h("div", { class: "find" }, search, status),
+    hidden,
+    list,
+    showMore,
+    empty,
+    unassigned,
+  );
+  const showAll = () => {
+    search.value = "";
+    status.value = "all";
+    order.release();
+    update();
+  };
   // A search ends with the choice, because it would hide other patients who fall ill.
   const select = (patient: string) => {
     if (search.value !== "") order.release();
@@ -36,7 +81,7 @@ export function wardView(model: Model, choose: (patient: string) => void): { ele
   };
   const order = new HeldOrder<Patient>(({ id }) => id);
   const hold = new Hold(element, () => update());
-  const rows = new KeyedList<Patient>(list, (patient) => patient.id, (patient) => card(model, patient.id, select));
+  const rows = new KeyedList<Patient>(list, (patient) => patient.id, (patient) => cardRow(model, patient.id, select));
 
   list.addEventListener("keydown", (event) => {
     const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
@@ -46,10 +91,13 @@ export function wardView(model: Model, choose: (patient: string) => void): { ele
     buttons[Math.max(0, Math.min(buttons.length - 1, at + step))]?.focus();
     event.preventDefault();
   });
-  search.addEventListener("input", () => {
+  const refresh = () => {
+    limit = PAGE_PHONE;
     order.release();
     update();
-  });
+  };
+  search.addEventListener("input", refresh);
+  status.addEventListener("change", refresh);
   search.addEventListener("keydown", (event) => {
     const first = list.querySelector<HTMLButtonElement>("button");
     if (event.key === "Escape") {
@@ -73,102 +121,65 @@ export function wardView(model: Model, choose: (patient: string) => void): { ele
 
   const update = () => {
     const all = model.patients;
-    const shown = all.filter((patient) => finds(search.value, patient.name, patient.id));
-    const now = order.of(shown, hold.held());
+    const chosen = all.filter(HAS[status.value as Status] ?? HAS.all);
+    const shown = search.value.trim() === "" ? chosen : found(chosen, search.value);
+    const page = isPhone() ? shown.slice(0, limit) : shown;
+    const now = order.of(page, hold.held());
+    const rest = shown.length - page.length;
+    showMore.hidden = rest === 0;
+    setText(showMore, t("Show {count} more of {rest} less urgent", { count: Math.min(PAGE_PHONE, rest), rest }));
     rows.update(now.rows);
     const isHeld = now.moved || now.waiting.length > 0;
     held.hidden = !isHeld;
     count.hidden = isHeld;
     const top = shown[0];
-    const isUrgent = top !== undefined && top.worstPriority === Priority.HIGH && now.rows[0]?.id !== top.id;
-    setAttribute(held, "data-priority", isUrgent ? "high" : null);
-    setText(held, isUrgent ? `!!! ${top.name || top.id} is first, show` : now.waiting.length > 0 ? `${now.waiting.length} new, show` : "New order, show");
+    const isFirstNews = top !== undefined && isUrgent(top) && now.rows[0]?.id !== top.id;
+    setAttribute(held, "data-priority", isFirstNews ? "high" : null);
+    setText(held, isFirstNews ? t("!!! {name} is first, show", { name: top.name || top.id }) : now.waiting.length > 0 ? many(now.waiting.length, "{count} new, show", "{count} new, show") : t("New order, show"));
+    const isPart = shown.length < all.length;
+    const urgent = isPart ? all.filter(isUrgent).length - shown.filter(isUrgent).length : 0;
+    hidden.hidden = urgent === 0;
+    setText(hidden, `!!! ${many(urgent, "{count} patient with a high alert is hidden, show all", "{count} patients with a high alert are hidden, show all")}`);
     empty.hidden = shown.length > 0;
     const leftOut = model.patientsUnassigned;
-    setText(empty, all.length > 0 ? "No patient has this name." : leftOut > 0 ? "Nobody wears a sensor." : "Waiting for the first sample.");
+    setText(empty, all.length > 0 ? (search.value.trim() === "" ? t("Nobody is in this state.") : t("No patient has this name.")) : leftOut > 0 ? t("Nobody wears a sensor.") : t("Waiting for the first sample."));
     unassigned.hidden = leftOut === 0;
-    setText(unassigned, `${leftOut} ${leftOut === 1 ? "patient" : "patients"} without a sensor not listed; see \`braid register list\`.`);
+    setText(unassigned, many(leftOut, "{count} patient without a sensor not listed; see `braid register list`.", "{count} patients without a sensor not listed; see `braid register list`."));
     const unknown = all.filter((patient) => patient.unknown).length;
     const omitted = model.patientsOmitted;
+    const below = isWall(element) ? shown.length - inSight(list) : 0;
     const parts = [
-      shown.length < all.length ? `${shown.length} of ${all.length}` : `${all.length}, worst first`,
-      unknown > 0 && `${unknown} unknown`,
-      omitted > 0 && `${omitted} more not shown`,
+      isPart ? t("{count} of {all}", { count: shown.length, all: all.length }) : t("{count}, worst first", { count: all.length }),
+      below > 0 && t("{count} less urgent below", { count: below }),
+      unknown > 0 && t("{count} unknown", { count: unknown }),
+      omitted > 0 && t("{count} more not shown", { count: omitted }),
     ];
     setText(count, all.length === 0 ? "" : parts.filter(Boolean).join(" · "));
-    setAttribute(count, "data-partial", shown.length < all.length || omitted > 0);
+    setAttribute(count, "data-partial", isPart || omitted > 0);
   };
   model.on("ward", update);
   update();
   return { element, tick: update, stop: () => document.removeEventListener("keydown", seek) };
 }
 
-function card(model: Model, id: string, select: (patient: string) => void): Row<Patient> {
-  const score = h("span", { class: "score" });
-  const name = h("b", {});
-  // Two people may have one name, so there is always a second identifier.
-  const second = h("small", { class: "second" });
-  const label = h("span", { class: "name" }, name, " ", second);
-  const words = h("span", { class: "words" });
-  const why = h("span", { class: "why" });
-  const alerts = h("span", { class: "chip" });
-  const values = BRIEF.map((metric) => ({
-    metric,
-    value: h("b"),
-  }));
-  const brief = h(
-    "span",
-    { class: "brief" },
-    ...values.map(({ metric, value }) => h("span", { class: `v ${styleOf(metric).key}` }, h("i", {}, styleOf(metric).short), value)),
-  );
-  const element = h(
-    "button",
-    { class: "patient", type: "button", "data-patient": id, onclick: () => select(id) },
-    score,
-    h("span", { class: "who" }, label, words, why),
-    alerts,
-    brief,
-  );
-  return {
-    element,
-    update(patient) {
-      const outOfDateS = model.outOfDateSinceS();
-      const open = model.alerts.of(id);
-      const hasAlert = open.length > 0 || patient.activeAlerts > 0;
-      const shown = scoreOf(patient.news2, outOfDateS, hasAlert);
-      setText(score, shown.text);
-      setAttribute(score, "data-risk", shown.risk);
-      setAttribute(score, "data-partial", shown.partial);
-      setAttribute(score, "aria-label", `NEWS2 ${shown.text}, ${shown.explanation}`);
-      setText(name, patient.name || patient.id);
-      setText(second, patient.name === "" || patient.name === patient.id ? "" : patient.id);
-      setAttribute(second, "data-namesake", model.isNamesake(patient.id));
-      const { unknown } = patient;
-      setAttribute(element, "data-silent", unknown !== undefined);
-      setText(why, outOfDateS === undefined && unknown ? unknownText(unknown, true) : shown.explanation);
-      setAttribute(why, "title", unknown ? unknownText(unknown) : null);
-      setAttribute(element, "aria-current", patient.id === model.selected ? "true" : null);
-      // The list of alerts is a moment ahead of the ward, and bounded.
-      const priority = priorityOf(Math.max(patient.worstPriority, ...open.map((alert) => alert.priority)));
-      alerts.hidden = !hasAlert;
-      setAttribute(element, "data-alarm", hasAlert && priority.key);
-      const [first, ...others] = open;
-      words.hidden = !hasAlert;
-      setText(words, first ? `${wordsOf(first)}${others.length > 0 ? ` · ${others.length} more` : ""}` : hasAlert ? `${priority.label} alert` : "");
-      setAttribute(alerts, "data-priority", priority.key);
-      const count = `${Math.max(patient.activeAlerts, open.length)}${patient.activeAlertsMore ? "+" : ""}`;
-      setText(alerts, `${priority.mark} ${count}`);
-      setAttribute(alerts, "aria-label", `${count} alerts, worst: ${priority.label}`);
-      for (const { metric, value } of values) {
-        const latest = patient.latest.find((vital) => vital.metric === metric);
-        let text = show(metric, latest?.value);
-        if (metric === Metric.SYSTOLIC_PRESSURE) {
-          text += `/${show(Metric.DIASTOLIC_PRESSURE, patient.latest.find((vital) => vital.metric === Metric.DIASTOLIC_PRESSURE)?.value)}`;
-        }
-        setText(value, text);
-        // Too old for the score, as the core judges it.
-        setAttribute(value, "data-stale", patient.news2?.missing.includes(metric));
-      }
-    },
-  };
+// found has exact matches of a name or an identifier first, and keeps the order otherwise.
+function found(patients: readonly Patient[], search: string): Patient[] {
+  const ranked = patients.map((patient) => ({ patient, rank: rank(search, patient.name, patient.id, patient.gateway) }));
+  return ranked.filter(({ rank }) => rank > 0).sort((a, b) => b.rank - a.rank).map(({ patient }) => patient);
+}
+
+const isWall = (element: HTMLElement) => element.closest("[data-wall]") !== null;
+
+// inSight counts the cards that are whole within the list, because a wall is not scrolled.
+function inSight(list: HTMLElement): number {
+  const { bottom } = list.getBoundingClientRect();
+  const rows = list.children;
+  let low = 0;
+  let high = rows.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((rows[middle]?.getBoundingClientRect().bottom ?? Infinity) <= bottom + 1) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
