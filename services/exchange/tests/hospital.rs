@@ -1,5 +1,5 @@
-//! The hospital's feed by a client of HAPI over TLS: admissions, moves, discharges, merges, what is
-//! refused, who may not connect, and the observations that the hospital gets.
+//! The hospital's feed, by an interface engine of HAPI over TLS. Stays, refused messages, strangers,
+//! and the observations that the hospital gets.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write;

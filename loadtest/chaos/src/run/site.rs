@@ -2,6 +2,7 @@
 //! logs in one folder.
 
 mod commands;
+mod settings;
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +17,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{ports, timescale_server::PASSWORD};
 
-use self::commands::{put_rules, without_settings};
+use self::settings::{put_rules, without_settings};
 use super::{clock::Clocks, disk::Disk, http, nurse};
 use crate::{
     plan::{CLOCKS_OF, DISK_OF},
