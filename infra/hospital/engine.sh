@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# engine.sh - a hospital's interface engine by HAPI, a library that many of them use (Hospital.java).
+# engine.sh - a hospital's interface engine by HAPI, which many of them use (Hospital.java).
 #
 #   engine.sh fetch                          HAPI below $BRAID_CACHE by Maven, and the engine, once
 #   engine.sh here                           succeeds when both are here

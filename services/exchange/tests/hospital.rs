@@ -1,5 +1,5 @@
-//! The hospital's feed, by an interface engine of HAPI over TLS. Stays, refused messages, strangers,
-//! and the observations that the hospital gets.
+//! The hospital's feed, by an interface engine of HAPI over TLS. Stays, refused messages, refused
+//! peers, and the observations that the hospital gets.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write;
