@@ -75,8 +75,8 @@ export function scaleOf({ news2, latest }: Pick<Patient, "news2" | "latest">): S
   return scales.find((scale) => PARAMETERS.reduce((sum, metric) => sum + points(metric, value(metric) ?? NaN, scale), 0) === wanted);
 }
 
-// judge says whether a value is abnormal. The open alerts are the patient's. One whose condition has
-// ended waits for a person and marks nothing.
+// judge says whether a value is abnormal. The open alerts are the patient's. An alert whose
+// condition has ended waits for a person and marks nothing.
 export function judge(metric: Metric, value: number | undefined, scale: Scale | undefined, open: readonly Alert[]): Judgement {
   const raised = Math.max(0, ...open.filter((alert) => alert.metric === metric && alert.state !== AlertState.LATCHED).map(({ priority }) => OF_ALERT[priority] ?? 0));
   if (value === undefined || !Number.isFinite(value)) return { level: raised as Judgement["level"], side: undefined };
