@@ -237,7 +237,13 @@ mod tests {
     #[tokio::test]
     async fn each_screen_has_an_address_that_opens_the_page() {
         let page = get("/", HeaderMap::new()).await.headers()[header::ETAG].clone();
-        for path in ["/ward", "/patients/p%201", "/alerts/a/b", "/paths", "/fleet/"] {
+        for path in [
+            "/ward",
+            "/patients/p%201",
+            "/alerts/a/b",
+            "/paths",
+            "/fleet/",
+        ] {
             let screen = get(path, HeaderMap::new()).await;
             assert_eq!(screen.headers()[header::ETAG], page, "{path}");
             assert_eq!(screen.headers()[header::CACHE_CONTROL], REVALIDATE);
@@ -278,7 +284,10 @@ mod tests {
             let is_known = get(&script, other).await.status() == StatusCode::NOT_MODIFIED;
             assert_eq!(is_known, expected.is_none(), "a copy has a tag of its own");
         }
-        assert!(lengths[0] < lengths[1] && lengths[1] * 2 < lengths[2], "{lengths:?}");
+        assert!(
+            lengths[0] < lengths[1] && lengths[1] * 2 < lengths[2],
+            "{lengths:?}"
+        );
         for ending in [".br", ".gz"] {
             let copy = get(&format!("{script}{ending}"), HeaderMap::new()).await;
             assert_eq!(copy.status(), StatusCode::NOT_FOUND);
