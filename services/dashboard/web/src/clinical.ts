@@ -1,4 +1,5 @@
 // Names and formats of metrics, scores and priorities. The server judges them.
+import { PatientStatus } from "./gen/braid/patients/v1/patients_pb";
 import { Metric, Priority } from "./gen/braid/vitals/v1/vitals_pb";
 import { AlertState, type Alert } from "./gen/braid/alerts/v1/alerts_pb";
 import { Risk, UnknownCause, type News2, type Unknown } from "./gen/braid/query/v1/query_pb";
@@ -166,4 +167,11 @@ export function age(secondsPassed: number): string {
 export function clock(timeS: number, format = timeOf): string {
   const at = new Date(timeS * 1000);
   return at.toDateString() === new Date(nowMs()).toDateString() ? format(at) : `${dayOf(at)} ${format(at)}`;
+}
+
+// stayText says that silence of the sensors raises no alert, and why. It is empty for a monitored
+// patient.
+export function stayText(status: PatientStatus | undefined): string {
+  if (status === PatientStatus.PAUSED) return t("monitoring is paused");
+  return status === PatientStatus.EXPECTED ? t("expected, not monitored yet") : "";
 }

@@ -6,7 +6,7 @@ import { fileURLToPath } from "node:url";
 import { createServer } from "vite";
 import { texts, translated } from "./texts.mjs";
 
-let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf, wordsOf, HeldOrder, liveOf, access, Sleep, rank, limits, route, Metric;
+let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf, stayText, wordsOf, HeldOrder, liveOf, access, Sleep, rank, limits, route, Metric;
 before(async () => {
   const root = fileURLToPath(new URL("..", import.meta.url));
   vite = await createServer({ root, configFile: false, logLevel: "error", server: { middlewareMode: true, ws: false, watch: null }, optimizeDeps: { noDiscovery: true } });
@@ -14,7 +14,7 @@ before(async () => {
   ({ AlertBook, OPEN_MAX } = await vite.ssrLoadModule("/src/alerts.ts"));
   ({ HeldOrder } = await vite.ssrLoadModule("/src/view/hold.ts"));
   ({ liveOf } = await vite.ssrLoadModule("/src/live.ts"));
-  ({ clock, scoreOf, wordsOf } = await vite.ssrLoadModule("/src/clinical.ts"));
+  ({ clock, scoreOf, stayText, wordsOf } = await vite.ssrLoadModule("/src/clinical.ts"));
   ({ inOrder } = await vite.ssrLoadModule("/src/notices.ts"));
   ({ finds, rank } = await vite.ssrLoadModule("/src/search.ts"));
   ({ learn, nowMs } = await vite.ssrLoadModule("/src/clock.ts"));
@@ -403,4 +403,9 @@ test("an exact name or identifier is found before what merely has it", () => {
   assert.deepEqual(by("patient-1"), ["Patient 1", "Patient 10"]);
   assert.deepEqual(by("PATIENT 1"), ["Patient 1", "Patient 10", "Ann Patient"]);
   assert.deepEqual(by("p-1-1"), ["Ann Patient"]);
+});
+
+test("a patient whose silence raises no alert is said to be paused or expected", () => {
+  const [unspecified, expected, admitted, paused] = [0, 1, 2, 3].map((status) => stayText(status));
+  assert.deepEqual([unspecified, expected, admitted, paused], ["", "expected, not monitored yet", "", "monitoring is paused"]);
 });

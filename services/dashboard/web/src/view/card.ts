@@ -1,6 +1,6 @@
 // A patient's card: score, name, open alert in words, and the newest values. A value has a colour
 // and a shape only while it is abnormal, with the limit beside it.
-import { labelOf, priorityOf, scoreOf, show, styleOf, unknownText, wordsOf } from "../clinical";
+import { labelOf, priorityOf, scoreOf, show, stayText, styleOf, unknownText, wordsOf } from "../clinical";
 import { h, nearRow, setAttribute, setText, type Row } from "../dom";
 import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";
 import type { Patient } from "../gen/braid/query/v1/query_pb";
@@ -60,7 +60,8 @@ function contentOf(model: Model, id: string, who: HTMLElement) {
       setAttribute(score, "data-partial", shown.partial);
       setAttribute(score, "aria-label", `NEWS2 ${shown.text}, ${shown.explanation}`);
       const { unknown } = patient;
-      setText(why, outOfDateS === undefined && unknown ? unknownText(unknown, true) : shown.explanation);
+      const known = outOfDateS === undefined && unknown ? unknownText(unknown, true) : shown.explanation;
+      setText(why, [stayText(patient.status), known].filter(Boolean).join(" · "));
       setAttribute(why, "title", unknown ? unknownText(unknown) : null);
       const priority = worstOf(patient, open);
       alerts.hidden = words.hidden = !hasAlert;

@@ -1,6 +1,6 @@
 // The selected patient: score, ECG strip, and a row for each vital with trend and present value.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
-import { age, clock, labelOf, priorityOf, scoreOf, seconds, show, stateOf, styleOf } from "../clinical";
+import { age, clock, labelOf, priorityOf, scoreOf, seconds, show, stateOf, stayText, styleOf } from "../clinical";
 import { nowS } from "../clock";
 import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";
 import { Metric } from "../gen/braid/vitals/v1/vitals_pb";
@@ -133,7 +133,8 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
       if (metric === Metric.BATTERY) return `${t("battery {percent} %", { percent: show(metric, value) })}${old}`;
       return `${metric === Metric.CONSCIOUSNESS ? t("consciousness: {level}", { level: show(metric, value).toLowerCase() }) : show(metric, value)}${old}`;
     });
-    setText(state, facts.map((fact) => ` · ${fact}`).join(""));
+    const stay = stayText(patient?.status);
+    setText(state, [...(stay === "" ? [] : [stay]), ...facts].map((fact) => ` · ${fact}`).join(""));
     rows.forEach((row) => row.values());
     setAttribute(strip, "data-time", model.ecg.newestS || null);
   };
