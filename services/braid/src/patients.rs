@@ -60,7 +60,7 @@ pub enum PatientsCommand {
     Expect(Enter),
     /// Admit a patient, or a whole ward from a CSV file.
     #[command(
-        after_help = "Examples:\n  braid patients admit ada --name \"Ada Example\" --birth-date 1941-07-30 \\\n      --identifier mrn=4711 --ward \"4 West\" --bed 12 --by \"Eve Nurse\" --reason \"pneumonia\"\n  braid patients admit --csv ward.csv --dry-run --by \"Eve Nurse\" --reason \"move of the ward\"\n\nColumns of the file: id, and any of name, status (expected or admitted), birth_date, sex,\nidentifiers, site, ward, room, bed, language, time_zone, spo2_scale, spo2_scale_by,\nspo2_scale_at, contacts, consents. Several values of a cell are separated by semicolons."
+        after_help = "Examples:\n  braid patients admit ada --name \"Ada Example\" --birth-date 1941-07-30 \\\n      --identifier mrn=4711 --ward \"4 West\" --bed 12 \\\n      --by \"Eve Nurse\" --reason \"pneumonia\"\n  braid patients admit --csv ward.csv --dry-run \\\n      --by \"Eve Nurse\" --reason \"move of the ward\"\n\nColumns of the file: id, and any of name, status (expected or admitted), birth_date, sex,\nidentifiers, site, ward, room, bed, language, time_zone, spo2_scale, spo2_scale_by,\nspo2_scale_at, contacts, consents. Several values of a cell are separated by semicolons."
     )]
     Admit {
         /// CSV file with a patient on each line. Every line is checked first. If a line is refused,
@@ -84,12 +84,12 @@ pub enum PatientsCommand {
     },
     /// Change details of a record. Details that are not named stay.
     #[command(
-        after_help = "Example:\n  braid patients correct ada --birth-date 1941-07-03 --by \"Eve Nurse\" --reason \"typing error\""
+        after_help = "Example:\n  braid patients correct ada --birth-date 1941-07-03 \\\n      --by \"Eve Nurse\" --reason \"typing error\""
     )]
     Correct(Enter),
     /// Move a patient to another place.
     #[command(
-        after_help = "Example:\n  braid patients move ada --ward \"4 West\" --bed 3 --by \"Eve Nurse\" --reason \"isolation\""
+        after_help = "Example:\n  braid patients move ada --ward \"4 West\" --bed 3 \\\n      --by \"Eve Nurse\" --reason \"isolation\""
     )]
     Move {
         /// Id of the patient.
@@ -118,7 +118,7 @@ pub enum PatientsCommand {
     Reinstate(Act),
     /// Merge a record into another record of the same person. The sensors move there.
     #[command(
-        after_help = "Example:\n  braid patients merge unknown-7 --into ada --by \"Eve Operator\" --reason \"identified\""
+        after_help = "Example:\n  braid patients merge unknown-7 --into ada \\\n      --by \"Eve Operator\" --reason \"identified\""
     )]
     Merge {
         /// Id of the record that is replaced.

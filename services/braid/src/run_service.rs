@@ -113,7 +113,7 @@ const INGEST_HELP: &str =
 const ALERTING_HELP: &str =
     "Example:\n  braid alerting --bus sqlite:./data --store sqlite:./data --config braid.toml";
 const PATH_TELEMETRY_HELP: &str = "Example:\n  braid path-telemetry --bus sqlite:./data --store sqlite:./data \\\n      --config braid.toml";
-const EXCHANGE_HELP: &str = "Example:\n  braid exchange --bus sqlite:./data --store sqlite:./data --hospital-cert hospital.pem \\\n      --hospital-key hospital.key --hospital-ca interface-engine-ca.pem";
+const EXCHANGE_HELP: &str = "Example:\n  braid exchange --bus sqlite:./data --store sqlite:./data \\\n      --hospital-cert hospital.pem --hospital-key hospital.key \\\n      --hospital-ca interface-engine-ca.pem";
 const DASHBOARD_HELP: &str =
     "Example:\n  braid dashboard --bus sqlite:./data --store sqlite:./data --config braid.toml";
 const SWARM_HELP: &str =

@@ -141,8 +141,8 @@ async fn is_quiet(store: &dyn Store, id: &str) {
     assert_eq!(ok(store.take_notices(take()).await), []);
     assert_eq!(ok(store.silent_page("", 10).await).0, []);
     let outbox = ok(store.outbox(100).await);
-    let last = outbox.iter().filter_map(|it| it.alert.as_ref());
-    let last = last.filter(|it| it.id == id).next_back();
+    let mut last = outbox.iter().filter_map(|it| it.alert.as_ref());
+    let last = last.rfind(|it| it.id == id);
     assert_eq!(last.map(Alert::state), Some(AlertState::Resolved));
 }
 
