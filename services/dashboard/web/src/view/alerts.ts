@@ -117,9 +117,14 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
       row.focus({ preventScroll: true });
     }
   };
-  for (const type of ["input", "change"] as const) search.addEventListener(type, refresh);
-  priority.addEventListener("change", refresh);
-  grouping.addEventListener("change", refresh);
+  // A person's own choice takes the place of the link.
+  const choose = () => {
+    opened = "";
+    refresh();
+  };
+  for (const type of ["input", "change"] as const) search.addEventListener(type, choose);
+  priority.addEventListener("change", choose);
+  grouping.addEventListener("change", choose);
 
   const isWanted = (alert: Alert) => {
     if (priority.value !== "0" && alert.priority !== Number(priority.value)) return false;
@@ -129,6 +134,9 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
     const { apart, calling } = silenced.update();
     const wanted = calling.filter(isWanted);
     const by = grouping.value as GroupBy | "none";
+    // The alert of a link stays on the list when others arrive before it.
+    const linkedAt = opened === "" ? -1 : wanted.findIndex(({ id }) => id === opened);
+    pages = Math.max(pages, Math.ceil((linkedAt + 1) / page()));
     const shown = by === "none" ? wanted.slice(0, pages * page()) : [];
     const now = order.of(shown, hold.held(), (gone) => model.alerts.get(gone.id) ?? gone);
     for (const { id } of now.changed) {
@@ -188,8 +196,6 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
     order.release();
     if (!isWanted(alert)) showAll();
     grouping.value = "none";
-    const at = model.alerts.open().findIndex((alert) => alert.id === id);
-    pages = Math.max(pages, Math.ceil((at + 1) / page()));
     update();
     const row = element.querySelector<HTMLElement>(`[data-alert="${CSS.escape(id)}"]`);
     if (!row) return false;
