@@ -53,7 +53,9 @@ def ran(file, test, root, runs, page, rules):
     if file.endswith(".rs"):
         parts = pathlib.PurePath(file).parts
         if "tests" in parts and "src" not in parts:
-            return ("tests/" + "/".join(parts[parts.index("tests") + 1 :]), test) in runs
+            # A file in a folder belongs to the program of the folder's name.
+            own = pathlib.PurePath(parts[parts.index("tests") + 1]).stem
+            return ("tests/%s.rs" % own, test) in runs
         # A conformance suite is run by the tests of its engines.
         is_suite = "conformance" in file
         own = package(file, root)
