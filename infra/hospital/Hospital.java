@@ -9,6 +9,7 @@ import ca.uhn.hl7v2.model.v251.segment.OBX;
 import ca.uhn.hl7v2.protocol.ReceivingApplication;
 import ca.uhn.hl7v2.util.StandardSocketFactory;
 import ca.uhn.hl7v2.util.Terser;
+import ca.uhn.hl7v2.util.idgenerator.InMemoryIDGenerator;
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.net.ServerSocket;
@@ -46,6 +47,8 @@ public final class Hospital {
         int files = args.length - 3;
         SSLContext tls = tls(Path.of(args[files]), Path.of(args[files + 1]), Path.of(args[files + 2]));
         try (HapiContext context = new DefaultHapiContext()) {
+            // The default generator writes a file into the working directory.
+            context.getParserConfiguration().setIdGenerator(new InMemoryIDGenerator());
             context.setSocketFactory(
                     new StandardSocketFactory() {
                         @Override
