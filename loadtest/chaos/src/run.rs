@@ -685,21 +685,22 @@ impl Outcome {
 
 /// The intervals in which silence could be judged, of a run whose faults count from `began_us`.
 fn able_us(plan: &Plan, began_us: i64) -> Vec<(i64, i64)> {
-    let to_us = |at_ms: u32| began_us + i64::from(at_ms) * 1_000;
-    let able = plan.able_to_watch_ms().into_iter();
-    able.map(|(from_ms, to_ms)| (to_us(from_ms), to_us(to_ms)))
-        .collect()
+    at_us(began_us, plan.able_to_watch_ms().into_iter())
 }
 
 /// The intervals in which the clock of a watch is ahead.
 fn ahead_us(plan: &Plan, began_us: i64) -> Vec<(i64, i64)> {
-    let to_us = |at_ms: u32| began_us + i64::from(at_ms) * 1_000;
     let faults = plan.lanes.iter().flatten();
     let ahead = faults.filter(|fault| {
         fault.kind == Kind::Ahead
             && matches!(fault.target, Target::Clock { process } if WATCHES.contains(&process))
     });
-    ahead
-        .map(|fault| (to_us(fault.at_ms), to_us(fault.end_ms())))
+    at_us(began_us, ahead.map(|fault| (fault.at_ms, fault.end_ms())))
+}
+
+/// Intervals of a plan as times.
+fn at_us(began_us: i64, ms: impl Iterator<Item = (u32, u32)>) -> Vec<(i64, i64)> {
+    let to_us = |at_ms: u32| began_us + i64::from(at_ms) * 1_000;
+    ms.map(|(from_ms, to_ms)| (to_us(from_ms), to_us(to_ms)))
         .collect()
 }

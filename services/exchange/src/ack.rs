@@ -1,6 +1,6 @@
 //! Acknowledgements of messages. Sans-IO.
 
-use crate::hl7::Message;
+use crate::hl7::{Message, escaped};
 
 /// Bytes of the reason in an acknowledgement.
 const REASON_BYTES_MAX: usize = 250;
@@ -95,23 +95,6 @@ fn clipped(text: &str) -> &str {
     let end = (0..=REASON_BYTES_MAX.min(text.len())).rev();
     let end = end.into_iter().find(|&at| text.is_char_boundary(at));
     &text[..end.unwrap_or_default()]
-}
-
-/// By the delimiters that every acknowledgement declares.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for it in text.chars() {
-        match it {
-            '|' => plain.push_str("\\F\\"),
-            '^' => plain.push_str("\\S\\"),
-            '&' => plain.push_str("\\T\\"),
-            '~' => plain.push_str("\\R\\"),
-            '\\' => plain.push_str("\\E\\"),
-            it if it.is_control() => plain.push(' '),
-            it => plain.push(it),
-        }
-    }
-    plain
 }
 
 #[cfg(test)]

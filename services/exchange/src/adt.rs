@@ -87,24 +87,24 @@ impl Adt {
             "A40" => Event::Merge,
             other => return Err(AdtError::Event(other.to_owned())),
         };
-        let identifiers = identifiers(message, "PID", 3);
-        if identifiers.is_empty() {
-            return Err(AdtError::NoIdentifier("PID-3"));
-        }
-        let merged = identifiers_if(event == Event::Merge, message)?;
+        let own = identifiers(message, "PID", 3, "PID-3")?;
+        let merged = match event {
+            Event::Merge => identifiers(message, "MRG", 1, "MRG-1")?,
+            _ => Vec::new(),
+        };
         let has_died = message.value("PID", 30, 1) == "Y"
             || event == Event::Discharge && DEATHS.contains(&message.value("PV1", 36, 1).as_ref());
         Ok(Adt {
             event,
             details: Patient {
-                identifiers: identifiers.clone(),
+                identifiers: own.clone(),
                 name: name(message),
                 birth_date: birth_date(message)?,
                 sex: sex(message).into(),
                 language: language(message),
                 ..Patient::default()
             },
-            identifiers,
+            identifiers: own,
             merged,
             place: place(message),
             has_died,
@@ -245,22 +245,16 @@ impl Adt {
     }
 }
 
-fn identifiers_if(is_merge: bool, message: &Message) -> Result<Vec<Identifier>, AdtError> {
-    if !is_merge {
-        return Ok(Vec::new());
-    }
-    let merged = identifiers(message, "MRG", 1);
-    if merged.is_empty() {
-        return Err(AdtError::NoIdentifier("MRG-1"));
-    }
-    Ok(merged)
-}
-
-/// Identifiers of a field of type CX, each with its authority: a name, else its universal id.
-fn identifiers(message: &Message, segment: &str, number: usize) -> Vec<Identifier> {
-    let Some(segment) = message.segment(segment) else {
-        return Vec::new();
-    };
+/// Identifiers of a field of type CX, each with its authority: a name, else its universal id. There
+/// is at least one; `place` names the field for people.
+fn identifiers(
+    message: &Message,
+    segment: &str,
+    number: usize,
+    place: &'static str,
+) -> Result<Vec<Identifier>, AdtError> {
+    let none = || AdtError::NoIdentifier(place);
+    let segment = message.segment(segment).ok_or_else(none)?;
     let identifier = |field: Field<'_>| {
         let authority = [field.subcomponent(4, 1), field.subcomponent(4, 2)];
         let system = authority.iter().find(|it| !it.is_empty());
@@ -276,7 +270,10 @@ fn identifiers(message: &Message, segment: &str, number: usize) -> Vec<Identifie
             found.push(identifier);
         }
     }
-    found
+    if found.is_empty() {
+        return Err(none());
+    }
+    Ok(found)
 }
 
 /// Given names before the family name, with suffix and prefix.

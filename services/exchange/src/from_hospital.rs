@@ -19,7 +19,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::ack::{Answer, acknowledgement};
 use crate::adt::Adt;
-use crate::hl7::Message;
+use crate::hl7::{self, Message};
 use crate::mllp::{Decoder, frame};
 use crate::to_store::{NotStored, Patients};
 
@@ -158,7 +158,7 @@ impl Door {
             self.keep(bytes, answer.reason()).await?;
         }
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
-        let now = compact(contracts::now_us());
+        let now = hl7::time(contracts::now_us());
         Ok(acknowledgement(
             message.as_ref().ok(),
             &answer,
@@ -200,13 +200,6 @@ pub async fn take(patients: &Patients, message: &Message) -> Result<usize, Taken
         Err(NotStored::Refused(reason)) => Err(Taken::Refused(reason)),
         Err(NotStored::Unavailable(reason)) => Err(Taken::Unavailable(reason)),
     }
-}
-
-/// A time of HL7, in UTC.
-pub(crate) fn compact(us: i64) -> String {
-    let text = calendar::rfc3339(us).unwrap_or_default();
-    let digits: String = text.chars().filter(char::is_ascii_digit).take(14).collect();
-    format!("{digits}+0000")
 }
 
 /// The message in logs and in the audit log: event, sender and control id, no health data.

@@ -206,6 +206,30 @@ fn text_of(bytes: &[u8]) -> Result<String, Hl7Error> {
     }
 }
 
+/// A text by the delimiters of the messages that are written here.
+pub fn escaped(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for it in text.chars() {
+        match it {
+            '|' => plain.push_str("\\F\\"),
+            '^' => plain.push_str("\\S\\"),
+            '&' => plain.push_str("\\T\\"),
+            '~' => plain.push_str("\\R\\"),
+            '\\' => plain.push_str("\\E\\"),
+            it if it.is_control() => plain.push(' '),
+            it => plain.push(it),
+        }
+    }
+    plain
+}
+
+/// A time of HL7, in UTC.
+pub fn time(us: i64) -> String {
+    let text = calendar::rfc3339(us).unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_digit).take(14).collect();
+    format!("{digits}+0000")
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

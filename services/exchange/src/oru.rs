@@ -4,16 +4,15 @@ use contracts::patients::{Patient, Sex};
 use store::LatestVital;
 use vitals::Reading;
 
-use crate::ack::escaped;
+use crate::hl7::{escaped, time};
 
 /// The newest value of each metric that has a LOINC code. `None`: there is none, or no identifier
-/// by which the hospital knows the patient. `now` and the times are those of HL7.
+/// by which the hospital knows the patient.
 pub fn report(
     patient: &Patient,
     newest: &[LatestVital],
-    now: &str,
+    now_us: i64,
     number: u64,
-    time: impl Fn(i64) -> String,
 ) -> Option<String> {
     let identifiers: Vec<String> = patient
         .identifiers
@@ -51,9 +50,10 @@ pub fn report(
     };
     let birth = patient.birth_date.replace('-', "");
     let mut text = format!(
-        "MSH|^~\\&|BRAID||||{now}||ORU^R01^ORU_R01|BRAID{number}|P|2.5.1||||||UNICODE UTF-8\r\
+        "MSH|^~\\&|BRAID||||{}||ORU^R01^ORU_R01|BRAID{number}|P|2.5.1||||||UNICODE UTF-8\r\
          PID|1||{}||{}||{birth}|{sex}\r\
          OBR|1|||85353-1^Vital signs panel^LN|||{}\r",
+        time(now_us),
         identifiers.join("~"),
         escaped(patients::name(patient)),
         time(newest_us),
@@ -79,7 +79,7 @@ mod tests {
             patient: "p-1".into(),
             metric,
             value,
-            device_time_us: 1,
+            device_time_us: 1_795_960_800_000_000,
             ingest_time_us: 2,
             device: "belt|1".into(),
             gateway: "gw-1".into(),
@@ -91,17 +91,12 @@ mod tests {
             birth_date: "1940-01-31".into(),
             ..Patient::default()
         };
-        let time = |_: i64| "20261129140000+0000".to_owned();
-        assert_eq!(
-            report(&patient, &newest, "2026", 1, time),
-            None,
-            "unknown there"
-        );
+        assert_eq!(report(&patient, &newest, 1, 1), None, "unknown there");
         patient.identifiers.push(Identifier {
             system: "HOSP".into(),
             value: "4711".into(),
         });
-        let text = report(&patient, &newest, "2026", 1, time).unwrap();
+        let text = report(&patient, &newest, 1, 1).unwrap();
         let message = Message::parse(text.as_bytes()).unwrap();
         assert_eq!(message.value("PID", 3, 1), "4711");
         assert_eq!(message.value("PID", 5, 1), "Ada & Co");

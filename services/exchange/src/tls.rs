@@ -7,8 +7,8 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use service_kit::{ConfigError, https};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -16,17 +16,24 @@ use crate::config::Feed;
 
 /// For connections to the hospital's own listener, which must have a certificate of `hospital_ca`.
 pub fn connector(feed: &Feed) -> Result<TlsConnector, ConfigError> {
-    let [cert, key, ca] = feed.files()?;
-    let chain = https::certificates("hospital_cert", cert)?;
-    let private =
-        PrivateKeyDer::from_pem_file(key).map_err(|error| refused("hospital_key", key, &error))?;
+    let [cert, _, ca] = feed.files()?;
+    let (chain, key) = own(feed)?;
     let tls = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| refused("hospital_cert", cert, &error))?
         .with_root_certificates(roots(ca)?)
-        .with_client_auth_cert(chain, private)
+        .with_client_auth_cert(chain, key)
         .map_err(|error| refused("hospital_cert", cert, &error))?;
     Ok(TlsConnector::from(Arc::new(tls)))
+}
+
+/// Certificate and key of this end.
+fn own(feed: &Feed) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), ConfigError> {
+    let [cert, key, _] = feed.files()?;
+    let chain = https::certificates("hospital_cert", cert)?;
+    let private = PrivateKeyDer::from_pem_file(key);
+    let private = private.map_err(|error| refused("hospital_key", key, &error))?;
+    Ok((chain, private))
 }
 
 fn refused(field: &str, file: &Path, reason: &dyn std::fmt::Display) -> ConfigError {
@@ -49,10 +56,8 @@ fn provider() -> Arc<CryptoProvider> {
 
 /// Reads the files. A peer needs a certificate of `hospital_ca`.
 pub fn acceptor(feed: &Feed) -> Result<TlsAcceptor, ConfigError> {
-    let [cert, key, ca] = feed.files()?;
-    let chain = https::certificates("hospital_cert", cert)?;
-    let private =
-        PrivateKeyDer::from_pem_file(key).map_err(|error| refused("hospital_key", key, &error))?;
+    let [cert, _, ca] = feed.files()?;
+    let (chain, key) = own(feed)?;
     let provider = provider();
     let verifier =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), Arc::clone(&provider))
@@ -62,7 +67,7 @@ pub fn acceptor(feed: &Feed) -> Result<TlsAcceptor, ConfigError> {
         .with_safe_default_protocol_versions()
         .map_err(|error| refused("hospital_cert", cert, &error))?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, private)
+        .with_single_cert(chain, key)
         .map_err(|error| refused("hospital_cert", cert, &error))?;
     Ok(TlsAcceptor::from(Arc::new(tls)))
 }

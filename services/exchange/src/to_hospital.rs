@@ -19,7 +19,6 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::from_hospital::compact;
 use crate::hl7::Message;
 use crate::mllp::{Decoder, frame};
 use crate::oru;
@@ -140,9 +139,8 @@ impl Observations {
                 .get(&key(it))
                 .is_none_or(|sent| *sent < it.device_time_us)
         });
-        let now = compact(contracts::now_us());
         self.number += 1;
-        let Some(message) = oru::report(patient, &newest, &now, self.number, compact) else {
+        let Some(message) = oru::report(patient, &newest, contracts::now_us(), self.number) else {
             return Ok(());
         };
         let asked = tokio::time::timeout(ANSWER_WITHIN, self.ask(&message)).await;

@@ -54,17 +54,15 @@ impl Patients {
 
     /// `of`: the message, for the audit log. Returns the number of changes.
     pub async fn take(&self, adt: &Adt, of: &str) -> Result<usize, NotStored> {
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            let made = self.attempt(adt, of).await;
-            match made {
-                Err(Attempt::Outdated(_)) if attempts < ATTEMPTS_MAX => {}
-                Err(Attempt::Outdated(reason)) => return Err(NotStored::Unavailable(reason)),
-                Err(Attempt::Failed(error)) => return Err(error),
+        let mut outdated = String::new();
+        for _ in 0..ATTEMPTS_MAX {
+            match self.attempt(adt, of).await {
                 Ok(count) => return Ok(count),
+                Err(Attempt::Failed(error)) => return Err(error),
+                Err(Attempt::Outdated(reason)) => outdated = reason,
             }
         }
+        Err(NotStored::Unavailable(outdated))
     }
 
     async fn attempt(&self, adt: &Adt, of: &str) -> Result<usize, Attempt> {
