@@ -23,6 +23,9 @@
 //! readings show as one, and a stretch whose beginning the edge may not have seen. A gateway that
 //! lost its state, or that takes over a sensor, looks for the first time. A stretch that it finds
 //! belongs to the episode that is active.
+//!
+//! A report of the edge can overtake the readings from before it. The core then raises no earlier
+//! beginning until its own readings have reached the known one, or the end of their stretch.
 
 use std::collections::VecDeque;
 
@@ -126,6 +129,17 @@ pub(crate) struct Episode {
     /// The edge that reported the episode first may not have seen its beginning.
     #[serde(default)]
     pub first_look: bool,
+    /// Empty once the own readings have reached `since_us` or the end of their stretch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    earlier: Option<Box<Earlier>>,
+}
+
+/// A stretch of the engine's own readings that may be the beginning of a known episode.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Earlier {
+    since_us: i64,
+    /// As of the end of the rule's delay.
+    evidence: Evidence,
 }
 
 /// Episodes of one rule, in order of beginning.
@@ -247,8 +261,27 @@ impl Episodes {
         let since_us = since_us.min(at_us);
         let lives = |it: &Episode| !it.is_outlived(at_us);
         let Some(place) = self.place(subject, source, since_us, at_us, lives) else {
+            if source == Source::Own && self.keep_earlier(since_us, evidence) {
+                return None;
+            }
             return self.open(subject, source, since_us, evidence);
         };
+        if source == Source::Own {
+            self.0.iter_mut().for_each(|it| it.earlier = None);
+        }
+        self.join(place, subject, source, since_us, evidence)
+    }
+
+    /// The stretch belongs to the episode at this place.
+    fn join(
+        &mut self,
+        place: usize,
+        subject: Subject<'_>,
+        source: Source,
+        since_us: i64,
+        evidence: &Evidence,
+    ) -> Option<Alert> {
+        let at_us = evidence.time_us;
         let episode = &mut self.0[place];
         if source.is_edge() {
             episode.edge_since_us = episode.edge_since_us.max(since_us);
@@ -276,6 +309,43 @@ impl Episodes {
             .then(|| episode.next_revision(subject));
         self.0.make_contiguous().sort_by_key(|it| it.since_us);
         alert
+    }
+
+    /// Keeps an own stretch with a later episode that it may be the beginning of. An edge that lost
+    /// its state has reported that episode, and the own readings have not reached it. `false`: no
+    /// episode is like this.
+    fn keep_earlier(&mut self, since_us: i64, evidence: &Evidence) -> bool {
+        let is_ahead = |it: &&mut Episode| {
+            let ahead_us = it.since_us.saturating_sub(evidence.time_us);
+            let calls_people = !it.is_resolved() && it.acknowledged_by.is_empty();
+            it.edge_since_us != 0 && ahead_us > 0 && (calls_people || ahead_us <= ENDED_FOR_US)
+        };
+        let Some(next) = self.0.iter_mut().find(is_ahead) else {
+            return false;
+        };
+        next.earlier.get_or_insert_with(|| {
+            let evidence = evidence.clone();
+            Box::new(Earlier { since_us, evidence })
+        });
+        true
+    }
+
+    /// The kept stretch ended at `at_us`. It is the beginning of the known episode if it lasted
+    /// until that one began.
+    fn end_earlier(&mut self, subject: Subject<'_>, at_us: i64) -> Option<Alert> {
+        let next = self.0.iter_mut().find(|it| it.earlier.is_some())?;
+        let Earlier {
+            since_us,
+            mut evidence,
+        } = *next.earlier.take()?;
+        if next.since_us <= at_us {
+            evidence.time_us = next.since_us;
+        }
+        let lives = |it: &Episode| !it.is_outlived(evidence.time_us);
+        match self.place(subject, Source::Own, since_us, evidence.time_us, lives) {
+            Some(place) => self.join(place, subject, Source::Own, since_us, &evidence),
+            None => self.open(subject, Source::Own, since_us, &evidence),
+        }
     }
 
     /// A reading of the engine itself shows the condition, but the delay of the rule has not ended.
@@ -324,15 +394,16 @@ impl Episodes {
 
     /// A stretch of the engine's own readings ended.
     pub(crate) fn ended(&mut self, subject: Subject<'_>, at_us: i64) -> Vec<Alert> {
+        let mut alerts: Vec<Alert> = self.end_earlier(subject, at_us).into_iter().collect();
         // A stretch that the edge saw begin at this very time is a different one.
         let over = self.0.iter_mut().filter(|it| {
             it.is_active() && (it.until_us < at_us || (it.own_open && it.until_us == at_us))
         });
-        let ended = over.map(|it| it.end(subject, at_us)).collect();
+        alerts.extend(over.map(|it| it.end(subject, at_us)));
         for episode in &mut self.0 {
             episode.own_open = false;
         }
-        ended
+        alerts
     }
 
     /// The edge reports the end of the stretch that began at `since_us`; 0: the edge does not
@@ -467,6 +538,7 @@ impl Episodes {
             own_seen_us: 0,
             edge_since_us: 0,
             first_look: false,
+            earlier: None,
         });
     }
 
@@ -533,7 +605,8 @@ impl Episodes {
         let mut surplus = ended.saturating_sub(ENDED_MAX);
         self.0.retain(|episode| {
             let is_old = now_us.saturating_sub(episode.until_us) > ENDED_FOR_US;
-            let is_forgotten = episode.is_resolved() && (surplus > 0 || is_old);
+            let is_over = episode.is_resolved() && episode.earlier.is_none();
+            let is_forgotten = is_over && (surplus > 0 || is_old);
             surplus = surplus.saturating_sub(usize::from(is_forgotten));
             !is_forgotten
         });
@@ -572,9 +645,8 @@ impl Episodes {
         };
         let close = || {
             let is_close = |it: &Episode| {
-                let is_other = source.is_edge() && it.edge_since_us != 0;
                 let slack = at_us..=at_us.saturating_add(SINCE_SLACK_US);
-                slack.contains(&it.since_us) && !is_other
+                slack.contains(&it.since_us) && it.edge_since_us == 0
             };
             self.0.iter().position(is_close).filter(counts)
         };
@@ -633,6 +705,7 @@ impl Episodes {
             own_seen_us: 0,
             edge_since_us: if source.is_edge() { since_us } else { 0 },
             first_look: source.is_first_look(),
+            earlier: None,
         };
         episode.see(source, subject.origin);
         episode.show(evidence);

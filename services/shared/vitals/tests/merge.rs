@@ -3,7 +3,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use contracts::{
     alerts::{Alert, AlertState},
@@ -311,6 +314,29 @@ proptest! {
         }
     }
 
+    /// A gateway loses its state at any time, and its reports overtake the readings from before.
+    /// Each stretch of the readings is still one episode, which begins as they say.
+    #[test]
+    fn reports_that_overtake_the_readings_raise_no_stretch_twice(
+        day in a_day(1),
+        restart in any::<prop::sample::Index>(),
+        batches in prop::collection::vec(1_usize..20, 1..8),
+    ) {
+        let core = readings(&day);
+        let edge = at_edge_from(&core, restart.index(core.len()));
+        let all = core.len() + edge.len();
+        let begun = |rows: &Rows| -> Vec<(String, i64)> {
+            let rows = rows.last().into_values();
+            let medium = rows.filter(|it| it.priority() == Priority::Medium);
+            let begun: BTreeSet<_> = medium.map(|it| (it.rule, it.since_us)).collect();
+            begun.into_iter().collect()
+        };
+        let alone = run(&mixed(&[], &core, &[], all), &[all], None);
+        let overtaken = run(&mixed(&edge, &core, &vec![true; all], all), &batches, None);
+        prop_assert_eq!(begun(&overtaken), begun(&alone), "{:?}", edge);
+        prop_assert_eq!(of_medium(&overtaken).len(), of_medium(&alone).len());
+    }
+
     /// Without the edge, the same episodes begin and end at the same times.
     #[test]
     fn the_edge_adds_nothing_but_its_name(day in a_day(1)) {
@@ -418,6 +444,25 @@ fn a_restart_of_the_gateway_that_keeps_its_state_raises_no_stretch_twice() {
     }
 }
 
+/// Reports of a gateway that lost the state of its rules before this reading.
+fn at_edge_from(samples: &[Sample], restart: usize) -> Vec<EdgeAlert> {
+    let mut edge = engine(Origin::Edge);
+    let mut reported = Vec::new();
+    let mut report = |edge: &Engine, alerts: Vec<Alert>| {
+        reported.extend(alerts.iter().filter_map(|alert| {
+            let first_look = alert.state() == AlertState::Active && edge.is_first_look(&alert.rule);
+            edge_alert(alert, 0).map(|it| EdgeAlert { first_look, ..it })
+        }));
+    };
+    for sample in &samples[restart..] {
+        let alerts = edge.on_sample(sample);
+        report(&edge, alerts);
+    }
+    let alerts = edge.on_time(END);
+    report(&edge, alerts);
+    reported
+}
+
 /// Without its state, a gateway that is killed within a stretch reports it again with a later
 /// beginning. So does another gateway that takes over the sensor. It stays one episode, also while
 /// no reading reaches the core.
@@ -425,34 +470,17 @@ fn a_restart_of_the_gateway_that_keeps_its_state_raises_no_stretch_twice() {
 fn a_gateway_that_looks_for_the_first_time_raises_no_active_stretch_again() {
     let core = readings(&one_stretch());
     for restart in (11..40).step_by(9) {
-        let mut reported = Vec::new();
-        for (part, is_last) in [(&core[..restart], false), (&core[restart..], true)] {
-            let mut edge = engine(Origin::Edge);
-            for sample in part {
-                let alerts = edge.on_sample(sample);
-                let first_look =
-                    |it: &Alert| it.state() == AlertState::Active && edge.is_first_look(&it.rule);
-                reported.extend(alerts.iter().filter_map(|it| {
-                    let first_look = first_look(it);
-                    let alert = edge_alert(it, 0)?;
-                    Some(EdgeAlert {
-                        first_look,
-                        ..alert
-                    })
-                }));
-            }
-            if is_last {
-                let ended = edge.on_time(END);
-                reported.extend(ended.iter().filter_map(|it| edge_alert(it, 0)));
-            }
-        }
-        let again = reported.iter().filter(|it| it.first_look).count();
-        assert!(again > 0, "restart before reading {restart}");
+        let again = at_edge_from(&core, restart);
+        let mut reported = at_edge(&core[..restart]);
+        reported.retain(|it| !it.resolved);
+        reported.extend(again.iter().cloned());
+        let is_again = again.iter().any(|it| it.first_look);
+        assert!(is_again, "restart before reading {restart}");
         let all = core.len() + reported.len();
         let alternating: Vec<bool> = (0..all).map(|n| n % 2 == 0).collect();
         let mut overtaken = reported.clone();
         overtaken.sort_by_key(|it| !it.first_look);
-        for edge in [&reported, &overtaken] {
+        for edge in [&reported, &overtaken, &again] {
             for picks in [&vec![true; all], &vec![false; all], &alternating] {
                 let rows = run(&mixed(edge, &core, picks, all), &[7], None);
                 let last = rows.last();
