@@ -5,7 +5,7 @@
 //! with all others that are overdue. By then the dead path's window is full, and the living one
 //! takes new data.
 //!
-//! [`Answers`], which the gateway uses too, decides how long an answer may take and when a copy
+//! [`AnswerTimers`], which the gateway uses too, decides how long an answer may take and when a copy
 //! goes out on a second stream. The time is doubled with each writing, and a message that is
 //! written again is copied again. A path in trouble makes everything overdue at once. The server
 //! keeps the first copy of each number. So a message waits for about one round trip more than
@@ -17,7 +17,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use multipath::Answers;
+use multipath::AnswerTimers;
 use noq_proto::{Connection, Dir, StreamId, VarInt};
 
 use crate::scenario::Vitals;
@@ -56,7 +56,7 @@ pub struct VitalsClient {
     echo: Option<StreamId>,
     echoes: VecDeque<(Duration, u64)>,
     answers: Vec<(StreamId, Vec<u8>)>,
-    usual: Answers,
+    usual: AnswerTimers,
 }
 
 impl VitalsClient {

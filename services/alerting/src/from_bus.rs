@@ -31,7 +31,7 @@ use questions::Questions;
 
 use crate::{
     canary::is_canary,
-    heard::Heard,
+    last_received::LastReceived,
     rule_engines::RuleEngines,
     rules_in_force,
     to_store::{Outcome, Writer},
@@ -77,7 +77,7 @@ struct JudgingState {
     writer: Writer,
     engines: RuleEngines,
     in_force: rules_in_force::Reader,
-    heard: Arc<Heard>,
+    heard: Arc<LastReceived>,
     /// Next offset of each partition as judged. The stored offset may be behind.
     positions: BTreeMap<u32, u64>,
     /// Records judged but not yet stored.
@@ -96,7 +96,7 @@ pub(crate) async fn run(
     writer: Writer,
     mut engines: RuleEngines,
     mut in_force: rules_in_force::Reader,
-    heard: Arc<Heard>,
+    heard: Arc<LastReceived>,
     context: Context,
 ) {
     engines.set_documents_in_force(Arc::clone(&in_force.borrow_and_update()));

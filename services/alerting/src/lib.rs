@@ -3,7 +3,7 @@
 //! ```text
 //! vitals --from_bus--> rules of each patient --to_store--> rows, state, outbox, progress
 //!                                                          (one transaction)
-//! store  --from_store--> silence, lost paths --> rows, outbox
+//! store  --silence_watch--> silence, lost paths --> rows, outbox
 //! outbox --to_bus--> alerts --to_people--> notices --> webhook, e-mail, MQTT
 //! people --from_dashboard--> rows, outbox
 //! ```
@@ -20,8 +20,7 @@ mod erasing;
 mod express;
 mod from_bus;
 mod from_dashboard;
-mod from_store;
-mod heard;
+mod last_received;
 mod lateness;
 mod names;
 mod present;
@@ -32,14 +31,14 @@ mod routing;
 mod rule_engines;
 mod rules_in_force;
 pub mod rules_then;
-mod signs;
+mod signs_of_life;
 pub mod silence;
 mod silence_watch;
+mod stalled;
 pub mod team;
 mod to_bus;
 mod to_people;
 mod to_store;
-mod turns;
 mod unheard;
 mod watermark;
 mod withdrawal;
@@ -92,9 +91,9 @@ pub async fn run(
     let tasks = context.tasks();
     tasks.spawn(service_kit::own_clock::watch(context.clone()));
     tasks.spawn(writer.prove(service_kit::probe::Pace::default()));
-    let heard = Arc::new(heard::Heard::new(config.silent_after_us()));
+    let heard = Arc::new(last_received::LastReceived::new(config.silent_after_us()));
     if let Some(silent_after_us) = config.silent_after_us() {
-        let watch = from_store::SilenceWatch {
+        let watch = silence_watch::SilenceWatch {
             store: Arc::clone(&store),
             outbox: Arc::clone(&outbox),
             rules: Arc::clone(&rules),
@@ -102,7 +101,7 @@ pub async fn run(
             silent_after_us,
             context: context.clone(),
         };
-        tasks.spawn(from_store::run(watch));
+        tasks.spawn(silence_watch::run(watch));
     }
     let (offers, express) = express::lane();
     tasks.spawn(to_bus::run(

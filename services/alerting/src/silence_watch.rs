@@ -27,6 +27,7 @@
 //! so of two members that find the same, the first to write wins.
 
 mod findings;
+mod from_store;
 mod known;
 mod lost_path;
 mod signals;
@@ -41,9 +42,10 @@ use vitals::{
     silence::{DEVICE, GATEWAY, PATH, PIPELINE, SIGNAL},
 };
 
-use crate::signs::Sign;
+use crate::signs_of_life::Sign;
 use findings::{Device, Finding, Gateways, devices, findings};
 
+pub(crate) use from_store::{SilenceWatch, run};
 pub(crate) use known::{Known, Open, Report};
 pub(crate) use signals::Signals;
 pub(crate) use worn::{Arrival, Worn, has_ended};

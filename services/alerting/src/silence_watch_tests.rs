@@ -8,7 +8,7 @@ use store::{Assignment, Change, LatestVital};
 use vitals::RuleSet;
 
 use super::*;
-use crate::signs::Signs;
+use crate::signs_of_life::Signs;
 
 #[path = "silence_watch_episode_tests.rs"]
 mod episodes;

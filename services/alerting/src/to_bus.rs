@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use crate::{
     express::{Offers, is_high},
-    turns::SILENCE_MAX,
+    stalled::LOOP_SILENCE_MAX,
 };
 
 /// Entries of one call. More wait in the store.
@@ -65,7 +65,7 @@ impl Part {
     }
 
     fn is_stuck(&self) -> bool {
-        matches!(self.state, State::Publishing(since) if since.elapsed() >= SILENCE_MAX)
+        matches!(self.state, State::Publishing(since) if since.elapsed() >= LOOP_SILENCE_MAX)
     }
 
     fn on_end(&mut self, published: Result<(), String>) {
@@ -88,7 +88,7 @@ pub(crate) async fn run(
     context: Context,
 ) {
     let check = context.health().check("outbox");
-    let turns = context.health().progress("outbox", SILENCE_MAX);
+    let turns = context.health().progress("outbox", LOOP_SILENCE_MAX);
     let shutdown = context.shutdown().clone();
     let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
     let mut calls = FuturesUnordered::new();

@@ -63,7 +63,7 @@ use crate::{
     proof::Pace,
     routing::{Case, Channels, LastStep, Router, is_hastened, last_step},
     rules_in_force,
-    turns::SILENCE_MAX,
+    stalled::LOOP_SILENCE_MAX,
 };
 use config::Options;
 use published::Published;
@@ -165,7 +165,7 @@ impl People {
             // The duty is watched from the start of the service.
             level: None,
             tick: TICK,
-            silence_max: SILENCE_MAX,
+            silence_max: LOOP_SILENCE_MAX,
             ..Setup::new(duty::TELLING, Level::Failing, "people", BATCH_MAX)
         };
         let consumer = Consumer::new(Arc::clone(&bus), Arc::clone(&store), setup, context.clone());

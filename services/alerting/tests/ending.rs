@@ -86,7 +86,7 @@ impl Interposed for Ahead {
 /// A little more than the longest pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(6);
 /// After this time without a turn the loop counts as stalled, and its pod is restarted.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+const LOOP_SILENCE_MAX: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_an_alert_passes_through_is_seen_when_it_stops() {
@@ -134,7 +134,7 @@ async fn a_store_that_is_away_is_no_stalled_loop() {
     let (_world, running, _file) = without_store().await;
     let health = running.context.health();
     tokio::time::sleep(PAUSE + Duration::from_secs(2)).await;
-    let a_minute_later = Instant::now() + SILENCE_MAX - PAUSE;
+    let a_minute_later = Instant::now() + LOOP_SILENCE_MAX - PAUSE;
     assert_eq!(health.stalled(a_minute_later), []);
     running.stop().await;
 }

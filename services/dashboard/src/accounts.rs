@@ -79,7 +79,7 @@ async fn account(
     role: Role,
 ) -> Result<Account, EnsureError> {
     if name.is_empty()
-        || name.starts_with(crate::oidc::NAME_PREFIX)
+        || name.starts_with(crate::to_identity_provider::NAME_PREFIX)
         || name.starts_with(KIOSK_PREFIX)
         || name.len() > NAME_BYTES_MAX
         || !contracts::text::is_plain(name)

@@ -30,7 +30,6 @@ mod hashing;
 pub mod kiosks;
 mod live;
 pub mod moment;
-mod oidc;
 mod outage;
 pub mod patients;
 mod sessions;
@@ -38,6 +37,7 @@ mod shared_document;
 mod system;
 mod to_alerting;
 mod to_browser;
+mod to_identity_provider;
 mod to_links;
 mod to_people;
 mod tokens;
@@ -81,7 +81,7 @@ pub async fn run(
         alerting: to_alerting::client(&config.alerting_url, identity.as_ref())?,
         links: to_links::client(&config.links_url, identity.as_ref())?,
     };
-    let oidc = oidc::Oidc::new(&config.oidc)?;
+    let oidc = to_identity_provider::Oidc::new(&config.oidc)?;
     if let Some(oidc) = oidc.clone() {
         let shutdown = context.shutdown().clone();
         context

@@ -9,8 +9,8 @@
 //! ```
 
 mod letter;
+mod outage_turns;
 mod recipients;
-mod turns;
 mod webhook;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -26,8 +26,8 @@ use crate::{
     outage::{Post, shared::Turn},
 };
 use letter::letter;
+use outage_turns::OutageTurns;
 pub(crate) use recipients::{Recipient, Recipients, TeamPeople};
-use turns::Turns;
 use webhook::Webhook;
 
 /// Posts that wait; a further post is dropped and logged. An outage has two.
@@ -98,7 +98,7 @@ impl People {
         context: &Context,
     ) -> (People, impl Future<Output = ()> + use<>) {
         let (posts, waiting) = mpsc::channel(WAITING_MAX);
-        let turns = Turns::new(Arc::clone(store), context.clock().clone());
+        let turns = OutageTurns::new(Arc::clone(store), context.clock().clone());
         let teller = Teller::new(ways, recipients, turns, context.clock().clone());
         let running = run(waiting, teller, context.shutdown().clone());
         (People { posts }, running)
@@ -157,7 +157,7 @@ enum Tried {
 struct Teller {
     ways: Ways,
     recipients: SharedRecipients,
-    turns: Turns,
+    turns: OutageTurns,
     clock: clocks::CheckedClock,
     /// The outage that this replica sees, or a recovery that is not settled.
     current: Option<Post>,
@@ -175,7 +175,7 @@ impl Teller {
     fn new(
         ways: Ways,
         recipients: SharedRecipients,
-        turns: Turns,
+        turns: OutageTurns,
         clock: clocks::CheckedClock,
     ) -> Teller {
         Teller {

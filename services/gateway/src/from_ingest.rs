@@ -23,7 +23,7 @@ use tonic::{Code, Status, transport::Channel};
 
 use crate::{
     alarms::Alarms,
-    following::Following,
+    core_followed::CoreFollowed,
     intake::Intake,
     journal::Disk,
     rules_in_force::{Refused, RulesInForce},
@@ -43,7 +43,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 pub struct Follower {
     turn: Arc<Semaphore>,
     answers: mpsc::Sender<FollowRulesResponse>,
-    following: Following,
+    following: CoreFollowed,
     kept: KeptRules,
 }
 
@@ -85,13 +85,13 @@ impl Follower {
         let follower = Follower {
             turn,
             answers,
-            following: Following::default(),
+            following: CoreFollowed::default(),
             kept: KeptRules::default(),
         };
         (follower, taken)
     }
 
-    pub fn following(&self) -> Following {
+    pub fn following(&self) -> CoreFollowed {
         self.following.clone()
     }
 
@@ -146,7 +146,7 @@ impl Follower {
     }
 }
 
-struct Off<'a>(&'a Following);
+struct Off<'a>(&'a CoreFollowed);
 
 impl Drop for Off<'_> {
     fn drop(&mut self) {

@@ -43,15 +43,15 @@ use crate::{
     alarms::Alarms,
     carers::Newest,
     clock::{CoreClock, Moment, SteadyClock},
+    core_followed::CoreFollowed,
     edge_rules::EdgeRules,
-    following::Following,
-    held::{HELD_ALERTS_MAX, Held, HeldId},
     journal::{AppendError, Condition, Disk, Journal, STALLED_AFTER, StageError, Staged},
     open_alerts::OpenAlerts,
     reserve::Reserve,
     revocation::Revocation,
     rule_states::StateLog,
     rules_in_force::RulesInForce,
+    unjournaled::{UNJOURNALED_ALERTS_MAX, Unjournaled, UnjournaledId},
 };
 
 /// First pause between attempts to store refused alerts. Each attempt is one write on a full disk.
@@ -77,14 +77,14 @@ pub struct Intake<D: Disk> {
     newest: Newest,
     /// While the core reports the gateway's devices, other devices are refused. Otherwise the core
     /// attributes their readings later.
-    following: Following,
+    following: CoreFollowed,
     /// Counts changes of the rules in force.
     changes: watch::Sender<u64>,
     /// End of the wait for each device.
     waited_for: Mutex<HashMap<String, Instant>>,
     /// Raised alerts that the disk refused; the next request stores them first, or
     /// [`Self::try_again`].
-    held: Mutex<Held>,
+    held: Mutex<Unjournaled>,
     held_count: watch::Sender<usize>,
     /// One attempt at a time, so that the journal does not get them twice.
     keeping: tokio::sync::Mutex<()>,
@@ -110,7 +110,7 @@ impl<D: Disk> Intake<D> {
             alarms: Alarms::default(),
             open_alerts: OpenAlerts::default(),
             newest: Newest::default(),
-            following: Following::default(),
+            following: CoreFollowed::default(),
             changes: watch::Sender::new(0),
             waited_for: Mutex::default(),
             held: Mutex::default(),
@@ -182,7 +182,7 @@ impl<D: Disk> Intake<D> {
 
     /// Refuses devices that the core does not know, while the core reports the ones that it knows.
     #[must_use]
-    pub fn while_following(mut self, following: Following) -> Self {
+    pub fn while_following(mut self, following: CoreFollowed) -> Self {
         self.following = following;
         self
     }
@@ -399,7 +399,7 @@ impl<D: Disk> Intake<D> {
         }
         let _alone = self.keeping.lock().await;
         for count in [1, usize::MAX] {
-            let (ids, alerts): (Vec<HeldId>, Vec<EdgeAlert>) =
+            let (ids, alerts): (Vec<UnjournaledId>, Vec<EdgeAlert>) =
                 self.first_held(count).into_iter().unzip();
             let appended = self.journal_alerts(alerts).await;
             let outcomes = appended.map_err(|error| RecordError::Alerts(error.to_string()))?;
@@ -434,7 +434,7 @@ impl<D: Disk> Intake<D> {
             metrics::gauge!("braid_gateway_alerts_held").set(count as f64);
             warning.set((count > 0).then(|| Warning {
                 says: format!(
-                    "{count} alerts are in memory only, at most {HELD_ALERTS_MAX} fit: the journal takes none ({}); the core is told of them \
+                    "{count} alerts are in memory only, at most {UNJOURNALED_ALERTS_MAX} fit: the journal takes none ({}); the core is told of them \
                      when it can be reached, and what it was not told is lost when the gateway ends",
                     failing.as_deref().unwrap_or("it is full")
                 ),

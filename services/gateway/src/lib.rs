@@ -14,19 +14,18 @@ mod alarms;
 mod carers;
 mod clock;
 mod config;
+mod core_followed;
 mod drain;
 mod edge_rules;
-mod following;
 mod from_applications;
 mod from_carers;
 mod from_ingest;
 mod from_sensors;
-mod held;
 mod intake;
 mod journal;
 mod open_alerts;
-mod parts;
 mod reserve;
+mod resources;
 mod revocation;
 mod rule_states;
 mod rules_in_force;
@@ -40,6 +39,7 @@ mod to_ingest;
 mod to_local_alarm;
 mod to_path_telemetry;
 mod to_proxy;
+mod unjournaled;
 mod validity;
 mod wipe;
 
@@ -52,7 +52,7 @@ pub use intake::NOT_REGISTERED;
 pub use run_error::RunError;
 pub use wipe::{Wiped, rejected, wipe};
 
-use crate::parts::Parts;
+use crate::resources::Resources;
 
 /// Runs a gateway until shutdown is requested and its work has drained. `interfaces` replace those
 /// of the configuration, for example by emulated links.
@@ -62,15 +62,15 @@ pub async fn run(
     context: Context,
 ) -> Result<(), RunError> {
     config.validate()?;
-    let Some(mut parts) = Parts::open(&config, interfaces, &context).await? else {
+    let Some(mut resources) = Resources::open(&config, interfaces, &context).await? else {
         return Ok(());
     };
-    let carrying = serve::carry(&config, &mut parts, &context).await?;
+    let carrying = serve::carry(&config, &mut resources, &context).await?;
     let served = match config.ingest.is_empty() {
-        true => serve::without_sensors(&parts.tunnel, &context).await,
-        false => serve::with_sensors(config, (&parts).into(), &context).await,
+        true => serve::without_sensors(&resources.tunnel, &context).await,
+        false => serve::with_sensors(config, (&resources).into(), &context).await,
     };
     context.shutdown().request();
-    carrying.drain(&parts.tunnel).await?;
+    carrying.drain(&resources.tunnel).await?;
     served
 }

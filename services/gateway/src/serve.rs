@@ -30,8 +30,8 @@ use crate::{
     intake::{EARLY_WAITING_MAX, Intake},
     journal::{Directory, Journal},
     open_alerts::{AlertsFile, OpenAlerts},
-    parts::Parts,
     reserve::Reserve,
+    resources::Resources,
     revocation::Revocation,
     to_ingest::{Courier, DeadLetters, FromMemory, Options},
     to_local_alarm,
@@ -39,7 +39,7 @@ use crate::{
     to_proxy::Uplink,
 };
 
-/// The parts that serving the sensors uses.
+/// The resources that serving the sensors uses.
 pub(crate) struct Surroundings {
     gateway: String,
     uplink: Arc<dyn Uplink>,
@@ -48,14 +48,14 @@ pub(crate) struct Surroundings {
     freshness: watch::Sender<Option<Duration>>,
 }
 
-impl From<&Parts> for Surroundings {
-    fn from(parts: &Parts) -> Self {
+impl From<&Resources> for Surroundings {
+    fn from(resources: &Resources) -> Self {
         Self {
-            gateway: parts.gateway.clone(),
-            uplink: Arc::clone(&parts.uplink),
-            waiting: parts.journals.clone(),
-            alarms: parts.alarms.clone(),
-            freshness: parts.freshness.clone(),
+            gateway: resources.gateway.clone(),
+            uplink: Arc::clone(&resources.uplink),
+            waiting: resources.journals.clone(),
+            alarms: resources.alarms.clone(),
+            freshness: resources.freshness.clone(),
         }
     }
 }
@@ -213,7 +213,7 @@ fn tell_people_here(
     Ok(())
 }
 
-/// The parts of both couriers.
+/// The resources of both couriers.
 struct Couriers<'a> {
     config: &'a Config,
     surroundings: &'a Surroundings,

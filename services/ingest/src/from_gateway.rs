@@ -5,6 +5,7 @@
 //! most [`IN_FLIGHT_MAX`] uploads.
 
 mod entries;
+mod follow_rules;
 pub(crate) mod newer;
 pub(crate) mod server;
 mod waiting;
@@ -27,18 +28,19 @@ use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
+pub(crate) use follow_rules::{Followers, follow_documents};
 use newer::Upload;
 use waiting::Waiting;
 
 use crate::{
+    acknowledging::{Pending, acknowledge},
     admission::GatewayId,
     alerts::{ALERTS_PER_UPLOAD_MAX, Alerts, Answers, Behind},
-    answers::{Pending, acknowledge},
-    apart::Apart,
     caller::caller,
     duplicates::Duplicates,
     gateway_clocks::GatewayClocks,
     judging::{At, Judging},
+    quarantine_room::QuarantineRoom,
     register::Register,
     to_bus::{Lane, Lanes, NotPublished, Records, answer_of},
 };
@@ -56,7 +58,7 @@ pub(crate) struct Bounds {
     pub quota: Quota,
     /// Alerts a second; 0: no limit.
     pub alerts_per_s: u64,
-    pub apart: Arc<Apart>,
+    pub apart: Arc<QuarantineRoom>,
 }
 
 pub(crate) struct Gateways {

@@ -18,8 +18,8 @@ use crate::{
         Arrival, Concerned, GatewayId, Refusal, STREAMS_PER_DEVICE_MAX, admit_alert, admit_gap,
         admit_sample, doubt_us, settle_time,
     },
-    apart::Apart,
     duplicates::Duplicates,
+    quarantine_room::QuarantineRoom,
     register::{Device, Register, unknown},
 };
 
@@ -114,14 +114,14 @@ pub(crate) struct Judging {
     duplicates: Arc<Mutex<Duplicates>>,
     /// By device.
     streams: Mutex<Names<String, String>>,
-    apart: Arc<Apart>,
+    apart: Arc<QuarantineRoom>,
 }
 
 impl Judging {
     pub(crate) fn new(
         register: Arc<Register>,
         duplicates: Arc<Mutex<Duplicates>>,
-        apart: Arc<Apart>,
+        apart: Arc<QuarantineRoom>,
     ) -> Judging {
         Judging {
             register,

@@ -4,7 +4,7 @@
 //! ```text
 //! gateway --from_gateway--> admission, duplicates --to_bus--> topic vitals --to_store--> rows and progress (one transaction)
 //!         <--acknowledgement, once the bus has it--|
-//! gateway <--to_gateway-- the rules in force, of the store; open alerts of high priority --from_bus--
+//! gateway <--from_gateway-- the rules in force, of the store; open alerts of high priority --from_bus--
 //! ```
 //!
 //! - A sample is acknowledged after the bus holds it, in the order of the gateway's journal.
@@ -14,10 +14,9 @@
 //! - Replicas share only bus and store. If two replicas admit the same sample, the store keeps one,
 //!   by (device, stream, sequence).
 
+mod acknowledging;
 mod admission;
 mod alerts;
-mod answers;
-mod apart;
 mod caller;
 mod canary;
 mod config;
@@ -30,13 +29,13 @@ mod judging;
 pub mod measure;
 mod newest;
 mod progress;
+mod quarantine_room;
 mod readiness;
 pub mod readmission;
 mod register;
 pub mod release;
 mod rules_in_force;
 mod to_bus;
-mod to_gateway;
 mod to_store;
 mod under_way;
 
@@ -103,7 +102,7 @@ pub async fn run(
     });
     let (to, rules) = tokio::sync::watch::channel(None);
     let shutdown = context.shutdown();
-    tasks.spawn(to_gateway::follow_documents(
+    tasks.spawn(from_gateway::follow_documents(
         Arc::clone(&store),
         revocations.clone(),
         to,
@@ -118,13 +117,13 @@ pub async fn run(
         context.clone(),
     ));
     let apart = Arc::default();
-    tasks.spawn(apart::follow(
+    tasks.spawn(quarantine_room::follow(
         Arc::clone(&store),
         Arc::clone(&apart),
         context.health().warning("quarantine"),
         shutdown.clone(),
     ));
-    let followers = to_gateway::Followers {
+    let followers = from_gateway::Followers {
         store,
         register: Arc::clone(&register),
         rules,

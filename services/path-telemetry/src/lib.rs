@@ -5,7 +5,7 @@
 //! gateways --from_gateway--\                 /--to_store--> rows + progress (one transaction)
 //!                           >--to_bus--> paths
 //! proxies  --from_proxy----/                 \--from_bus--> estimate --from_gateway/policy--> gateways
-//! proxies <--to_proxy-- list of revoked gateways
+//! proxies <--from_proxy-- list of revoked gateways
 //! ```
 
 mod bounds;
@@ -20,7 +20,6 @@ mod report;
 mod series;
 mod steering;
 mod to_bus;
-mod to_proxy;
 mod to_store;
 
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use service_kit::ConfigError;
 use tunnel::Authority;
 
-use crate::special::is_special;
+use crate::special_addresses::is_special;
 
 /// Entries of the list; a longer list is refused, because every request is compared with each
 /// entry.

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use ip_packets::{IpPrefix, IpRanges};
 use service_kit::ConfigError;
 
-use crate::special::{self, is_special};
+use crate::special_addresses::{self, is_special};
 
 /// Entries of the list; a longer list is refused. With the ranges that are cut out, they make less
 /// than half of the ranges of one capsule.
@@ -99,7 +99,10 @@ impl IpDestinations {
             }
             let mut allowed = IpRanges::default();
             allowed.add(entry.prefix.range());
-            let hidden = special::prefixes().iter().chain(&self.pools).chain(&own);
+            let hidden = special_addresses::prefixes()
+                .iter()
+                .chain(&self.pools)
+                .chain(&own);
             for hidden in hidden.filter(|hidden| !hidden.covers(&entry.prefix)) {
                 allowed.remove(hidden.range());
             }

@@ -24,7 +24,7 @@ mod policy_file;
 mod reset_key;
 mod revocations;
 mod sessions;
-mod special;
+mod special_addresses;
 mod to_path_telemetry;
 mod to_upstream;
 

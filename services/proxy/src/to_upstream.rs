@@ -23,7 +23,7 @@ use tokio::{
 };
 use tunnel::{Authority, ConnectRequest, StatusCode, Traffic, splice};
 
-use crate::{destinations::Admitted, policy::Policy, special::innermost};
+use crate::{destinations::Admitted, policy::Policy, special_addresses::innermost};
 use counted::{Open, count_connect};
 use ip_offer::IpOffer;
 

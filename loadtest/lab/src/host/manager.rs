@@ -1,12 +1,12 @@
-//! The manager of one host's paths: the steering that ships, or the library alone for the other
+//! The manager of one host's paths: the upkeep that ships, or the library alone for the other
 //! controllers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use multipath::{
-    Command, Event, InterfaceId, PathController, PathScheduler, PathState, Side, Steering,
-    SteeringConfig,
+    Command, Event, InterfaceId, PathController, PathScheduler, PathState, PathUpkeep, Side,
+    UpkeepConfig,
 };
 use noq_proto::{Connection, FourTuple, PathError, PathEvent, PathId, PathStatus};
 
@@ -21,7 +21,7 @@ const PLAIN_RETRY: Duration = Duration::from_millis(50);
 /// The part of a host that opens paths and says which of them may be used.
 #[derive(Debug)]
 pub(super) enum Manager {
-    Ours(Box<Steering>),
+    Ours(Box<PathUpkeep>),
     /// Opens a path per interface after the handshake, and again when one was given up.
     Plain {
         missing: Vec<(usize, Duration)>,
@@ -43,40 +43,40 @@ impl Manager {
             };
         }
         let side = if client { Side::Client } else { Side::Server };
-        let mut config = SteeringConfig::new(side);
+        let mut config = UpkeepConfig::new(side);
         config.steer_acknowledgements = mechanisms.steer_acknowledgements;
         config.liveness = mechanisms.liveness;
         config.reroute = mechanisms.reroute;
         config.rest = mechanisms.rest;
-        Self::Ours(Box::new(Steering::new(config, path_scheduler.clone())))
+        Self::Ours(Box::new(PathUpkeep::new(config, path_scheduler.clone())))
     }
 
-    /// Passes an event to the steering.
+    /// Passes an event to the upkeep.
     pub(super) fn feed(&mut self, at: Instant, event: Event) {
-        if let Self::Ours(steering) = self {
-            steering.on_event(at, event);
+        if let Self::Ours(upkeep) = self {
+            upkeep.on_event(at, event);
         }
     }
 
     pub(super) fn next_command(&mut self, at: Instant) -> Option<Command> {
         match self {
-            Self::Ours(steering) => steering.poll(at),
+            Self::Ours(upkeep) => upkeep.poll(at),
             Self::Plain { .. } => None,
         }
     }
 
     pub(super) fn next_deadline(&self, start: Instant) -> Option<Instant> {
         match self {
-            Self::Ours(steering) => steering.next_deadline(),
+            Self::Ours(upkeep) => upkeep.next_deadline(),
             Self::Plain { missing, .. } => missing.iter().map(|&(_, at)| start + at).min(),
         }
     }
 
     pub(super) fn is_suspect(&self, path: PathId, at: Instant) -> bool {
-        let Self::Ours(steering) = self else {
+        let Self::Ours(upkeep) = self else {
             return false;
         };
-        let paths = steering.snapshot(at);
+        let paths = upkeep.snapshot(at);
         paths
             .iter()
             .any(|entry| entry.path == path && entry.state == PathState::Suspect)
@@ -92,11 +92,11 @@ impl Manager {
         (now, at): (Duration, Instant),
     ) {
         match self {
-            Self::Ours(steering) => {
+            Self::Ours(upkeep) => {
                 let interface = client.then_some(InterfaceId(first as u16));
-                steering.on_event(at, Event::Connected { interface });
+                upkeep.on_event(at, Event::Connected { interface });
                 if !client {
-                    name_controller(conn, steering, at, PathId::ZERO);
+                    name_controller(conn, upkeep, at, PathId::ZERO);
                 }
             }
             Self::Plain { missing, of_path } if client => {
@@ -125,25 +125,25 @@ impl Manager {
                     missing.push((interface, now + PLAIN_RETRY));
                 }
             }
-            Self::Ours(steering) => {
+            Self::Ours(upkeep) => {
                 let Some(event) = Event::from_path_event(event) else {
                     return;
                 };
-                steering.on_event(at, event);
+                upkeep.on_event(at, event);
                 if !client && let Event::Established { path } = event {
-                    name_controller(conn, steering, at, path);
+                    name_controller(conn, upkeep, at, path);
                 }
             }
         }
     }
 }
 
-/// Passes the slot of the path's controller to a server's steering.
-fn name_controller(conn: &Connection, steering: &mut Steering, at: Instant, path: PathId) {
+/// Passes the slot of the path's controller to a server's upkeep.
+fn name_controller(conn: &Connection, upkeep: &mut PathUpkeep, at: Instant, path: PathId) {
     let controller = conn.congestion_state(path).map(|state| state.clone_box());
     let controller = controller.and_then(|it| it.into_any().downcast::<PathController>().ok());
     if let Some(slot) = controller.map(|it| it.slot()) {
-        steering.on_event(at, Event::Slot { path, slot });
+        upkeep.on_event(at, Event::Slot { path, slot });
     }
 }
 

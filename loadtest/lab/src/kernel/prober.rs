@@ -20,7 +20,7 @@ const CLOCK_OFFSET_US: u64 = 3_000_000_000;
 const LINK_MBIT: f64 = 10.0;
 /// After the last probe, for its answer.
 const LAST_ANSWER_S: f64 = 1.0;
-/// Answers of one run that are kept.
+/// AnswerTimers of one run that are kept.
 const SAMPLES_MAX: usize = 100_000;
 
 /// Result of a run of the prober.

@@ -1,10 +1,10 @@
-//! A simulated host that obeys steering rules: it decides by the function that ships, and feeds the
-//! steering of its paths.
+//! A simulated host that obeys upkeep rules: it decides by the function that ships, and feeds the
+//! upkeep of its paths.
 
 use std::time::{Duration, Instant};
 
 use multipath::steering_rules::{AccessState, Measurement, Measurements, decide, schedule};
-use multipath::{Event, PathController, PathState, Steering};
+use multipath::{Event, PathController, PathState, PathUpkeep};
 use noq_proto::{Connection, PathId};
 
 use super::Steered;
@@ -21,7 +21,7 @@ pub(crate) struct RuleFollower {
     /// Names of the interfaces.
     names: Vec<String>,
     decide_at: Duration,
-    /// Paths that were seen; at the server the steering knows their controllers.
+    /// Paths that were seen; at the server the upkeep knows their controllers.
     known: Vec<PathId>,
 }
 
@@ -43,14 +43,14 @@ impl RuleFollower {
         client: bool,
         conn: &mut Connection,
         open: &[PathId],
-        steering: &mut Steering,
+        upkeep: &mut PathUpkeep,
     ) {
         let is_new = |path: &PathId| !self.known.contains(path);
         if now < self.decide_at && !open.iter().any(is_new) {
             return;
         }
         self.decide_at = now + DECIDE_EVERY;
-        let snapshot = steering.snapshot(at);
+        let snapshot = upkeep.snapshot(at);
         let mut states: Vec<AccessState> = self.names.iter().map(AccessState::usable).collect();
         states.iter_mut().for_each(|state| state.usable = false);
         let mut measurements = Measurements::new();
@@ -90,7 +90,7 @@ impl RuleFollower {
                 if let Some(controller) = controller.map(|it: Box<PathController>| it.slot()) {
                     self.known.push(path);
                     let slot = controller;
-                    steering.on_event(at, Event::Slot { path, slot });
+                    upkeep.on_event(at, Event::Slot { path, slot });
                 }
             }
         }
@@ -98,10 +98,10 @@ impl RuleFollower {
         let decision = decide(document, flow, &states, &measurements);
         let joined = schedule(std::slice::from_ref(&decision));
         let (gathers, copies) = (joined.gathers, joined.copies);
-        steering.on_event(at, Event::Spread { gathers, copies });
+        upkeep.on_event(at, Event::Spread { gathers, copies });
         for (path, name) in paths {
             let schedule = joined.of(&name);
-            steering.on_event(at, Event::Scheduled { path, schedule });
+            upkeep.on_event(at, Event::Scheduled { path, schedule });
         }
     }
 }

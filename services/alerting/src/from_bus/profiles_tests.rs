@@ -136,7 +136,7 @@ fn world(answers_for_ben: usize) -> World {
         writer: Writer::new(of_state, Arc::default(), &context),
         engines: RuleEngines::new(Arc::new(RuleSet::default_set()), 600 * S),
         in_force,
-        heard: Arc::new(crate::heard::Heard::new(Some(120 * S))),
+        heard: Arc::new(crate::last_received::LastReceived::new(Some(120 * S))),
         positions: BTreeMap::new(),
         unstored_records: 0,
         heard_us: 0,

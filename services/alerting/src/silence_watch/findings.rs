@@ -11,7 +11,7 @@ use super::{
     lost_path::{Paths, is_lost},
     worn::Arrival,
 };
-use crate::signs::Sign;
+use crate::signs_of_life::Sign;
 
 /// Lost paths that a summary names. The rest is counted.
 const PATHS_NAMED_MAX: usize = 4;

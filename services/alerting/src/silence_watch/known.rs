@@ -5,7 +5,7 @@ use store::Silent;
 use vitals::RuleSet;
 
 use super::{signals::Signals, worn::Arrival};
-use crate::signs::Sign;
+use crate::signs_of_life::Sign;
 
 /// A report of a path with its sign of life.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use contracts::{alerts::Alert, vitals::Metric};
 use store::{Assignment, LatestVital};
 use vitals::silence::{DEVICE, GATEWAY, PATH, PIPELINE, SIGNAL};
 
-use crate::signs::{CLOCKS_DIFFER_US, Sign};
+use crate::signs_of_life::{CLOCKS_DIFFER_US, Sign};
 
 /// The newest reading of one metric of a sensor.
 #[derive(Clone, Debug)]

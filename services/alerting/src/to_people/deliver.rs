@@ -33,7 +33,7 @@ use super::{
     message::{Message, Undelivered},
     restored::withheld,
 };
-use crate::turns::SILENCE_MAX;
+use crate::stalled::LOOP_SILENCE_MAX;
 
 /// Lease of a notice: it waits for a place and is sent within two thirds of it.
 const LEASE_US: i64 = 30_000_000;
@@ -193,7 +193,7 @@ impl Worker {
         let names = self.channel.names();
         let check = context.health().check(names.check);
         let warning = context.health().warning(names.warning);
-        let turns = context.health().progress(names.check, SILENCE_MAX);
+        let turns = context.health().progress(names.check, LOOP_SILENCE_MAX);
         let shutdown = context.shutdown().clone();
         let places = self.channel.places();
         let mut backoff = Backoff::for_reconnect();

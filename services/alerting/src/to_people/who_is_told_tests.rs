@@ -157,7 +157,7 @@ impl Ward {
             looked_ahead: None,
             clock: context.clock().clone(),
             followed_step: 0,
-            turns: Arc::new(context.health().progress("people", SILENCE_MAX)),
+            turns: Arc::new(context.health().progress("people", LOOP_SILENCE_MAX)),
             shutdown: context.shutdown().clone(),
             undecided: Undecided::new(&context),
             untold: context.health().warning("alerts-untold"),

@@ -15,9 +15,9 @@ use super::viewers::Viewers;
 use crate::Config;
 use crate::from_gateway::CertificateIssuer;
 use crate::live::Live;
-use crate::oidc::Oidc;
 use crate::sessions::{Key, Person, Sessions};
 use crate::to_alerting::Alerting;
+use crate::to_identity_provider::Oidc;
 use crate::to_links::LinksClient;
 use crate::tokens::{self, Tokens};
 

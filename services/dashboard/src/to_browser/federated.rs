@@ -23,7 +23,7 @@ use tonic::Status;
 
 use super::app::App;
 use super::sign_in;
-use crate::oidc::{OidcError, Vouched};
+use crate::to_identity_provider::{OidcError, Vouched};
 use crate::tokens::key_of;
 
 const COOKIE: &str = "braid_sso";

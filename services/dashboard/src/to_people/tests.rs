@@ -128,7 +128,7 @@ fn replica(store: &Arc<dyn Store>, webhook: Option<u16>, smtp: Option<SocketAddr
         mailer: mail.mailer().unwrap().map(Arc::new),
     };
     let clock = CheckedClock::of_machine();
-    let turns = Turns::new(Arc::clone(store), clock.clone());
+    let turns = OutageTurns::new(Arc::clone(store), clock.clone());
     let mut teller = Teller::new(ways, recipients(), turns, clock);
     teller.begin(outage());
     teller

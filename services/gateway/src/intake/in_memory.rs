@@ -5,8 +5,8 @@ use tokio::sync::watch;
 
 use super::Intake;
 use crate::{
-    held::{Held, HeldId},
     journal::Disk,
+    unjournaled::{Unjournaled, UnjournaledId},
 };
 
 impl<D: Disk> Intake<D> {
@@ -16,12 +16,12 @@ impl<D: Disk> Intake<D> {
     }
 
     /// The oldest held alerts.
-    pub fn first_held(&self, count: usize) -> Vec<(HeldId, EdgeAlert)> {
+    pub fn first_held(&self, count: usize) -> Vec<(UnjournaledId, EdgeAlert)> {
         self.held.lock().first(count)
     }
 
     /// These alerts are stored, or the core has them.
-    pub fn let_go(&self, ids: &[HeldId]) {
+    pub fn let_go(&self, ids: &[UnjournaledId]) {
         self.change_held(|held| held.remove(ids));
     }
 
@@ -29,7 +29,7 @@ impl<D: Disk> Intake<D> {
         self.change_held(|held| held.add(alerts));
     }
 
-    pub(super) fn change_held(&self, change: impl FnOnce(&mut Held)) {
+    pub(super) fn change_held(&self, change: impl FnOnce(&mut Unjournaled)) {
         let mut held = self.held.lock();
         change(&mut held);
         self.held_count.send_if_modified(|count| {

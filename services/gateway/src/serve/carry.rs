@@ -12,32 +12,32 @@ use crate::{
     config::TunTcp,
     drain::TunnelTasks,
     from_applications::{self, Applications, Dns, Packets, Redirected},
-    parts::Parts,
+    resources::Resources,
     steering::{Flows, Steering},
     to_path_telemetry::Telemetry,
 };
 
 pub(crate) async fn carry(
     config: &Config,
-    parts: &mut Parts,
+    resources: &mut Resources,
     context: &Context,
 ) -> Result<TunnelTasks, RunError> {
     let shutdown = context.shutdown();
-    let steering = steering(config, parts);
+    let steering = steering(config, resources);
     context.tasks().spawn(steering.run(shutdown.clone()));
-    show_paths(config, parts, context);
+    show_paths(config, resources, context);
     let telemetry = (!config.path_telemetry.is_empty()).then(|| {
-        let telemetry = telemetry(config, parts);
+        let telemetry = telemetry(config, resources);
         context.tasks().spawn(telemetry.run(shutdown.clone()))
     });
-    let listeners = std::mem::take(&mut parts.listeners);
+    let listeners = std::mem::take(&mut resources.listeners);
     let applications = (!listeners.is_empty()).then(|| {
-        let serving = applications(config, parts).run(listeners, context.clone());
+        let serving = applications(config, resources).run(listeners, context.clone());
         context.tasks().spawn(serving)
     });
     let packets = match &config.tun {
         Some(name) => {
-            let opened = open_tun(name, config, parts, context).await?;
+            let opened = open_tun(name, config, resources, context).await?;
             Some(context.tasks().spawn(opened.run(shutdown.clone())))
         }
         None => None,
@@ -49,27 +49,27 @@ pub(crate) async fn carry(
     })
 }
 
-fn steering(config: &Config, parts: &Parts) -> Steering {
-    let tunnel = parts.tunnel.clone();
-    (parts.flows).publish_to(move |schedule| tunnel.set_schedule(schedule));
+fn steering(config: &Config, resources: &Resources) -> Steering {
+    let tunnel = resources.tunnel.clone();
+    (resources.flows).publish_to(move |schedule| tunnel.set_schedule(schedule));
     Steering {
-        gateway: parts.gateway.clone(),
-        freshness: parts.freshness.clone(),
-        tunnel: parts.tunnel.clone(),
-        flows: parts.flows.clone(),
-        in_force: parts.in_force.subscribe(),
+        gateway: resources.gateway.clone(),
+        freshness: resources.freshness.clone(),
+        tunnel: resources.tunnel.clone(),
+        flows: resources.flows.clone(),
+        in_force: resources.in_force.subscribe(),
         data_dir: config.data_dir.clone(),
         clock: Moment::now,
-        alarms: parts.alarms.clone(),
+        alarms: resources.alarms.clone(),
     }
 }
 
 /// Serves the table of paths at the admin listener, and records it on demand.
-fn show_paths(config: &Config, parts: &Parts, context: &Context) {
+fn show_paths(config: &Config, resources: &Resources, context: &Context) {
     let shown = (
-        parts.gateway.clone(),
-        parts.tunnel.clone(),
-        parts.flows.clone(),
+        resources.gateway.clone(),
+        resources.tunnel.clone(),
+        resources.flows.clone(),
     );
     let table: PathTable = Arc::new(move |only| {
         let (gateway, tunnel, flows) = &shown;
@@ -82,25 +82,25 @@ fn show_paths(config: &Config, parts: &Parts, context: &Context) {
     context.show_paths(table);
 }
 
-fn telemetry(config: &Config, parts: &Parts) -> Telemetry {
+fn telemetry(config: &Config, resources: &Resources) -> Telemetry {
     Telemetry {
-        journals: parts.journals.clone(),
-        gateway: parts.gateway.clone(),
-        uplink: Arc::clone(&parts.uplink),
+        journals: resources.journals.clone(),
+        gateway: resources.gateway.clone(),
+        uplink: Arc::clone(&resources.uplink),
         url: config.path_telemetry.clone(),
         interval: Duration::from_millis(config.path_report_interval_ms),
         beat: Duration::from_secs(config.path_report_beat_s),
         clock: Moment::now,
-        tunnel: Some(parts.tunnel.clone()),
-        steering: Some((parts.in_force.clone(), parts.kept.clone())),
-        flows: parts.flows.clone(),
+        tunnel: Some(resources.tunnel.clone()),
+        steering: Some((resources.in_force.clone(), resources.kept.clone())),
+        flows: resources.flows.clone(),
     }
 }
 
-fn applications(config: &Config, parts: &Parts) -> Applications {
+fn applications(config: &Config, resources: &Resources) -> Applications {
     Applications {
-        tunnel: parts.tunnel.clone(),
-        flows: parts.flows.clone(),
+        tunnel: resources.tunnel.clone(),
+        flows: resources.flows.clone(),
         options: from_applications::Options {
             token: config.applications_token.clone(),
             connections_max: config.applications_connections_max,
@@ -112,10 +112,10 @@ fn applications(config: &Config, parts: &Parts) -> Applications {
 async fn open_tun(
     name: &str,
     config: &Config,
-    parts: &Parts,
+    resources: &Resources,
     context: &Context,
 ) -> Result<Packets, RunError> {
-    let (tunnel, flows) = (&parts.tunnel, parts.flows.clone());
+    let (tunnel, flows) = (&resources.tunnel, resources.flows.clone());
     let warning = context.health().warning("tun");
     let routes = config.tun_routes;
     let opened = Packets::open(name, routes, tunnel.clone(), flows.clone(), warning).await?;

@@ -11,7 +11,9 @@ use contracts::vitals::{EdgeAlert, UploadRequest, ingest_service_client::IngestS
 use service_kit::{Backoff, Shutdown};
 use tunnel::Urgency;
 
-use crate::{clock::Clock, held::HeldId, intake::Intake, journal::Disk, to_proxy::Uplink};
+use crate::{
+    clock::Clock, intake::Intake, journal::Disk, to_proxy::Uplink, unjournaled::UnjournaledId,
+};
 
 /// Alerts in one upload. More follow in the next.
 const UPLOAD_ALERTS_MAX: usize = 256;
@@ -73,7 +75,7 @@ impl<D: Disk> FromMemory<D> {
     }
 
     async fn upload_first(&self, within: Duration) -> Result<(), String> {
-        let (ids, alerts): (Vec<HeldId>, Vec<EdgeAlert>) = self
+        let (ids, alerts): (Vec<UnjournaledId>, Vec<EdgeAlert>) = self
             .intake
             .first_held(UPLOAD_ALERTS_MAX)
             .into_iter()

@@ -41,7 +41,7 @@ use std::{
 };
 
 use copies::Copier;
-use multipath::Answers;
+use multipath::AnswerTimers;
 use pauses::Pauses;
 use recovering::Recovering;
 use unread::Unread;
@@ -169,11 +169,11 @@ pub struct Sender {
     sending: bool,
     unread: Unread,
     in_flight: VecDeque<InFlight>,
-    usual: Answers,
+    usual: AnswerTimers,
     /// When the last acknowledgement came, if it came late.
     late_at: Option<Instant>,
     /// From one late acknowledgement to the next.
-    pace: Answers,
+    pace: AnswerTimers,
     /// Entries up to here were sent more than once, so their acknowledgement measures no time.
     repeated_until: u64,
     /// Takeovers since the last acknowledgement.
@@ -211,9 +211,9 @@ impl Sender {
             sending: false,
             unread: Unread::default(),
             in_flight: VecDeque::new(),
-            usual: Answers::default(),
+            usual: AnswerTimers::default(),
             late_at: None,
-            pace: Answers::default(),
+            pace: AnswerTimers::default(),
             repeated_until: 0,
             unanswered: 0,
             current: None,
@@ -462,7 +462,7 @@ impl Sender {
     fn keep_pace(&mut self, now: Instant, is_late: bool) {
         if !is_late {
             self.late_at = None;
-            self.pace = Answers::default();
+            self.pace = AnswerTimers::default();
         } else if let Some(last) = self.late_at.replace(now) {
             self.pace.learn(now.saturating_duration_since(last));
         }

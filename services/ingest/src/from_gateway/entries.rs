@@ -5,8 +5,8 @@ use tonic::Status;
 
 use super::Shared;
 use crate::{
+    acknowledging::Pending,
     admission::{GatewayId, refuse},
-    answers::Pending,
     judging::{At, Judged, Run},
     to_bus::Records,
 };

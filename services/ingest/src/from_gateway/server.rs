@@ -14,9 +14,9 @@ use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
 use tonic::server::{Grpc, NamedService, ServerStreamingService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 
+use super::follow_rules::{Followers, RulesStream};
 use super::newer::Upload;
 use super::{Gateways, UploadStream};
-use crate::to_gateway::{Followers, RulesStream};
 
 const UPLOAD: &str = "/braid.vitals.v1.IngestService/Upload";
 

@@ -15,9 +15,9 @@ use tonic::{Request, Response, Status};
 use crate::{
     bounds::{Bounds, POLICIES_PER_S_MAX},
     estimate::Estimates,
+    from_proxy,
     owners::Owners,
     steering::Documents,
-    to_proxy,
 };
 
 pub(crate) struct Policies {
@@ -93,6 +93,6 @@ impl PolicyService for Policies {
         request: Request<ListRevocationsRequest>,
     ) -> Result<Response<ListRevocationsResponse>, Status> {
         let followed = self.revocations.borrow().clone();
-        to_proxy::revocations(&request, &self.allow, &followed).map(Response::new)
+        from_proxy::revocations(&request, &self.allow, &followed).map(Response::new)
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     Answer, Away, Done, Sink,
     account::Account,
     gaps::Gaps,
-    parts,
+    halves,
     work::{Command, Work},
 };
 
@@ -242,7 +242,7 @@ impl<S: Sink> Member<S> {
         };
         self.account.on_read(&deliveries);
         let (records, started) = (deliveries.len(), Instant::now());
-        let [one, other] = parts::divide(deliveries, self.setup.two_transactions_from);
+        let [one, other] = halves::divide(deliveries, self.setup.two_transactions_from);
         let done = tokio::join!(self.on_part(one), self.on_part(other));
         if done != (true, true) {
             return false;

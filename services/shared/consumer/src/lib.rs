@@ -13,7 +13,7 @@
 mod account;
 mod consume;
 mod gaps;
-mod parts;
+mod halves;
 mod sink;
 mod tail;
 pub mod work;

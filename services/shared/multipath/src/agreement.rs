@@ -22,7 +22,7 @@ use std::time::Duration;
 use crate::keepalive::Keepalive;
 
 /// Rest of a connection that carries little: its paths are asked rarely
-/// ([`Steering`](crate::Steering)).
+/// ([`PathUpkeep`](crate::PathUpkeep)).
 ///
 /// An end rests only towards a peer that tolerates it. So each end tolerates rest before it says
 /// that it knows of rest.

@@ -10,7 +10,7 @@ use noq_proto::{PathId, PathStatus};
 use crate::controller::{ControllerConfig, PathController};
 use crate::coupling::Coupling;
 use crate::path_scheduler::{Admission, PathModel, PathScheduler};
-use crate::steering::{Command, Event, InterfaceId, Side, Steering, SteeringConfig};
+use crate::path_upkeep::{Command, Event, InterfaceId, PathUpkeep, Side, UpkeepConfig};
 
 const PACKET: u64 = 1_200;
 
@@ -301,7 +301,7 @@ fn a_far_slower_path_does_not_send_anew_what_was_lost() {
 fn the_only_path_of_an_application_limited_connection_is_not_deferred() {
     let now = Instant::now();
     let scheduler = PathScheduler::new();
-    let mut steering = Steering::new(SteeringConfig::new(Side::Client), scheduler.clone());
+    let mut steering = PathUpkeep::new(UpkeepConfig::new(Side::Client), scheduler.clone());
     let [first, second] = [InterfaceId(0), InterfaceId(1)];
     for interface in [first, second] {
         steering.on_event(now, Event::LinkUp { interface });

@@ -3,12 +3,12 @@
 //! One [`PathScheduler`] belongs to one connection. The
 //! [`ControllerFactory`](noq_proto::congestion::ControllerFactory) made from it ([`Controllers`])
 //! builds one congestion controller per path. The controllers share the scheduler, which decides
-//! which path sends the next packet. One [`Steering`] per connection and end keeps the paths alive:
+//! which path sends the next packet. One [`PathUpkeep`] per connection and end keeps the paths alive:
 //! it takes events and time, and returns commands for the connection.
 //!
 //! ```text
 //!              events, now                        commands
-//!   connection ------------> Steering ---------------------> connection (ping, status, close, open)
+//!   connection ------------> PathUpkeep ---------------------> connection (ping, status, close, open)
 //!        |                      | tick, rebase, bulk?
 //!        | acks, losses         v
 //!        +--> PathController -> PathScheduler -> PathController::window()
@@ -18,12 +18,12 @@
 //! 1. Per connection: make a [`PathScheduler`] and give `Controllers::new` to the transport
 //!    configuration. A server needs one configuration per connection, because the scheduler is per
 //!    connection.
-//! 2. `Steering::new(SteeringConfig::new(side), scheduler)`. Feed [`Event`]s; path events of the
+//! 2. `PathUpkeep::new(UpkeepConfig::new(side), scheduler)`. Feed [`Event`]s; path events of the
 //!    library convert by [`Event::from_path_event`]. After each turn of the connection's loop call
-//!    [`Steering::poll`] until it returns `None`, and again at [`Steering::next_deadline`].
+//!    [`PathUpkeep::poll`] until it returns `None`, and again at [`PathUpkeep::next_deadline`].
 //! 3. Before `poll` report the received datagrams of each open path ([`Event::Received`],
 //!    cumulative), and at a server the destination of its packets ([`Event::PeerAddress`]). Report
-//!    also whether the library still holds each path of [`Steering::closing`].
+//!    also whether the library still holds each path of [`PathUpkeep::closing`].
 //! 4. Apply the commands; answer [`Command::Open`] with [`Event::Opened`] or [`Event::OpenFailed`].
 
 use std::{
@@ -34,7 +34,7 @@ use std::{
 use noq_proto::{TransportConfig, VarInt};
 
 mod agreement;
-mod answers;
+mod answer_timers;
 mod burstiness;
 mod controller;
 #[cfg(test)]
@@ -45,19 +45,19 @@ mod filter;
 mod keepalive;
 mod liveness;
 mod path_scheduler;
+mod path_upkeep;
 mod sampler;
-mod steering;
 pub mod steering_rules;
 
 pub use agreement::{KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms, Rest};
-pub use answers::Answers;
+pub use answer_timers::AnswerTimers;
 pub use controller::{ControllerConfig, Controllers, PathController};
 pub use coupling::Coupling;
 pub use keepalive::Keepalive;
 pub use liveness::PathState;
 pub use path_scheduler::{CopyWrite, PathModel, PathScheduler, RESERVED_MAX};
-pub use steering::{
-    Command, Event, InterfaceId, OpenFailure, PathSnapshot, Side, Steering, SteeringConfig,
+pub use path_upkeep::{
+    Command, Event, InterfaceId, OpenFailure, PathSnapshot, PathUpkeep, Side, UpkeepConfig,
 };
 
 /// Round trip assumed before a measurement. A lost handshake packet or path challenge is repeated

@@ -110,7 +110,7 @@ pub(crate) enum Admission {
     ByWindow,
 }
 
-/// Shared by all controllers of one connection and its [`Steering`](crate::Steering).
+/// Shared by all controllers of one connection and its [`PathUpkeep`](crate::PathUpkeep).
 #[derive(Debug, Default)]
 pub struct PathScheduler {
     state: Mutex<State>,

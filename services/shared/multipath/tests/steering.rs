@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use multipath::{
-    Command, Event, InterfaceId, Keepalive, OpenFailure, PathScheduler, PathState, Side, Steering,
-    SteeringConfig,
+    Command, Event, InterfaceId, Keepalive, OpenFailure, PathScheduler, PathState, PathUpkeep,
+    Side, UpkeepConfig,
 };
 use noq_proto::{PathId, PathStatus};
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ const COMMANDS_PER_ROUND_MAX: usize = 200;
 struct World {
     start: Instant,
     now: Instant,
-    steering: Steering,
+    steering: PathUpkeep,
     /// Open paths: interface, established, datagrams received.
     paths: BTreeMap<PathId, (u16, bool, u64)>,
     /// Whether the network behind an interface works.
@@ -35,10 +35,10 @@ struct World {
 
 impl World {
     fn new(reroute: bool, interfaces: u16) -> Self {
-        let mut config = SteeringConfig::new(Side::Client);
+        let mut config = UpkeepConfig::new(Side::Client);
         config.reroute = reroute;
         let start = Instant::now();
-        let mut steering = Steering::new(config, PathScheduler::new());
+        let mut steering = PathUpkeep::new(config, PathScheduler::new());
         for interface in 0..interfaces {
             let interface = InterfaceId(interface);
             steering.on_event(start, Event::LinkUp { interface });
@@ -281,7 +281,7 @@ fn a_rerouted_path_carries_no_data_beside_the_path_whose_way_it_takes() {
 #[test]
 fn a_server_closes_no_path_as_soon_as_another_is_heard_again() {
     let start = Instant::now();
-    let mut server = Steering::new(SteeringConfig::new(Side::Server), PathScheduler::new());
+    let mut server = PathUpkeep::new(UpkeepConfig::new(Side::Server), PathScheduler::new());
     server.on_event(start, Event::Connected { interface: None });
     let other = PathId::from(1_u32);
     server.on_event(start, Event::Established { path: other });
@@ -360,7 +360,7 @@ fn the_last_path_is_kept_however_silent() {
 #[test]
 fn a_server_opens_nothing_and_pings_what_the_client_opened() {
     let start = Instant::now();
-    let mut server = Steering::new(SteeringConfig::new(Side::Server), PathScheduler::new());
+    let mut server = PathUpkeep::new(UpkeepConfig::new(Side::Server), PathScheduler::new());
     server.on_event(start, Event::Connected { interface: None });
     server.on_event(
         start,

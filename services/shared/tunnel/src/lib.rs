@@ -7,15 +7,15 @@
 //!   Tunnel (client.rs) -- Keeper --> Session (client/session.rs) == paths ==> ServerSession
 //!      | open_tcp                       |                                  |  <-- TunnelServer
 //!      v                                v                                  v
-//!   TunnelStream                     Steered (paths/steer.rs): the     ConnectRequest
+//!   TunnelStream                     UpkeepTask (paths/upkeep.rs): the     ConnectRequest
 //!   (carried/tunnel_stream.rs)          |  IO shell of `multipath`         |
 //!   FanOut (sockets/fan_out.rs): one UDP socket per access network     TunnelStream
 //! ```
 //!
 //! `http` holds requests and streams at both ends, and `carried` the traffic in them. `paths` holds
-//! the record and the steering of paths, `resume` the resumption, `sockets` the sockets beneath.
+//! the record and the upkeep of paths, `resume` the resumption, `sockets` the sockets beneath.
 //!
-//! A path's death does not end the connection: the steering closes the path while another lives.
+//! A path's death does not end the connection: the upkeep closes the path while another lives.
 //! The loss of all paths, or of the connection, does not end a tunnel that both ends have agreed to
 //! resume (resume.rs). The tunnel goes on over the next session, which the client makes by itself.
 

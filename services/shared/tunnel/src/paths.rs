@@ -1,4 +1,4 @@
-//! The record of the paths of one connection: the transport's counters, the steering's judgement,
+//! The record of the paths of one connection: the transport's counters, the upkeep's judgement,
 //! and the names of the access networks. Both ends keep it, and all reports on paths read it.
 
 pub(crate) mod agreement_headers;
@@ -9,8 +9,8 @@ pub(crate) mod orders;
 pub(crate) mod routes;
 pub(crate) mod slots;
 pub(crate) mod snapshot;
-pub(crate) mod steer;
 mod subflows;
+pub(crate) mod upkeep;
 
 use std::{
     collections::BTreeMap,

@@ -23,7 +23,7 @@ use std::{
 };
 
 use multipath::{
-    ControllerConfig, Controllers, KeepaliveTerms, PathScheduler, Side, Steering, SteeringConfig,
+    ControllerConfig, Controllers, KeepaliveTerms, PathScheduler, PathUpkeep, Side, UpkeepConfig,
 };
 use noq::crypto::rustls::QuicServerConfig;
 use rustls::pki_types::CertificateDer;
@@ -43,7 +43,7 @@ use crate::{
     },
     paths::{
         Paths,
-        steer::{Scheduled, Steered},
+        upkeep::{Scheduled, UpkeepTask},
     },
     resume::{
         ResumeLimits,
@@ -370,10 +370,10 @@ impl Accepting {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let paths = Paths::new(number, None, Instant::now());
         let (terms_to, terms) = watch::channel(KeepaliveTerms::of_unknown_client());
-        let steering = SteeringConfig::new(Side::Server);
-        let steered = Steered {
+        let upkeep = UpkeepConfig::new(Side::Server);
+        let upkeep = UpkeepTask {
             connection: connection.clone(),
-            steering: Steering::new(steering, path_scheduler.clone()),
+            upkeep: PathUpkeep::new(upkeep, path_scheduler.clone()),
             paths: paths.clone(),
             handles: handles.clone(),
             ways: None,
@@ -383,7 +383,7 @@ impl Accepting {
             received_datagrams: 0,
             scheduled: Scheduled::default(),
         };
-        tokio::spawn(steered.run(move |change| tracing::debug!(?change, session = number, "path")));
+        tokio::spawn(upkeep.run(move |change| tracing::debug!(?change, session = number, "path")));
         let (ready, requests) = mpsc::channel(REQUESTS_WAITING_MAX);
         let handle = SessionHandle {
             number,

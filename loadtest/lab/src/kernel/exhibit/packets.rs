@@ -72,7 +72,7 @@ fn believed(
     Ok(probed)
 }
 
-/// Answers, and the difference from the round trip of the link in which 95 of 100 samples lie.
+/// AnswerTimers, and the difference from the round trip of the link in which 95 of 100 samples lie.
 fn judged(name: &str, probed: &Probed, course: &Curve) -> [Figure; 2] {
     let answered = 100.0 * probed.samples.len() as f64 / (probed.sent as f64).max(1.0);
     let difference = |&(at_s, rtt_ms): &(f64, f64)| {

@@ -20,8 +20,8 @@ use super::*;
 use crate::{
     carers::Newest,
     clock::Moment,
+    core_followed::CoreFollowed,
     edge_rules::EdgeRules,
-    following::Following,
     from_carers::Carers,
     from_sensors::{self, Tokens},
     intake::{Patience, Recorded},
@@ -93,7 +93,7 @@ impl Bench {
         };
         let (vitals, alerts) = (open("vitals"), open("alerts"));
         let rules = EdgeRules::new(RuleSet::default_set());
-        let following = Following::default();
+        let following = CoreFollowed::default();
         following.set(true);
         let intake = Intake::new("g".into(), vitals.clone(), alerts.clone(), rules)
             .while_following(following);

@@ -12,13 +12,13 @@ use super::{direct::Direct, fake_ingest::FakeIngest};
 use crate::{
     clock::Moment,
     edge_rules::EdgeRules,
-    held::HELD_ALERTS_MAX,
     intake::{Intake, Patience, RecordError},
     journal::{
         Condition, Entry, Journal, Overflow,
         test_disk::{TestDisk, entries, small},
     },
     to_ingest::FromMemory,
+    unjournaled::UNJOURNALED_ALERTS_MAX,
 };
 
 const START_US: i64 = 1_800_000_000_000_000;
@@ -281,18 +281,18 @@ async fn alerts_in_memory_have_a_bound() {
     bench.alerts_disk.fail_next(u64::MAX);
     let count = || *bench.intake.held().borrow();
     // A request with all the readings that an alert needs.
-    for device in 0..HELD_ALERTS_MAX {
-        if count() >= HELD_ALERTS_MAX {
+    for device in 0..UNJOURNALED_ALERTS_MAX {
+        if count() >= UNJOURNALED_ALERTS_MAX {
             break;
         }
         let device = format!("d{device}");
         let readings = (1..60).map(|second| reading(&device, second, 180.0));
         let _ = bench.request(readings.collect(), 60).await;
     }
-    assert!(count() >= HELD_ALERTS_MAX, "{} held", count());
+    assert!(count() >= UNJOURNALED_ALERTS_MAX, "{} held", count());
     assert!(bench.record("well", 1, 70.0).await.is_err());
     bench.alerts_disk.fail_next(0);
     assert!(bench.record("well", 1, 70.0).await.is_ok());
     assert_eq!(count(), 0);
-    assert!(entries(&bench.alerts).len() >= HELD_ALERTS_MAX);
+    assert!(entries(&bench.alerts).len() >= UNJOURNALED_ALERTS_MAX);
 }

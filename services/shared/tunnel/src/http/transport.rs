@@ -38,8 +38,8 @@ pub(crate) const PATHS_MAX: u32 = 16;
 /// same connection then continues one round trip after the return.
 const IDLE_MAX_MS: u32 = 120_000;
 
-/// The transport's own keepalive, beside the steering's pings, so that a connection survives a
-/// stalled steering task. Longer than the steering's interval at rest (25 s), and a quarter of
+/// The transport's own keepalive, beside the upkeep's pings, so that a connection survives a
+/// stalled upkeep task. Longer than the upkeep's interval at rest (25 s), and a quarter of
 /// `IDLE_MAX_MS`.
 const PATH_KEEP_ALIVE: Duration = Duration::from_secs(30);
 

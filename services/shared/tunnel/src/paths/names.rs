@@ -51,7 +51,7 @@ pub(crate) struct Telling {
     pub(crate) paths: Arc<Paths>,
     /// The policy in force.
     pub(crate) keepalive: watch::Receiver<Keepalive>,
-    /// The terms in force, for the steering.
+    /// The terms in force, for the upkeep.
     pub(crate) terms: watch::Sender<KeepaliveTerms>,
     pub(crate) proxy_answers: bool,
     /// The steering rules of this session.

@@ -28,7 +28,7 @@ use crate::sockets::{
     interface::{Interface, device_index},
 };
 
-/// Slots; the steering accepts as many interfaces.
+/// Slots; the upkeep accepts as many interfaces.
 pub(crate) const SLOTS_MAX: usize = 16;
 
 /// Segments that a receive call of the kernel may join into one buffer; the default if no socket
@@ -79,7 +79,7 @@ struct Slot {
     attached: Option<Attached>,
 }
 
-/// A slot in the steering's view.
+/// A slot in the upkeep's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlotState {
     pub(crate) name: Arc<str>,

@@ -9,7 +9,7 @@
 //! the handshake is confirmed it takes no packet from another address. The first answer settles the
 //! interface here.
 //!
-//! While a dead path is being emptied, the steering sends its datagrams over another interface
+//! While a dead path is being emptied, the upkeep sends its datagrams over another interface
 //! ([`Routes`]); the server sees a change of the client's address. A slot without a socket loses
 //! its datagrams, like a dead network.
 //!

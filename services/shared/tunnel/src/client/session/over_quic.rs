@@ -11,8 +11,8 @@ use std::{
 use bytes::Bytes;
 use h3::ConnectionState;
 use multipath::{
-    ControllerConfig, Controllers, KeepaliveTerms, PathScheduler, Rest, Side, Steering,
-    SteeringConfig,
+    ControllerConfig, Controllers, KeepaliveTerms, PathScheduler, PathUpkeep, Rest, Side,
+    UpkeepConfig,
 };
 use noq::crypto::rustls::QuicClientConfig;
 use parking_lot::Mutex;
@@ -32,7 +32,7 @@ use crate::{
     paths::{
         Paths,
         slots::slot_of,
-        steer::{Change, Scheduled, Steered, Ways},
+        upkeep::{Change, Scheduled, UpkeepTask, Ways},
     },
 };
 
@@ -104,11 +104,11 @@ impl Dialler {
             retired: CancellationToken::new(),
             given_up: AtomicBool::new(false),
         });
-        let mut steering = SteeringConfig::new(Side::Client);
-        steering.reroute = true;
-        let steered = Steered {
+        let mut upkeep = UpkeepConfig::new(Side::Client);
+        upkeep.reroute = true;
+        let upkeep = UpkeepTask {
             connection,
-            steering: Steering::new(steering, path_scheduler),
+            upkeep: PathUpkeep::new(upkeep, path_scheduler),
             paths,
             handles,
             ways: Some(Ways::new(
@@ -122,7 +122,7 @@ impl Dialler {
             received_datagrams: 0,
             scheduled: Scheduled::default(),
         };
-        steer(steered, winner, setup, &session.retired);
+        keep_paths(upkeep, winner, setup, &session.retired);
         let watched = (setup.watch_keepalive(), setup.schedule.subscribe());
         session
             .clone()
@@ -160,13 +160,13 @@ impl Dialler {
 }
 
 /// Steers the connection until its end, and publishes its events until the session is retired.
-fn steer(
-    mut steered: Steered,
+fn keep_paths(
+    mut upkeep: UpkeepTask,
     winner: Option<usize>,
     setup: &SessionSetup,
     retired: &CancellationToken,
 ) {
-    let (events, paths) = (setup.events.clone(), steered.paths.clone());
+    let (events, paths) = (setup.events.clone(), upkeep.paths.clone());
     let retired = retired.clone();
     let changed = move |change| {
         // From then on the paths belong to the next session.
@@ -190,14 +190,14 @@ fn steer(
         let _ = events.send(event);
     };
     tokio::spawn(async move {
-        let connection = steered.connection.clone();
+        let connection = upkeep.connection.clone();
         // Before that there is only the first path, and the server may still refuse the client.
         if connection.handshake_confirmed().await.is_ok() {
             let path = connection.path(noq::PathId::ZERO);
             let local_ip = path.and_then(|path| path.local_ip().ok().flatten());
-            steered.first = local_ip.and_then(slot_of).or(winner);
+            upkeep.first = local_ip.and_then(slot_of).or(winner);
             drop(connection);
-            steered.run(changed).await;
+            upkeep.run(changed).await;
         }
     });
 }

@@ -256,7 +256,7 @@ impl SendHandle {
         flushed
     }
 
-    /// Updates this stream's part of the connection's sum of refused bytes. The steering reads that
+    /// Updates this stream's part of the connection's sum of refused bytes. The upkeep reads that
     /// sum each turn, and there may be many streams.
     fn count(&self, sending: &mut Sending) {
         // The wait for a reservation is short, and no backlog.
