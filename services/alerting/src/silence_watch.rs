@@ -89,11 +89,10 @@ pub(crate) fn assess(known: &Known<'_>) -> SilentBatch {
 /// Whether the subject was heard after the silence began, and is silent for another full interval.
 /// While readings still come, late as they are, it is the same silence.
 fn is_another(known: &Known<'_>, finding: &Finding, open: &Open) -> bool {
-    let is_after = |sign: Sign, stored_us| sign.is_after(stored_us, open.known_us);
-    let heard = is_after(finding.readings, open.silent.reading_us)
-        || finding.rule == GATEWAY && is_after(finding.reports, open.silent.report_us);
+    let heard = is_heard(known, open, finding.readings)
+        || finding.rule == GATEWAY
+            && (finding.reports).is_after(open.silent.report_us, open.known_us);
     let seen_us = finding.readings.seen_us.max(finding.reports.seen_us);
-    // A reading that is stored late, and arrived before the silence began, begins no other.
     let is_later = finding.since_us > open.silent.alert.since_us + known.silent_after_us / 2;
     heard && is_later && known.monotonic_us.saturating_sub(seen_us) >= known.silent_after_us
 }
@@ -104,6 +103,16 @@ fn reports_paths(known: &Known<'_>, gateways: &Gateways<'_>, alert: &Alert) -> b
     alert.rule == PATH && paths().is_some_and(|paths| !known.is_old(paths.latest_us()))
 }
 
+/// Whether this reading came after the silence began. The store may be late: a reading of about that
+/// time, which by its own time is as old as a silence, is no sign of life when it is stored.
+fn is_heard(known: &Known<'_>, open: &Open, reading: Sign) -> bool {
+    let (since_us, interval_us) = (open.silent.alert.since_us, known.silent_after_us);
+    let of_about_then = since_us - interval_us..=since_us + 2 * interval_us;
+    let is_old = reading.stored_us <= since_us.max(known.now_us - interval_us);
+    let is_stored_late = is_old && of_about_then.contains(&reading.stored_us);
+    reading.is_after(open.silent.reading_us, open.known_us) && !is_stored_late
+}
+
 /// Whether a sign of life came after the silence began.
 fn has_life(
     known: &Known<'_>,
@@ -112,11 +121,7 @@ fn has_life(
     open: &Open,
 ) -> bool {
     let alert = &open.silent.alert;
-    // A reading that is stored late arrived before the silence began. It is no sign of life.
-    let before = alert.since_us - known.silent_after_us..=alert.since_us;
-    let reading = |sign: Sign| {
-        sign.is_after(open.silent.reading_us, open.known_us) && !before.contains(&sign.stored_us)
-    };
+    let reading = |sign: Sign| is_heard(known, open, sign);
     match alert.rule.as_str() {
         SIGNAL => devices
             .get(alert.device.as_str())

@@ -176,3 +176,29 @@ fn an_assignment_that_begins_later_or_goes_on_ends_no_silence() {
         assert!(has_ended(&alert, &[], T0), "{rule}");
     }
 }
+
+#[test]
+fn a_reading_that_is_stored_late_ends_no_silence_and_begins_none() {
+    // It arrived soon after the newest one that the store had, which then did not answer.
+    for (late_s, is_everybody) in [(1, false), (1, true), (100, false), (100, true)] {
+        let mut scene = Scene {
+            latest: vec![pulse("ann", "belt", "g1", 0), pulse("ben", "ring", "g2", 0)],
+            ..Scene::default()
+        };
+        let round = |scene: &mut Scene, at_s: i64, ann_s: i64| {
+            scene.latest[0].ingest_time_us = T0 + ann_s * S;
+            let ben_s = if is_everybody { ann_s } else { at_s };
+            scene.latest[1].ingest_time_us = T0 + ben_s * S;
+            scene.round(at_s)
+        };
+        let raised = round(&mut scene, 130, 0);
+        let rule = if is_everybody { PIPELINE } else { DEVICE };
+        assert!(raised.iter().any(|it| it.0 == rule), "{raised:?}");
+        for at_s in [290, 295, 420] {
+            assert_eq!(round(&mut scene, at_s, late_s), [], "{late_s} s, {at_s} s");
+        }
+        let ended = round(&mut scene, 426, 425);
+        assert_eq!(ended.len(), raised.len(), "{ended:?}");
+        assert!(ended.iter().all(|(_, _, begins)| !begins), "{ended:?}");
+    }
+}
