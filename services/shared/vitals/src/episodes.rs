@@ -35,7 +35,10 @@ use contracts::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Evidence, Origin, episode_id, exact};
+use crate::{
+    machine::{Evidence, Origin, episode_id, exact},
+    past::Past,
+};
 
 /// Ended episodes that one rule remembers. Beyond it the oldest is dropped, and its late report
 /// costs one query to the store.
@@ -72,6 +75,11 @@ impl Source {
 
     fn is_first_look(self) -> bool {
         matches!(self, Source::Edge { first_look: true })
+    }
+
+    /// Readings from before a stretch may have come by another way.
+    fn has_seen_beginning(self) -> bool {
+        matches!(self, Source::Edge { first_look: false })
     }
 }
 
@@ -142,9 +150,28 @@ struct Earlier {
     evidence: Evidence,
 }
 
-/// Episodes of one rule, in order of beginning.
+/// Episodes of one rule. Stored as a sequence of those that are known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Episodes(VecDeque<Episode>);
+#[serde(from = "VecDeque<Episode>", into = "VecDeque<Episode>")]
+pub(crate) struct Episodes {
+    /// In order of beginning.
+    known: VecDeque<Episode>,
+    /// Those that were dropped.
+    pub past: Past,
+}
+
+impl From<VecDeque<Episode>> for Episodes {
+    fn from(known: VecDeque<Episode>) -> Self {
+        let past = Past::default();
+        Episodes { known, past }
+    }
+}
+
+impl From<Episodes> for VecDeque<Episode> {
+    fn from(episodes: Episodes) -> Self {
+        episodes.known
+    }
+}
 
 impl Episode {
     fn state(&self) -> AlertState {
@@ -261,13 +288,15 @@ impl Episodes {
         let since_us = since_us.min(at_us);
         let lives = |it: &Episode| !it.is_outlived(at_us);
         let Some(place) = self.place(subject, source, since_us, at_us, lives) else {
-            if source == Source::Own && self.keep_earlier(since_us, evidence) {
+            if source == Source::Own && self.keep_earlier(since_us, evidence)
+                || !source.has_seen_beginning() && self.is_past(since_us, at_us)
+            {
                 return None;
             }
             return self.open(subject, source, since_us, evidence);
         };
         if source == Source::Own {
-            self.0.iter_mut().for_each(|it| it.earlier = None);
+            self.known.iter_mut().for_each(|it| it.earlier = None);
         }
         self.join(place, subject, source, since_us, evidence)
     }
@@ -282,7 +311,7 @@ impl Episodes {
         evidence: &Evidence,
     ) -> Option<Alert> {
         let at_us = evidence.time_us;
-        let episode = &mut self.0[place];
+        let episode = &mut self.known[place];
         if source.is_edge() {
             episode.edge_since_us = episode.edge_since_us.max(since_us);
         }
@@ -307,8 +336,14 @@ impl Episodes {
         }
         let alert = (is_news || is_earlier || is_confirmed || is_back)
             .then(|| episode.next_revision(subject));
-        self.0.make_contiguous().sort_by_key(|it| it.since_us);
+        self.known.make_contiguous().sort_by_key(|it| it.since_us);
         alert
+    }
+
+    /// Whether a stretch that lasted until `at_us` is within an episode that was dropped. Its rows are
+    /// stored.
+    fn is_past(&self, since_us: i64, at_us: i64) -> bool {
+        (self.past.lasting_at(since_us)).is_some_and(|until_us| at_us <= until_us)
     }
 
     /// Keeps an own stretch with a later episode that it may be the beginning of. An edge that lost
@@ -320,7 +355,7 @@ impl Episodes {
             let calls_people = !it.is_resolved() && it.acknowledged_by.is_empty();
             it.edge_since_us != 0 && ahead_us > 0 && (calls_people || ahead_us <= ENDED_FOR_US)
         };
-        let Some(next) = self.0.iter_mut().find(is_ahead) else {
+        let Some(next) = self.known.iter_mut().find(is_ahead) else {
             return false;
         };
         next.earlier.get_or_insert_with(|| {
@@ -333,7 +368,7 @@ impl Episodes {
     /// The kept stretch ended at `at_us`. It is the beginning of the known episode if it lasted
     /// until that one began.
     fn end_earlier(&mut self, subject: Subject<'_>, at_us: i64) -> Option<Alert> {
-        let next = self.0.iter_mut().find(|it| it.earlier.is_some())?;
+        let next = self.known.iter_mut().find(|it| it.earlier.is_some())?;
         let Earlier {
             since_us,
             mut evidence,
@@ -354,7 +389,7 @@ impl Episodes {
     pub(crate) fn returns(&mut self, subject: Subject<'_>, evidence: &Evidence) -> Option<Alert> {
         let at_us = evidence.time_us;
         let is_latched = |it: &&mut Episode| it.state() == AlertState::Latched;
-        let episode = self.0.iter_mut().rfind(is_latched)?;
+        let episode = self.known.iter_mut().rfind(is_latched)?;
         if at_us <= episode.until_us {
             return None;
         }
@@ -375,7 +410,7 @@ impl Episodes {
         evidence: &Evidence,
     ) -> Option<Alert> {
         let own = self
-            .0
+            .known
             .iter_mut()
             .rfind(|episode| episode.own_open && episode.is_active());
         match own {
@@ -396,11 +431,11 @@ impl Episodes {
     pub(crate) fn ended(&mut self, subject: Subject<'_>, at_us: i64) -> Vec<Alert> {
         let mut alerts: Vec<Alert> = self.end_earlier(subject, at_us).into_iter().collect();
         // A stretch that the edge saw begin at this very time is a different one.
-        let over = self.0.iter_mut().filter(|it| {
+        let over = self.known.iter_mut().filter(|it| {
             it.is_active() && (it.until_us < at_us || (it.own_open && it.until_us == at_us))
         });
         alerts.extend(over.map(|it| it.end(subject, at_us)));
-        for episode in &mut self.0 {
+        for episode in &mut self.known {
             episode.own_open = false;
         }
         alerts
@@ -418,7 +453,7 @@ impl Episodes {
         let is_over =
             |it: &Episode| it.is_active() && it.until_us <= at_us && it.own_seen_us <= at_us;
         let place = if since_us == 0 {
-            self.0.iter().rposition(is_over)
+            self.known.iter().rposition(is_over)
         } else {
             self.place(subject, Source::EDGE, since_us, at_us, |_| true)
         };
@@ -428,7 +463,7 @@ impl Episodes {
                 _ => self.open_ended(subject, since_us, at_us, evidence),
             };
         };
-        let episode = &mut self.0[place];
+        let episode = &mut self.known[place];
         episode.edge_since_us = episode.edge_since_us.max(since_us);
         match is_over(episode) {
             true => vec![episode.end(subject, at_us)],
@@ -448,7 +483,7 @@ impl Episodes {
             return Vec::new();
         };
         let is_new = |it: &&mut Episode| it.id == began.id && it.revision == 1 && it.is_active();
-        let episode = self.0.iter_mut().find(is_new);
+        let episode = self.known.iter_mut().find(is_new);
         let ended = episode.map(|it| it.end(subject, at_us));
         [began].into_iter().chain(ended).collect()
     }
@@ -456,7 +491,7 @@ impl Episodes {
     /// Time from which the engine's own readings may end an episode that only the edge has seen.
     pub(crate) fn unseen_until_us(&self) -> Option<i64> {
         let unseen = self
-            .0
+            .known
             .iter()
             .filter(|episode| episode.is_active() && !episode.own_open);
         unseen.map(|episode| episode.until_us).max()
@@ -471,7 +506,7 @@ impl Episodes {
         note: &str,
         now_us: i64,
     ) -> Option<Alert> {
-        let episode = self.0.iter_mut().find(|it| it.id == id)?;
+        let episode = self.known.iter_mut().find(|it| it.id == id)?;
         if !episode.acknowledged_by.is_empty() {
             return None;
         }
@@ -499,7 +534,7 @@ impl Episodes {
             first_look: edge.first_look,
         };
         let place = self.place(subject, source, since_us, edge.time_us, |_| true)?;
-        let id = self.0[place].id.clone();
+        let id = self.known[place].id.clone();
         let by = format!("{}, {AT_THE_GATEWAY}", edge.acknowledged_by);
         let note = format!("acknowledged at the gateway {}", edge.gateway);
         self.acknowledge(subject, &id, &by, &note, edge.acknowledged_us)
@@ -507,7 +542,7 @@ impl Episodes {
 
     /// Adopts the last stored revision of an episode.
     pub(crate) fn adopt(&mut self, stored: &Alert) {
-        if let Some(known) = self.0.iter_mut().find(|it| it.id == stored.id) {
+        if let Some(known) = self.known.iter_mut().find(|it| it.id == stored.id) {
             known.revision = stored.revision;
             known.changed_us = stored.changed_us;
             known.state = stored.state;
@@ -545,7 +580,7 @@ impl Episodes {
     /// The store has different rows of this episode up to this revision, which cannot be read. The
     /// next transition follows them.
     pub(crate) fn pass_over(&mut self, unwritten: &Alert, revision: u32) {
-        if !self.0.iter().any(|it| it.id == unwritten.id) {
+        if !self.known.iter().any(|it| it.id == unwritten.id) {
             // No observer has seen the episode yet, so it starts fresh.
             self.adopt(&Alert {
                 from_edge: false,
@@ -553,14 +588,14 @@ impl Episodes {
                 ..unwritten.clone()
             });
         }
-        for known in self.0.iter_mut().filter(|it| it.id == unwritten.id) {
+        for known in self.known.iter_mut().filter(|it| it.id == unwritten.id) {
             known.revision = known.revision.max(revision);
         }
     }
 
     /// The rule was removed: open episodes end, whatever their priority.
     pub(crate) fn retire(&mut self, subject: Subject<'_>, now_us: i64) -> Vec<Alert> {
-        let open = self.0.iter_mut().filter(|it| !it.is_resolved());
+        let open = self.known.iter_mut().filter(|it| !it.is_resolved());
         open.map(|episode| {
             episode.state = AlertState::Resolved.into();
             episode.own_open = false;
@@ -573,7 +608,7 @@ impl Episodes {
 
     /// The clock was set back to `now_us`.
     pub(crate) fn set_back(&mut self, now_us: i64) {
-        for episode in &mut self.0 {
+        for episode in &mut self.known {
             episode.until_us = episode.until_us.min(now_us);
             episode.own_seen_us = episode.own_seen_us.min(now_us);
         }
@@ -581,33 +616,38 @@ impl Episodes {
 
     /// The newest transition of each episode whose condition holds.
     pub(crate) fn active(&self, subject: Subject<'_>) -> Vec<Alert> {
-        let active = self.0.iter().filter(|episode| episode.is_active());
+        let active = self.known.iter().filter(|episode| episode.is_active());
         active.map(|episode| episode.newest(subject)).collect()
     }
 
     pub(crate) fn has_open(&self) -> bool {
-        self.0.iter().any(|episode| !episode.is_resolved())
+        self.known.iter().any(|episode| !episode.is_resolved())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.known.is_empty()
     }
 
     /// Event time of the newest fact.
     pub(crate) fn newest_us(&self) -> i64 {
-        self.0.back().map_or(0, |episode| episode.until_us)
+        self.known.back().map_or(0, |episode| episode.until_us)
     }
 
     /// Drops ended episodes above the bounds. Not between the facts of one batch, because a dropped
     /// episode must be stored.
     pub(crate) fn trim(&mut self, now_us: i64) {
-        let ended = self.0.iter().filter(|it| it.is_resolved()).count();
+        let ended = self.known.iter().filter(|it| it.is_resolved()).count();
         let mut surplus = ended.saturating_sub(ENDED_MAX);
-        self.0.retain(|episode| {
+        self.past.trim(now_us);
+        let past = &mut self.past;
+        self.known.retain(|episode| {
             let is_old = now_us.saturating_sub(episode.until_us) > ENDED_FOR_US;
             let is_over = episode.is_resolved() && episode.earlier.is_none();
             let is_forgotten = is_over && (surplus > 0 || is_old);
             surplus = surplus.saturating_sub(usize::from(is_forgotten));
+            if is_forgotten {
+                past.add(episode.since_us, episode.until_us);
+            }
             !is_forgotten
         });
     }
@@ -622,7 +662,7 @@ impl Episodes {
     pub(crate) fn of_version_1(mut episode: Episode, is_active: bool) -> Episodes {
         episode.until_us = episode.changed_us.max(episode.since_us);
         episode.own_open = is_active && episode.from_core;
-        Episodes([episode].into())
+        VecDeque::from([episode]).into()
     }
 
     /// Index of the episode that a stretch belongs to, of those that count. `None`: it starts a new
@@ -635,20 +675,20 @@ impl Episodes {
         at_us: i64,
         counts: impl Fn(&Episode) -> bool,
     ) -> Option<usize> {
-        let counts = |place: &usize| counts(&self.0[*place]);
+        let counts = |place: &usize| counts(&self.known[*place]);
         let of_edge = |it: &Episode| source.is_edge() && it.edge_since_us == since_us;
         let is_named = |it: &Episode| it.since_us == since_us || of_edge(it);
-        let named = self.0.iter().position(is_named);
+        let named = self.known.iter().position(is_named);
         let overlapping = || {
             let overlaps = |it: &Episode| it.overlaps(subject, source, since_us, at_us);
-            self.0.iter().rposition(overlaps).filter(counts)
+            self.known.iter().rposition(overlaps).filter(counts)
         };
         let close = || {
             let is_close = |it: &Episode| {
                 let slack = at_us..=at_us.saturating_add(SINCE_SLACK_US);
                 slack.contains(&it.since_us) && it.edge_since_us == 0
             };
-            self.0.iter().position(is_close).filter(counts)
+            self.known.iter().position(is_close).filter(counts)
         };
         named.filter(counts).or_else(overlapping).or_else(close)
     }
@@ -661,8 +701,8 @@ impl Episodes {
         evidence: &Evidence,
     ) -> Option<Alert> {
         let is_open = |it: &Episode| !it.is_resolved();
-        if self.0.iter().filter(|it| is_open(it)).count() >= OPEN_MAX {
-            let newest = self.0.iter_mut().rfind(|it| is_open(it))?;
+        if self.known.iter().filter(|it| is_open(it)).count() >= OPEN_MAX {
+            let newest = self.known.iter_mut().rfind(|it| is_open(it))?;
             newest.own_open |= source == Source::Own;
             let is_news = newest.see(source, subject.origin);
             return is_news.then(|| newest.next_revision(subject));
@@ -672,14 +712,15 @@ impl Episodes {
         let is_taken = |it: &Episode| {
             it.since_us == since_us || (it.since_us..it.until_us).contains(&since_us)
         };
-        let since_us = if self.0.iter().any(|it| it.is_resolved() && is_taken(it)) {
+        let is_past = self.past.lasting_at(since_us).is_some();
+        let since_us = if is_past || self.known.iter().any(|it| it.is_resolved() && is_taken(it)) {
             evidence.time_us
         } else {
             since_us
         };
         let id = episode_id(subject.patient, subject.rule, since_us);
         // An id is issued once. The beginning of its episode may have moved since.
-        if let Some(known) = self.0.iter_mut().find(|it| it.id == id) {
+        if let Some(known) = self.known.iter_mut().find(|it| it.id == id) {
             let is_news = known.see(source, subject.origin);
             return is_news.then(|| known.next_revision(subject));
         }
@@ -715,7 +756,9 @@ impl Episodes {
     }
 
     fn insert(&mut self, episode: Episode) {
-        let place = self.0.partition_point(|it| it.since_us <= episode.since_us);
-        self.0.insert(place, episode);
+        let place = self
+            .known
+            .partition_point(|it| it.since_us <= episode.since_us);
+        self.known.insert(place, episode);
     }
 }

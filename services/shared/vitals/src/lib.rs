@@ -19,6 +19,7 @@ mod frozen;
 mod machine;
 mod memory;
 pub mod news2;
+mod past;
 pub mod rehearsal;
 mod rule_document;
 pub mod rules;

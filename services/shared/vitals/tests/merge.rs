@@ -494,6 +494,39 @@ fn a_gateway_that_looks_for_the_first_time_raises_no_active_stretch_again() {
     }
 }
 
+/// The edge reported a stretch, and only its first reading reached the core. The others come after
+/// many episodes that another sensor showed, and after a restart.
+#[test]
+fn a_late_backlog_raises_no_stretch_again() {
+    let core = readings(&one_stretch());
+    let edge = at_edge(&core);
+    let mut engine = engine(Origin::Core);
+    let first = core[..11].iter().flat_map(|it| engine.on_sample(it));
+    let mut alerts: Vec<Alert> = first.collect();
+    alerts.extend(edge.iter().flat_map(|it| engine.on_edge_alert(it)));
+    let known: BTreeSet<String> = alerts.iter().map(|it| it.id.clone()).collect();
+    assert_eq!(known.len(), rules().rules.len());
+    let mut day = vec![(700, 80.0)];
+    day.extend((0..20).flat_map(|_| [(20, 140.0), (20, 80.0)]));
+    for sample in readings(&day) {
+        engine.on_sample(&Sample {
+            device: "ring-1".into(),
+            ..sample
+        });
+        engine.trim();
+    }
+    let state = engine.state();
+    let mut engine =
+        Engine::restore("p", rules(), Profile::default(), Origin::Core, &state).unwrap();
+    let late: Vec<Alert> = core[11..]
+        .iter()
+        .flat_map(|it| engine.on_sample(it))
+        .collect();
+    let of_medium = |it: &&Alert| it.priority() == Priority::Medium;
+    let raised: Vec<&Alert> = late.iter().filter(of_medium).collect();
+    assert!(raised.is_empty(), "{raised:?}");
+}
+
 /// Heart rates, one a second: high from the tenth to the fortieth.
 fn one_stretch() -> Vec<(i64, f64)> {
     let value = |n| if (10..40).contains(&n) { 140.0 } else { 80.0 };

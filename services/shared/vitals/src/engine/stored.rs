@@ -10,6 +10,7 @@ use crate::{
     frozen::Frozen,
     machine::{Machine, Origin, Phase},
     memory::Memory,
+    past::Past,
     rules::{Rule, RuleSet},
 };
 
@@ -43,6 +44,8 @@ struct StoredMachine {
     machine: Machine,
     #[serde(default)]
     episodes: Episodes,
+    #[serde(default, skip_serializing_if = "Past::is_empty")]
+    past: Past,
 }
 
 const STORED_VERSION: u32 = 2;
@@ -101,9 +104,11 @@ impl Engine {
         for StoredMachine {
             rule,
             machine,
-            episodes,
+            mut episodes,
+            past,
         } in stored.machines.into_iter().chain(stored.frozen_machines)
         {
+            episodes.past = past;
             let rule_state = RuleState {
                 machine,
                 episodes,
@@ -175,13 +180,20 @@ impl Engine {
     pub fn state(&self) -> Vec<u8> {
         let own = self.rules.rules.iter().zip(&self.rule_states);
         let retired = self.retired.iter().map(|(rule, state)| (rule, state));
-        let all = own.chain(retired).map(|(rule, rule_state)| StoredMachine {
-            rule: rule.clone(),
-            machine: rule_state.machine.clone(),
-            episodes: rule_state.episodes.trimmed(self.clock_us),
+        let all = own.chain(retired).map(|(rule, rule_state)| {
+            let episodes = rule_state.episodes.trimmed(self.clock_us);
+            StoredMachine {
+                rule: rule.clone(),
+                machine: rule_state.machine.clone(),
+                past: episodes.past.clone(),
+                episodes,
+            }
         });
+        let has_memory = |it: &StoredMachine| {
+            it.machine != Machine::default() || !it.episodes.is_empty() || !it.past.is_empty()
+        };
         let (frozen_machines, machines) = all
-            .filter(|it| it.machine != Machine::default() || !it.episodes.is_empty())
+            .filter(has_memory)
             .partition(|it| it.rule.condition.is_frozen());
         let stored = Stored {
             version: STORED_VERSION,
