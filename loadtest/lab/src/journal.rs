@@ -5,8 +5,8 @@
 //! with all others that are overdue. By then the dead path's window is full, and the living one
 //! takes new data.
 //!
-//! [`AnswerTimers`], which the gateway uses too, decides how long an answer may take and when a copy
-//! goes out on a second stream. The time is doubled with each writing, and a message that is
+//! [`AnswerTimers`], which the gateway uses too, decides how long an answer may take and when a
+//! copy goes out on a second stream. The time is doubled with each writing, and a message that is
 //! written again is copied again. A path in trouble makes everything overdue at once. The server
 //! keeps the first copy of each number. So a message waits for about one round trip more than
 //! usual, not until the library has drained the dead path.

@@ -103,8 +103,8 @@ fn reports_paths(known: &Known<'_>, gateways: &Gateways<'_>, alert: &Alert) -> b
     alert.rule == PATH && paths().is_some_and(|paths| !known.is_old(paths.latest_us()))
 }
 
-/// Whether this reading came after the silence began. The store may be late: a reading of about that
-/// time, which by its own time is as old as a silence, is no sign of life when it is stored.
+/// Whether this reading came after the silence began. The store may be late. So a reading
+/// of about that time is no sign of life if it is as old as a silence.
 fn is_heard(known: &Known<'_>, open: &Open, reading: Sign) -> bool {
     let (since_us, interval_us) = (open.silent.alert.since_us, known.silent_after_us);
     let of_about_then = since_us - interval_us..=since_us + 2 * interval_us;

@@ -3,8 +3,8 @@
 //! One [`PathScheduler`] belongs to one connection. The
 //! [`ControllerFactory`](noq_proto::congestion::ControllerFactory) made from it ([`Controllers`])
 //! builds one congestion controller per path. The controllers share the scheduler, which decides
-//! which path sends the next packet. One [`PathUpkeep`] per connection and end keeps the paths alive:
-//! it takes events and time, and returns commands for the connection.
+//! which path sends the next packet. One [`PathUpkeep`] per connection and end keeps the paths
+//! alive: it takes events and time, and returns commands for the connection.
 //!
 //! ```text
 //!              events, now                        commands

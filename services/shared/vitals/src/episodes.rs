@@ -340,8 +340,8 @@ impl Episodes {
         alert
     }
 
-    /// Whether a stretch that lasted until `at_us` is within an episode that was dropped. Its rows are
-    /// stored.
+    /// Whether a stretch that lasted until `at_us` is within an episode that was dropped. Its rows
+    /// are stored.
     fn is_past(&self, since_us: i64, at_us: i64) -> bool {
         (self.past.lasting_at(since_us)).is_some_and(|until_us| at_us <= until_us)
     }

@@ -32,8 +32,8 @@ pub struct UpkeepConfig {
     pub liveness: bool,
     /// Keep only the fastest path Available while there is little to send.
     pub steer_acknowledgements: bool,
-    /// The IO shell follows [`route_of`](crate::PathUpkeep::route_of): datagrams of a dead path take
-    /// a living interface. The acknowledgements of the peer then reveal the losses at once.
+    /// The IO shell follows [`route_of`](crate::PathUpkeep::route_of): datagrams of a dead path
+    /// take a living interface. The acknowledgements of the peer then reveal the losses at once.
     pub reroute: bool,
 }
 
@@ -83,8 +83,8 @@ pub enum Event {
     Established { path: PathId },
     /// The library, this end or the peer closed the path.
     Abandoned { path: PathId },
-    /// The library holds a path of [`closing`](crate::PathUpkeep::closing) still, with this smoothed
-    /// round trip.
+    /// The library holds a path of [`closing`](crate::PathUpkeep::closing) still, with this
+    /// smoothed round trip.
     Held { path: PathId, rtt: Duration },
     /// The library released a closed path and declared its data in flight lost.
     Discarded { path: PathId },

@@ -1,5 +1,5 @@
-//! When an interface gets a path, and gets one again: its record, the back-off, and the release of an
-//! interface whose path was closed.
+//! When an interface gets a path, and gets one again: its record, the back-off, and the release of
+//! an interface whose path was closed.
 
 use std::time::{Duration, Instant};
 

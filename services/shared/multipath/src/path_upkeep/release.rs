@@ -3,9 +3,9 @@
 //! Data in flight on a closed path is declared lost when the peer has confirmed the close and the
 //! path has drained. A peer that never received a packet of the path confirms nothing. The data
 //! would be neither retransmitted nor reported, and streams would stand still in a connection that
-//! looks healthy. PathUpkeep closes no such path, but the library or the peer may. A connection that
-//! cannot release a path for [`RELEASE_MAX`] although another path is alive ends with an error.
-//! The same holds for a path that is unacknowledged and cannot be replaced.
+//! looks healthy. PathUpkeep closes no such path, but the library or the peer may. A connection
+//! that cannot release a path for [`RELEASE_MAX`] although another path is alive ends with an
+//! error. The same holds for a path that is unacknowledged and cannot be replaced.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
