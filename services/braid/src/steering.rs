@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use dashboard::explain::{Described, SUBJECT, explain};
 use store::{DOCUMENTS_MAX, STEERING, Scope};
-use tunnel::steering_rules::{AccessState, Document, Flow, Measurement, Measurements, decide};
+use tunnel::steering_rules::{
+    AccessState, Document, Flow, Measurement, Measurements, Used, decide,
+};
 
 use crate::audit::Asker;
 use crate::decisions;
@@ -91,11 +93,11 @@ pub struct ExplainCommand {
     /// Answer for this gateway: its accesses, its measurements and the document it obeys.
     #[arg(long, value_name = "GATEWAY", conflicts_with_all = ["file", "accesses"])]
     gateway: Option<String>,
-    /// An access: its name, and if known its round trip in ms, its loss (0 to 1) and the GB of its
-    /// month so far.
+    /// An access: its name, and if known its round trip in ms, its loss (0 to 1), and the GB of its
+    /// month, of its week and of its day so far.
     #[arg(
         long = "access",
-        value_name = "NAME[:RTT[:LOSS[:GB]]]",
+        value_name = "NAME[:RTT[:LOSS[:GB[:GB[:GB]]]]]",
         required_unless_present = "gateway"
     )]
     accesses: Vec<String>,
@@ -316,7 +318,7 @@ impl ExplainCommand {
     }
 }
 
-/// `NAME[:RTT[:LOSS[:GB]]]`
+/// `NAME[:RTT[:LOSS[:GB[:GB[:GB]]]]]`
 fn access(text: &str) -> Result<(String, Measurement), Failure> {
     let mut parts = text.split(':');
     let name = parts.next().unwrap_or_default().to_owned();
@@ -332,6 +334,8 @@ fn access(text: &str) -> Result<(String, Measurement), Failure> {
     let rtt_ms = number("round trip", 60_000.0)?;
     let loss = number("loss", 1.0)?;
     let month_gb = number("month's GB", 1e6)?;
+    let week_gb = number("week's GB", 1e6)?;
+    let day_gb = number("day's GB", 1e6)?;
     if name.is_empty() || parts.next().is_some() {
         let reason = format!("--access: {text:?} is no access; for example: lte:45:0.01:4.9");
         return Err(Failure::other(reason));
@@ -340,7 +344,11 @@ fn access(text: &str) -> Result<(String, Measurement), Failure> {
         rtt: rtt_ms.map(|ms| Duration::from_secs_f64(ms / 1e3)),
         loss,
         rate_bytes_per_s: None,
-        month_bytes: (month_gb.unwrap_or(0.0) * 1e9) as u64,
+        used: Used {
+            day_bytes: (day_gb.unwrap_or(0.0) * 1e9) as u64,
+            week_bytes: (week_gb.unwrap_or(0.0) * 1e9) as u64,
+            month_bytes: (month_gb.unwrap_or(0.0) * 1e9) as u64,
+        },
     };
     Ok((name, measurement))
 }
@@ -391,8 +399,16 @@ accesses = ["wifi", "cellular"]
     #[test]
     fn an_access_is_read_or_refused() {
         assert_eq!(access("wifi").unwrap().0, "wifi");
-        assert_eq!(access("lte:45::2").unwrap().1.month_bytes, 2_000_000_000);
-        for text in ["", ":1", "lte:x", "lte:1:2", "lte:1:0:1:1", "lte:-1"] {
+        assert_eq!(
+            access("lte:45::2").unwrap().1.used.month_bytes,
+            2_000_000_000
+        );
+        let used = access("lte:45::2:1:0.5").unwrap().1.used;
+        assert_eq!(
+            (used.week_bytes, used.day_bytes),
+            (1_000_000_000, 500_000_000)
+        );
+        for text in ["", ":1", "lte:x", "lte:1:2", "lte:1:0:1:1:1:1", "lte:-1"] {
             assert!(access(text).is_err(), "{text}");
         }
     }

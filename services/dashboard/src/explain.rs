@@ -9,7 +9,8 @@ use calendar::duration_text;
 use contracts::alerts::Document as Stored;
 use contracts::paths::{AccessRank, End, PathReport, PathState};
 use multipath::steering_rules::{
-    AccessState, Decision, Document, Flow, Measurement, Measurements, Protocol, Urgency, decide,
+    AccessState, Decision, Document, Flow, Measurement, Measurements, Protocol, Urgency, Used,
+    decide,
 };
 use store::{DOCUMENTS_MAX, QueryError, STEERING, Scope, Store};
 
@@ -282,7 +283,11 @@ fn accesses(reports: &[PathReport], now_us: i64) -> (Vec<AccessState>, Measureme
             rtt: rtt_ms.and_then(|rtt_ms| Duration::try_from_secs_f64(rtt_ms / 1e3).ok()),
             loss,
             rate_bytes_per_s: None,
-            month_bytes: month.map_or(0, |access| access.month_bytes),
+            used: month.map_or_else(Used::default, |access| Used {
+                day_bytes: access.day_bytes,
+                week_bytes: access.week_bytes,
+                month_bytes: access.month_bytes,
+            }),
         };
         states.push(AccessState {
             name: path.to_owned(),
@@ -339,7 +344,7 @@ mod tests {
             .collect();
         assert_eq!(usable, [("lte", false), ("wifi", false)]);
         let lte = measurements["lte"];
-        assert_eq!((lte.loss, lte.month_bytes), (Some(0.02), 7));
+        assert_eq!((lte.loss, lte.used.month_bytes), (Some(0.02), 7));
         assert_eq!(lte.rtt, Some(Duration::from_millis(45)));
         assert_eq!(version_at(&reports), 3);
     }

@@ -163,7 +163,7 @@ fn measure(
             rtt: best.map(|path| path.rtt).filter(|rtt| !rtt.is_zero()),
             loss: loss.map(|entry| entry.2),
             rate_bytes_per_s: None,
-            month_bytes: usage.month_bytes(&name),
+            used: usage.used(&name),
         };
         states.push(AccessState {
             usable: best.is_some() || reachable.contains(&name),

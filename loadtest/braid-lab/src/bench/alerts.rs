@@ -102,10 +102,15 @@ pub(super) async fn times_of(
             return Ok(times);
         }
         if Instant::now() > deadline {
+            let calls = calls.lock();
+            let untold = sent
+                .iter()
+                .find(|(patient, _)| !calls.contains_key(patient));
             return Err(Failure::other(format!(
-                "the webhook was called for {} of {} people",
+                "the webhook was called for {} of {} people, and not for {}",
                 times.len(),
-                sent.len()
+                sent.len(),
+                untold.map_or("", |(patient, _)| patient)
             )));
         }
         tokio::time::sleep(POLL_INTERVAL).await;

@@ -39,10 +39,10 @@ pub(super) fn measure() -> Result<Measured, Failure> {
         let listen = free_port()?.to_string();
         core.serve("alerting", &["--listen", &listen, "--webhook", &url])
             .await?;
-        let gateway = core.gateway("probe", HIGH_MAX).await?;
+        let mut gateway = core.gateway("probe", HIGH_MAX).await?;
         tokio::time::sleep(SETTLE).await;
         let begun = Instant::now();
-        let (flooded, high) = tokio::join!(flood(&core, &calls), probe(gateway, &calls));
+        let (flooded, high) = tokio::join!(flood(&core, &calls), probe(&mut gateway, &calls));
         flooded?;
         let took = begun.elapsed();
         let sent = high?;
@@ -105,8 +105,8 @@ fn of_flood(number: usize) -> Alert {
     }
 }
 
-/// Patients with the time of their upload.
-async fn probe(mut gateway: Gateway, calls: &Calls) -> Result<Vec<(String, Instant)>, Failure> {
+/// Patients with the time of their upload. The end of the gateway would cancel its last uploads.
+async fn probe(gateway: &mut Gateway, calls: &Calls) -> Result<Vec<(String, Instant)>, Failure> {
     let mut sent = Vec::new();
     let mut tick = tokio::time::interval(Duration::from_secs(1) / HIGH_PER_S);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -19,6 +19,23 @@ export function gigabytes(bytes: number): string {
   return `${number(bytes / 1e9, 2)} GB`;
 }
 
+// shortCaps are the caps of a week and of a day, as far as there are any.
+function shortCaps({ weekBytes, weekCapBytes, dayBytes, dayCapBytes }: AccessUse) {
+  return [
+    { used: Number(weekBytes), cap: weekCapBytes, when: term("this week") },
+    { used: Number(dayBytes), cap: dayCapBytes, when: term("today") },
+  ].flatMap(({ used, cap, when }) => (cap === undefined ? [] : [{ used, cap: Number(cap), when }]));
+}
+
+// shortText says how much of these caps is used.
+export function shortText(access: AccessUse): string {
+  const said = shortCaps(access).map(({ used, cap, when }) => {
+    const of = `${t(when)} ${t("{count} of {all}", { count: gigabytes(used), all: gigabytes(cap) })}`;
+    return used >= cap ? `${of}: ${t("the cap is reached")}` : of;
+  });
+  return said.join(" · ");
+}
+
 // monthText says what the access carried since its reset day, and what is left of its cap.
 export function monthText(access: AccessUse): string {
   const used = Number(access.monthBytes);
@@ -42,7 +59,7 @@ export function costText({ monthBytes, pricePerGb }: AccessUse): string {
 // have changed since.
 export function useText(access: AccessUse, passedS: number): string {
   const reported = passedS > REPORT_OLD_S ? t("reported {age}", { age: age(passedS) }) : "";
-  return [monthText(access), costText(access), reported].filter((text) => text !== "").join(" · ");
+  return [monthText(access), shortText(access), costText(access), reported].filter((text) => text !== "").join(" · ");
 }
 
 // rulesText names the rules whose flows may use the access, with their modes.
@@ -53,9 +70,14 @@ export function rulesText({ rules, rank }: AccessUse): string {
   return parts.filter((part) => part !== "").join(" · ");
 }
 
-// capShare is the used part of the cap, 0 without one.
-export function capShare({ monthBytes, capBytes }: AccessUse): number {
-  return capBytes === undefined ? 0 : Number(monthBytes) / Math.max(1, Number(capBytes));
+export function hasCap(access: AccessUse): boolean {
+  return access.capBytes !== undefined || shortCaps(access).length > 0;
+}
+
+// capShare is the used part of the cap that is nearest, 0 without one.
+export function capShare(access: AccessUse): number {
+  const month = access.capBytes === undefined ? 0 : Number(access.monthBytes) / Math.max(1, Number(access.capBytes));
+  return Math.max(month, ...shortCaps(access).map(({ used, cap }) => used / Math.max(1, cap)));
 }
 
 interface Track {

@@ -306,7 +306,7 @@ test("a search finds names whatever the case, the accents and the order of its w
 });
 
 test("the month of an access, its cap, its cost and its rules are in words", () => {
-  const { monthText, useText, costText, rulesText, gigabytes } = access;
+  const { monthText, shortText, capShare, useText, costText, rulesText, gigabytes } = access;
   const use = (more) => ({ monthBytes: 4_900_000_000n, capBytes: 5_000_000_000n, resetDay: 15, timeZone: "", pricePerGb: 4, rank: 2, rules: [], ...more });
   assert.equal(monthText(use({})), "4.90 GB of 5.00 GB, 100 MB left until day 15");
   assert.equal(monthText(use({ monthBytes: 5_100_000_000n })), "5.10 GB of 5.00 GB: the cap is reached until day 15");
@@ -320,6 +320,10 @@ test("the month of an access, its cap, its cost and its rules are in words", () 
   assert.equal(useText(use({}), 600), "4.90 GB of 5.00 GB, 100 MB left until day 15 · costs 19.60 so far");
   assert.match(useText(use({}), 10_800), /costs 19\.60 so far · reported 3 h ago$/);
   assert.equal(costText(use({ pricePerGb: 0 })), "");
+  const short = { weekBytes: 1_900_000_000n, weekCapBytes: 2_000_000_000n, dayBytes: 600_000_000n, dayCapBytes: 500_000_000n };
+  assert.equal(shortText(use(short)), "this week 1.90 GB of 2.00 GB · today 600 MB of 500 MB: the cap is reached");
+  assert.match(useText(use(short), 600), /^4\.90 GB of .* · this week 1\.90 GB .* · today 600 MB .* · costs/);
+  assert.equal(capShare(use(short)), 1.2);
   const rules = [{ rule: "", mode: "auto" }, { rule: "bulk", mode: "priority" }];
   assert.equal(rulesText(use({ rules })), "bulk (priority), no rule (auto) · spill");
   assert.deepEqual([0, 1_500, 2_000_000, 20_000_000].map(gigabytes), ["0.0 kB", "1.5 kB", "2.0 MB", "20 MB"]);

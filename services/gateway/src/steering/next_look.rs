@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tunnel::steering_rules::{AccessTerms, Document, Measurements};
+use tunnel::steering_rules::{Document, Measurements};
 
 /// How often measurements are looked at. Flows that begin, documents, and paths that come and go
 /// are looked at at once.
@@ -16,9 +16,9 @@ const NEAR_BYTES: u64 = 3_000_000;
 /// Whether some access has not reached its cap, and is near it.
 pub(super) fn is_near_cap(measurements: &Measurements, document: &Document) -> bool {
     measurements.iter().any(|(name, measured)| {
-        let cap = document.terms_of(name).0.and_then(AccessTerms::cap_bytes);
-        let left = cap.and_then(|cap| cap.checked_sub(measured.month_bytes));
-        left.is_some_and(|left| (1..=NEAR_BYTES).contains(&left))
+        let terms = document.terms_of(name).0;
+        let cap = terms.and_then(|terms| terms.nearest_cap(&measured.used));
+        cap.is_some_and(|cap| (1..=NEAR_BYTES).contains(&cap.left_bytes))
     })
 }
 
@@ -33,7 +33,7 @@ pub(super) fn pause(is_near_cap: bool, has_flows: bool) -> Duration {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use tunnel::steering_rules::Measurement;
+    use tunnel::steering_rules::{Measurement, Used};
 
     use super::*;
 
@@ -43,7 +43,10 @@ mod tests {
         let document = Document::from_toml(text, "test").unwrap();
         let is_near = |month_bytes| {
             let measurement = Measurement {
-                month_bytes,
+                used: Used {
+                    month_bytes,
+                    ..Used::default()
+                },
                 ..Measurement::default()
             };
             let measurements = Measurements::from([("lte".to_owned(), measurement)]);

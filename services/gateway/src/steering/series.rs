@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tunnel::{
     PathSnapshot,
-    steering_rules::{AccessTerms, Document, Measurements},
+    steering_rules::{Document, Measurements, Period},
 };
 
 /// Accesses with series; further ones have none.
@@ -36,11 +36,14 @@ impl Series {
             metrics::gauge!("braid_gateway_path_rtt_seconds", "path" => name.clone()).set(rtt_s);
             metrics::gauge!("braid_gateway_path_loss_ratio", "path" => name.clone()).set(loss);
             let terms = document.terms_of(name).0;
-            let month = measured.month_bytes as f64;
-            let cap = terms.and_then(AccessTerms::cap_bytes);
+            let month = measured.used.month_bytes as f64;
+            let cap = terms.and_then(|terms| terms.cap_bytes(Period::Month));
             let cap = cap.map_or(f64::NAN, |cap| cap as f64);
+            let nearest = terms.and_then(|terms| terms.nearest_cap(&measured.used));
+            let left = nearest.map_or(f64::NAN, |cap| cap.left_bytes as f64);
             let price = terms.map_or(0.0, |terms| terms.price_per_gb);
             metrics::gauge!("braid_gateway_path_cap_bytes", "path" => name.clone()).set(cap);
+            metrics::gauge!("braid_gateway_path_cap_left_bytes", "path" => name.clone()).set(left);
             metrics::gauge!("braid_gateway_path_month_cost", "path" => name.clone())
                 .set(month / 1e9 * price);
         }

@@ -7,7 +7,7 @@ use contracts::paths::{AccessRank, AccessUse, RuleUse};
 use service_kit::path_table::PathRow;
 use tunnel::{
     PathSnapshot, PathState,
-    steering_rules::{AccessTerms, Rank},
+    steering_rules::{Period, Rank, Used},
 };
 
 use super::{
@@ -33,7 +33,7 @@ impl Flows {
             let modes: BTreeSet<&str> = modes.map(|key| key.mode.name()).collect();
             PathRow {
                 loss: measured.and_then(|it| it.loss),
-                month_bytes: measured.map(|it| it.month_bytes),
+                month_bytes: measured.map(|it| it.used.month_bytes),
                 rank: table.schedule.of(&path.name).rank_name().to_owned(),
                 rules: (named.into_iter().filter(|it| !it.is_empty()))
                     .map(str::to_owned)
@@ -61,9 +61,15 @@ impl Flows {
                 };
                 let keys = rules.remove(&name).unwrap_or_default();
                 let keys = keys.iter().take(RULES_REPORTED_MAX);
+                let used = (table.measurements.get(&name)).map_or(Used::default(), |it| it.used);
+                let cap = |period| terms.and_then(|terms| terms.cap_bytes(period));
                 let access = AccessUse {
-                    month_bytes: (table.measurements.get(&name)).map_or(0, |it| it.month_bytes),
-                    cap_bytes: terms.and_then(AccessTerms::cap_bytes),
+                    month_bytes: used.month_bytes,
+                    week_bytes: used.week_bytes,
+                    day_bytes: used.day_bytes,
+                    cap_bytes: cap(Period::Month),
+                    week_cap_bytes: cap(Period::Week),
+                    day_cap_bytes: cap(Period::Day),
                     reset_day: terms.map_or(0, |terms| terms.reset_day.into()),
                     time_zone: terms
                         .and_then(|terms| terms.time_zone.clone())
@@ -138,7 +144,10 @@ mod tests {
     fn look(flows: &Flows, lte_bytes: u64) {
         let states = ["wifi", "lte"].map(AccessState::usable).to_vec();
         let lte = Measurement {
-            month_bytes: lte_bytes,
+            used: Used {
+                month_bytes: lte_bytes,
+                ..Used::default()
+            },
             ..Measurement::default()
         };
         let measurements = Measurements::from([("lte".to_owned(), lte)]);

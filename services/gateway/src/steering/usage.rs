@@ -16,7 +16,7 @@ use calendar::day_of_month;
 use serde::{Deserialize, Serialize};
 use tunnel::{
     PathSnapshot,
-    steering_rules::{AccessTerms, Document},
+    steering_rules::{AccessTerms, Document, Used},
 };
 
 use crate::clock;
@@ -46,6 +46,8 @@ struct Month {
     bytes: u64,
     #[serde(default)]
     days: BTreeMap<i64, u64>,
+    #[serde(skip)]
+    used: Used,
 }
 
 impl Month {
@@ -64,10 +66,19 @@ impl Month {
 
     /// Days after today count as well: a clock that goes back forgets nothing, and neither does a
     /// time zone further west.
-    fn begin(&mut self, began: i64) {
+    fn begin(&mut self, began: i64, today: i64) {
         self.began = began;
-        let counted = self.days.range(began..);
-        self.bytes = counted.fold(0, |sum: u64, day| sum.saturating_add(*day.1));
+        self.bytes = self.since(began);
+        self.used = Used {
+            day_bytes: self.since(today),
+            week_bytes: self.since(monday(today)),
+            month_bytes: self.bytes,
+        };
+    }
+
+    fn since(&self, day: i64) -> u64 {
+        let counted = self.days.range(day..);
+        counted.fold(0, |sum: u64, day| sum.saturating_add(*day.1))
     }
 
     fn used_last(&self) -> Option<i64> {
@@ -100,8 +111,11 @@ impl Usage {
         let mut months = read()
             .inspect_err(|error| tracing::warn!(%error, "bytes of the month begin at zero"))
             .unwrap_or_default();
-        for month in months.values_mut().filter(|month| month.days.is_empty()) {
-            month.add(month.began, month.bytes);
+        for month in months.values_mut() {
+            if month.days.is_empty() {
+                month.add(month.began, month.bytes);
+            }
+            month.begin(month.began, month.used_last().unwrap_or(month.began));
         }
         Self {
             file,
@@ -182,7 +196,7 @@ impl Usage {
             let reset_day = (document.terms_of(&name).0).map_or(1, |terms| terms.reset_day);
             let today = self.today(&name, wall_us, document);
             if let (Some(today), Some(month)) = (today, self.months.get_mut(&name)) {
-                month.begin(began(today, reset_day));
+                month.begin(began(today, reset_day), today);
             }
         }
     }
@@ -222,8 +236,8 @@ impl Usage {
         }
     }
 
-    pub(super) fn month_bytes(&self, access: &str) -> u64 {
-        self.months.get(access).map_or(0, |month| month.bytes)
+    pub(super) fn used(&self, access: &str) -> Used {
+        (self.months.get(access)).map_or_else(Used::default, |month| month.used)
     }
 }
 
@@ -263,6 +277,11 @@ fn began(day: i64, reset_day: u8) -> i64 {
     )
 }
 
+/// The last Monday. Day 0 of 1970 was a Thursday.
+fn monday(day: i64) -> i64 {
+    day - (day + 3).rem_euclid(7)
+}
+
 /// The reset day of the month that begins on this day.
 fn reset_in(first: i64, reset_day: u8) -> i64 {
     let days = 32 - day_of_month(first + 31);
@@ -293,6 +312,46 @@ mod tests {
             sent_bytes,
             ..PathSnapshot::default()
         }
+    }
+
+    impl Usage {
+        fn month_bytes(&self, access: &str) -> u64 {
+            self.used(access).month_bytes
+        }
+    }
+
+    #[test]
+    fn days_begin_at_midnight_and_weeks_on_monday() {
+        assert_eq!(monday(4), 4, "1970-01-05");
+        assert_eq!((monday(10), monday(11), monday(0)), (4, 11, -3));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("usage.json");
+        let document = Document::default();
+        let mut usage = Usage::read(file.clone());
+        // A Tuesday: 2028-02-29.
+        let used = |usage: &Usage| {
+            let used = usage.used("lte");
+            (used.day_bytes, used.week_bytes, used.month_bytes)
+        };
+        let mut sent = 0;
+        for (day, bytes, expected) in [
+            (LEAP_DAY - 2, 7, (7, 7, 7)),
+            (LEAP_DAY - 1, 20, (20, 20, 27)),
+            (LEAP_DAY, 300, (300, 320, 327)),
+            (LEAP_DAY + 1, 4_000, (4_000, 4_320, 4_000)),
+        ] {
+            sent += bytes;
+            usage.add(&[path(1, sent)], &[], at(day), &document);
+            assert_eq!(used(&usage), expected, "{day}");
+            usage.write().unwrap();
+            assert_eq!(
+                used(&Usage::read(file.clone())),
+                expected,
+                "{day}, a restart"
+            );
+        }
+        usage.add(&[path(1, sent)], &[], at(LEAP_DAY + 2), &document);
+        assert_eq!(used(&usage), (0, 4_320, 4_000));
     }
 
     #[test]

@@ -164,6 +164,7 @@ pub fn report_bytes() -> usize {
                 mode: "priority".to_owned(),
                 bytes: 0,
             }],
+            ..AccessUse::default()
         }),
         ..PathReport::default()
     };

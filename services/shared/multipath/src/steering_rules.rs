@@ -24,8 +24,8 @@ mod tests;
 pub use check::DocumentError;
 pub use decide::{Choice, Decision, Rank, Reason, Verdict, Why, decide};
 pub use document::{
-    AccessTerms, Document, GatewayTerms, Group, Kind, Match, Mode, Protocol, Rule, Shape, SortedBy,
-    Urgency,
+    AccessTerms, Cap, Document, GatewayTerms, Group, Kind, Match, Mode, Period, Protocol, Rule,
+    Shape, SortedBy, Urgency, Used,
 };
 pub use flow::{AccessState, Flow, Measurement, Measurements};
 pub use schedule::{PathSchedule, Schedule, schedule};

@@ -1,5 +1,5 @@
 // The data of every gateway's accesses, those nearest to their cap first.
-import { byUrgency, capShare, rulesText, useText, versionText } from "../access";
+import { byUrgency, capShare, hasCap, rulesText, useText, versionText } from "../access";
 import { nowS } from "../clock";
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import type { Model } from "../model";
@@ -61,7 +61,7 @@ function accessRow(first: PathTrack): Row<PathTrack> {
       setText(version, versionText(steeringVersion));
       setText(month, useText(access, nowS() - accessAtS));
       const share = capShare(access);
-      cap.hidden = access.capBytes === undefined;
+      cap.hidden = !hasCap(access);
       bar.style.width = `${Math.min(100, share * 100)}%`;
       setAttribute(element, "data-cap", share >= 1 ? "reached" : share >= NEAR_CAP ? "near" : null);
       setText(rules, rulesText(access));

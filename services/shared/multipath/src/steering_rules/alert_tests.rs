@@ -70,7 +70,10 @@ fn no_rule_holds_an_alert_back_while_an_access_lives() {
 /// The schedule of a gateway with an upload under way, over WLAN and a capped LTE.
 fn joined(document: &Document, alarmed: bool, lte_bytes: u64) -> Schedule {
     let measured = Measurement {
-        month_bytes: lte_bytes,
+        used: Used {
+            month_bytes: lte_bytes,
+            ..Used::default()
+        },
         ..Measurement::default()
     };
     let measurements = [("lte".to_owned(), measured)].into();

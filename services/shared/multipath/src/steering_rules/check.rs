@@ -26,7 +26,7 @@ const TEXT_BYTES_MAX: usize = 256 << 10;
 const NAME_CHARS_MAX: usize = 64;
 /// Longest name of a host.
 const HOST_BYTES_MAX: usize = 253;
-/// Largest cap of an access, in gigabytes a month.
+/// Largest cap of an access, in gigabytes.
 const CAP_GB_MAX: f64 = 1e6;
 /// Highest price of a gigabyte, in the currency of the installation.
 const PRICE_MAX: f64 = 1e6;
@@ -305,9 +305,23 @@ fn check_access(terms: &AccessTerms) -> Checked {
         let reason = format!("{} is not within 0 to {PRICE_MAX}", terms.price_per_gb);
         return wrong("price_per_gb", reason, "price_per_gb = 2.5");
     }
-    if let Some(cap) = terms.cap_gb.filter(|cap| !within(*cap, CAP_GB_MAX)) {
-        let reason = format!("{cap} is not within 0 to {CAP_GB_MAX}");
-        return wrong("cap_gb", reason, "cap_gb = 5");
+    for (key, cap, example) in [
+        ("cap_gb", terms.cap_gb, "cap_gb = 5"),
+        (
+            "cap_gb_per_week",
+            terms.cap_gb_per_week,
+            "cap_gb_per_week = 2",
+        ),
+        (
+            "cap_gb_per_day",
+            terms.cap_gb_per_day,
+            "cap_gb_per_day = 0.5",
+        ),
+    ] {
+        if let Some(cap) = cap.filter(|cap| !within(*cap, CAP_GB_MAX)) {
+            let reason = format!("{cap} is not within 0 to {CAP_GB_MAX}");
+            return wrong(key, reason, example);
+        }
     }
     if !(1..=31).contains(&terms.reset_day) {
         let reason = format!("{} is not within 1 to 31", terms.reset_day);

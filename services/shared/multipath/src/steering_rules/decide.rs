@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::check::ACCESSES_MAX;
-use super::document::{AccessTerms, Document, Kind, Mode, Rule, SortedBy, Urgency};
+use super::document::{AccessTerms, Cap, Document, Kind, Mode, Period, Rule, SortedBy, Urgency};
 use super::flow::{AccessState, Flow, Measurement, Measurements, is_meant};
 
 /// Instruction to the scheduler for an access.
@@ -51,7 +51,7 @@ pub enum Reason {
     NotListed,
     Metered,
     Roaming,
-    CapReached { cap_bytes: u64 },
+    CapReached { period: Period, cap_bytes: u64 },
     Unusable,
     Slow { rtt_ms: u64, rtt_ms_max: u32 },
     Lossy { loss: f64, loss_max: f64 },
@@ -64,8 +64,8 @@ pub struct Why {
     pub kind: Option<Kind>,
     pub verdict: Verdict,
     pub reason: Reason,
-    /// Bytes left of the month's cap, where there is one.
-    pub cap_left_bytes: Option<u64>,
+    /// The cap of which the least is left, where there is one.
+    pub cap: Option<Cap>,
 }
 
 /// The decision for a flow.
@@ -120,14 +120,14 @@ pub fn decide(
         }
         let (terms, kind) = document.terms_of(name);
         let measured = measurements.get(name).copied().unwrap_or_default();
-        let cap_bytes = terms.and_then(AccessTerms::cap_bytes);
+        let cap = terms.and_then(|terms| terms.nearest_cap(&measured.used));
         let (verdict, reason) = judge(rule, flow, access, (terms, kind), &measured);
         why.push(Why {
             access: name.to_owned(),
             kind,
             verdict,
             reason,
-            cap_left_bytes: cap_bytes.map(|cap| cap.saturating_sub(measured.month_bytes)),
+            cap,
         });
         if verdict == Verdict::Rejected {
             continue;
@@ -220,9 +220,12 @@ fn judge(
             return (forbidden, Reason::Roaming);
         }
     }
-    let cap = terms.and_then(AccessTerms::cap_bytes);
-    if let Some(cap_bytes) = cap.filter(|cap| measured.month_bytes >= *cap) {
-        let reason = Reason::CapReached { cap_bytes };
+    let cap = terms.and_then(|terms| terms.nearest_cap(&measured.used));
+    if let Some(cap) = cap.filter(|cap| cap.left_bytes == 0) {
+        let reason = Reason::CapReached {
+            period: cap.period,
+            cap_bytes: cap.bytes,
+        };
         match flow.urgency {
             Urgency::Bulk => return (Rejected, reason),
             // Vitals are small, and go on where nothing else lives.
@@ -343,10 +346,11 @@ impl fmt::Display for Reason {
             Self::NotListed => f.write_str("the rule does not list it"),
             Self::Metered => f.write_str("it is metered, and the rule forbids that"),
             Self::Roaming => f.write_str("it is roaming, and the rule forbids that"),
-            Self::CapReached { cap_bytes } => {
+            Self::CapReached { period, cap_bytes } => {
                 write!(
                     f,
-                    "the month's cap of {:.3} GB is reached",
+                    "the {}'s cap of {:.3} GB is reached",
+                    period.noun(),
                     *cap_bytes as f64 / 1e9
                 )
             }

@@ -91,17 +91,70 @@ pub struct AccessTerms {
     /// Bytes of a month in GB (10^9), both directions. Bulk leaves the access at the cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap_gb: Option<f64>,
+    /// The same of a week, which begins on Monday.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_gb_per_week: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_gb_per_day: Option<f64>,
     /// Day of the month on which the cap begins anew, 1 to 31. Shorter months begin it on their
     /// last day.
     #[serde(default = "first")]
     pub reset_day: u8,
-    /// IANA name of the time zone in which that day begins. None: UTC.
+    /// IANA name of the time zone in which days begin. None: UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub metered: bool,
     #[serde(default, skip_serializing_if = "is_false")]
     pub roaming: bool,
+}
+
+/// The time that a cap is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Period {
+    Day,
+    Week,
+    Month,
+}
+
+impl Period {
+    /// The longest first: where the same is left of two caps, the longer one binds.
+    pub const ALL: [Period; 3] = [Period::Month, Period::Week, Period::Day];
+
+    pub(super) fn noun(self) -> &'static str {
+        match self {
+            Period::Day => "day",
+            Period::Week => "week",
+            Period::Month => "month",
+        }
+    }
+}
+
+/// Bytes of an access since each period began, both directions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Used {
+    pub day_bytes: u64,
+    pub week_bytes: u64,
+    pub month_bytes: u64,
+}
+
+impl Used {
+    fn of(&self, period: Period) -> u64 {
+        match period {
+            Period::Day => self.day_bytes,
+            Period::Week => self.week_bytes,
+            Period::Month => self.month_bytes,
+        }
+    }
+}
+
+/// A cap, and how much of it is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Cap {
+    pub period: Period,
+    pub bytes: u64,
+    pub left_bytes: u64,
 }
 
 fn first() -> u8 {
@@ -125,9 +178,29 @@ fn is_true(value: &bool) -> bool {
 }
 
 impl AccessTerms {
-    pub fn cap_bytes(&self) -> Option<u64> {
+    /// The cap of this period.
+    pub fn cap_bytes(&self, period: Period) -> Option<u64> {
+        let gb = match period {
+            Period::Day => self.cap_gb_per_day,
+            Period::Week => self.cap_gb_per_week,
+            Period::Month => self.cap_gb,
+        };
         // Saturates.
-        self.cap_gb.map(|gb| (gb * 1e9) as u64)
+        gb.map(|gb| (gb * 1e9) as u64)
+    }
+
+    /// The cap of which the least is left.
+    pub fn nearest_cap(&self, used: &Used) -> Option<Cap> {
+        let caps = Period::ALL.into_iter().filter_map(|period| {
+            let bytes = self.cap_bytes(period)?;
+            let left_bytes = bytes.saturating_sub(used.of(period));
+            Some(Cap {
+                period,
+                bytes,
+                left_bytes,
+            })
+        });
+        caps.min_by_key(|cap| cap.left_bytes)
     }
 
     /// The zone in which the reset day begins.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::document::Period;
 use super::{
     decide::{Decision, Verdict},
     document::Document,
@@ -38,11 +39,16 @@ impl Decision {
                 Verdict::Rejected => "rejected",
             };
             let _ = write!(text, "  {} ({kind}): {verdict}, {}", why.access, why.reason);
-            if let Some(left) = why.cap_left_bytes {
+            if let Some(cap) = why.cap {
                 let terms = document.terms_of(&why.access).0;
                 let day = terms.map_or(1, |terms| terms.reset_day);
-                let left = left as f64 / 1e9;
-                let _ = write!(text, "; {left:.3} GB of the cap are left until day {day}");
+                let until = match cap.period {
+                    Period::Day => "midnight".to_owned(),
+                    Period::Week => "Monday".to_owned(),
+                    Period::Month => format!("day {day}"),
+                };
+                let left = cap.left_bytes as f64 / 1e9;
+                let _ = write!(text, "; {left:.3} GB of the cap are left until {until}");
                 if let Some(zone) = terms.and_then(|terms| terms.time_zone.as_deref()) {
                     let _ = write!(text, " ({zone})");
                 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::document::{Kind, Match, Protocol, Urgency};
+use super::document::{Kind, Match, Protocol, Urgency, Used};
 
 /// A flow, as far as it is known. An unknown property matches no condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,8 +76,7 @@ pub struct Measurement {
     /// Share of packets, 0 to 1.
     pub loss: Option<f64>,
     pub rate_bytes_per_s: Option<f64>,
-    /// Both directions since the last reset day.
-    pub month_bytes: u64,
+    pub used: Used,
 }
 
 /// By name of the access.

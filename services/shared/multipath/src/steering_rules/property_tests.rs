@@ -23,7 +23,10 @@ fn any_access() -> impl Strategy<Value = (AccessState, Measurement)> {
                 rtt: rtt.map(Duration::from_millis),
                 loss,
                 rate_bytes_per_s: rate,
-                month_bytes,
+                used: Used {
+                    month_bytes,
+                    ..Used::default()
+                },
             };
             (state, measurement)
         },
@@ -137,7 +140,7 @@ proptest! {
                 let stands_by = first.is_none_or(|it| it.rank == Rank::Standby);
                 prop_assert!(allowed || stands_by, "{why:?}");
             }
-            let capped = why.cap_left_bytes == Some(0);
+            let capped = why.cap.is_some_and(|cap| cap.left_bytes == 0);
             let by_cap = matches!(why.reason, Reason::CapReached { .. });
             let is_alert = flow.urgency == Urgency::Alert;
             prop_assert!(!is_alert || !by_cap && chosen, "{why:?}");
