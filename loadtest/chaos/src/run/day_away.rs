@@ -94,16 +94,16 @@ impl Stage {
     }
 }
 
-/// The patient who can have most of the alerts, and their rules. An alert that latches takes in
-/// further illness until somebody acknowledges it.
+/// The patient who can have most of the alerts, and their rules. An open alert takes in further
+/// illness, and one that latches does so until somebody acknowledges it.
 fn free(found: &Found) -> (&'static str, Vec<&'static str>) {
     let rules_of = |patient: &str| -> Vec<&'static str> {
-        let is_latched = |rule: &str| {
-            let mut open = found.alerts.iter().filter(|it| it.state == "latched");
+        let is_open = |rule: &str| {
+            let mut open = found.alerts.iter().filter(|it| it.state != "resolved");
             open.any(|it| (it.patient.as_str(), it.rule.as_str()) == (patient, rule))
         };
         let rules = ILL.map(|(_, rule, _)| RULES[rule].id);
-        rules.into_iter().filter(|rule| !is_latched(rule)).collect()
+        rules.into_iter().filter(|rule| !is_open(rule)).collect()
     };
     let all = PATIENTS.map(|patient| (patient, rules_of(patient)));
     let best = all.into_iter().max_by_key(|(_, rules)| rules.len());
