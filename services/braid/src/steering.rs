@@ -87,11 +87,11 @@ pub struct ExplainCommand {
     /// Name or address, with a port or without.
     #[arg(value_name = "DESTINATION")]
     destination: String,
-    /// The document as TOML or JSON. Absent: the one in force.
+    /// The document as TOML or JSON, also the own one of a gateway. Absent: the one in force.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Answer for this gateway: its accesses, its measurements and the document it obeys.
-    #[arg(long, value_name = "GATEWAY", conflicts_with_all = ["file", "accesses"])]
+    #[arg(long, value_name = "GATEWAY", conflicts_with = "accesses")]
     gateway: Option<String>,
     /// An access: its name, and if known its round trip in ms, its loss (0 to 1), and the GB of its
     /// month, of its week and of its day so far.
@@ -207,8 +207,13 @@ async fn show(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
     let known = store.gateways(&scope).await.map_err(Failure::other)?;
     store::each_latest_path(store.as_ref(), &scope, 0, |report| {
         if report.end() == contracts::paths::End::Gateway {
-            let entry = follows.entry(report.gateway).or_insert((0i64, 0u32));
-            *entry = (*entry).max((report.time_us, report.steering_version));
+            let seen = (
+                report.time_us,
+                report.steering_version,
+                report.steering_is_own,
+            );
+            let entry = follows.entry(report.gateway).or_insert((0i64, 0u32, false));
+            *entry = (*entry).max(seen);
         }
     })
     .await
@@ -219,10 +224,11 @@ async fn show(asker: &Asker, tenancy: Tenancy) -> Result<(), Failure> {
             gateway.id
         ))?;
     }
-    for (gateway, (seen_us, version)) in follows {
+    for (gateway, (seen_us, version, is_own)) in follows {
         let state = match version {
             version if version == newest.version => "in force".to_owned(),
-            0 => "none, or a file of its own".to_owned(),
+            0 if is_own => "a file of its own".to_owned(),
+            0 => "none".to_owned(),
             version => format!("version {version}"),
         };
         say(&format!("# {gateway}: {state} at {}", when(seen_us)))?;
@@ -309,7 +315,9 @@ impl ExplainCommand {
         let asker = Asker::of(self.by.clone());
         let (store, tenant) = (self.tenancy.store.open().await?, &self.tenancy.tenant);
         asker.reads_steering(&*store, tenant).await?;
-        let explained = explain(&*store, tenant, gateway, flow, contracts::now_us()).await;
+        let own = self.file.as_deref().map(read).transpose()?;
+        let own = own.map(|document| document.for_gateway(gateway));
+        let explained = explain(&*store, tenant, (gateway, own), flow, contracts::now_us()).await;
         let explained = explained.map_err(Failure::other)?;
         match self.json {
             true => process::json(&explained.decision),

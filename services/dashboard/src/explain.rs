@@ -35,6 +35,11 @@ pub enum ExplainError {
     NoGateway,
     #[error("the gateway has reported no path for a day")]
     NoPaths,
+    #[error(
+        "{gateway} obeys a steering file of its own, which the core does not have; \
+         to ask by that file: braid steering explain DESTINATION --gateway {gateway} --file FILE"
+    )]
+    OwnFile { gateway: String },
     #[error("steering version {version} cannot be read: {reason}")]
     Document { version: u32, reason: String },
     #[error(transparent)]
@@ -95,18 +100,19 @@ impl Described<'_> {
 pub struct Explanation {
     /// The version that decided; 0: none was ever put.
     pub version: u32,
-    /// In force at the gateway; 0: none, or a file of its own.
+    /// In force at the gateway; 0: none.
     pub gateway_version: u32,
     /// Lines for people.
     pub text: String,
     pub decision: Decision,
 }
 
-/// Decides as the gateway does. `tenant` owns the gateway and the document.
+/// Decides as the gateway does. `tenant` owns the gateway and the document. `own`: the gateway's own
+/// file, in place of the document in force.
 pub async fn explain(
     store: &dyn Store,
     tenant: &str,
-    gateway: &str,
+    (gateway, own): (&str, Option<Document>),
     flow: &Flow,
     now_us: i64,
 ) -> Result<Explanation, ExplainError> {
@@ -121,7 +127,11 @@ pub async fn explain(
         return Err(ExplainError::NoPaths);
     }
     let reported = Reported::of(&reports, now_us);
-    let gateway_version = version_at(&reports);
+    let (gateway_version, is_own) = in_force_at(&reports);
+    if is_own && own.is_none() {
+        let gateway = gateway.to_owned();
+        return Err(ExplainError::OwnFile { gateway });
+    }
     let newest_of = async |most| store.stored_history(&scope, STEERING, SUBJECT, most).await;
     let mut history = newest_of(1).await?;
     let newest = history.first().map_or(0, |stored| stored.version);
@@ -131,9 +141,11 @@ pub async fn explain(
     }
     // A gateway with a version that is not stored any more is judged by the newest one.
     let obeyed = history.iter().find(|it| it.version == gateway_version);
-    let (version, document) = match obeyed.or(history.first()) {
-        Some(stored) => (stored.version, read(stored.version, &stored.document)?),
-        None => (0, Document::default()),
+    let is_by_file = own.is_some();
+    let (version, document) = match (own, obeyed.or(history.first())) {
+        (Some(own), _) => (0, own),
+        (None, Some(stored)) => (stored.version, read(stored.version, &stored.document)?),
+        (None, None) => (0, Document::default()),
     };
     // The gateway obeys the rules of its own groups; a question may name another one instead.
     let (groups, document) = match &flow.group {
@@ -148,6 +160,8 @@ pub async fn explain(
     };
     let decision = decide(&document, flow, &states, &measurements);
     let head = match (version, gateway_version) {
+        _ if is_by_file && is_own => format!("by a file, as {gateway} obeys one of its own"),
+        (_, held) if is_by_file => format!("by a file; {gateway} obeys version {held}"),
         (0, 0) => format!("no steering document; {gateway} uses every access"),
         (version, held) if version == held && version == newest => {
             format!("steering version {version}, in force at {gateway}")
@@ -155,9 +169,7 @@ pub async fn explain(
         (version, held) if version == held => {
             format!("steering version {version}, in force at {gateway}; version {newest} is put")
         }
-        (version, 0) => {
-            format!("steering version {version}; {gateway} has none, or a file of its own")
-        }
+        (version, 0) => format!("steering version {version}; {gateway} has none yet"),
         (version, held) => format!("steering version {version}; {gateway} has version {held}"),
     };
     Ok(Explanation {
@@ -250,11 +262,11 @@ fn read<E: std::fmt::Display>(
     }
 }
 
-/// By the gateway's newest report; only its own end has a version.
-fn version_at(reports: &[PathReport]) -> u32 {
+/// The version by the gateway's newest report, and whether it obeys a file of its own.
+fn in_force_at(reports: &[PathReport]) -> (u32, bool) {
     let own = reports.iter().filter(|it| it.end() == End::Gateway);
     own.max_by_key(|it| it.time_us)
-        .map_or(0, |it| it.steering_version)
+        .map_or((0, false), |it| (it.steering_version, it.steering_is_own))
 }
 
 /// The accesses of a gateway with what its newest reports measured, from both ends of each path.
@@ -346,7 +358,7 @@ mod tests {
         let lte = measurements["lte"];
         assert_eq!((lte.loss, lte.used.month_bytes), (Some(0.02), 7));
         assert_eq!(lte.rtt, Some(Duration::from_millis(45)));
-        assert_eq!(version_at(&reports), 3);
+        assert_eq!(in_force_at(&reports), (3, false));
     }
 
     #[test]

@@ -132,6 +132,37 @@ async fn rules_of_groups(ward: &Ward) {
     );
 }
 
+/// The core does not have the file, so it is asked for.
+async fn a_file_of_the_gateways_own(ward: &Ward) {
+    let moved = PathReport {
+        steering_is_own: true,
+        steering_version: 0,
+        time_us: contracts::now_us(),
+        sequence: 3,
+        ..report("lte", 45.0, 0)
+    };
+    ward.paths("g1", vec![moved]).await;
+    let refused = ask(ward, "carl", asked("g1", "a.org")).await;
+    assert_eq!(refused.unwrap_err(), Code::FailedPrecondition);
+    let flow = Described {
+        destination: "a.org",
+        ..Described::default()
+    };
+    let (store, flow) = (&*ward.store, flow.flow().unwrap());
+    let now_us = contracts::now_us();
+    let without = explain(store, "default", ("g1", None), &flow, now_us).await;
+    let without = without.unwrap_err().to_string();
+    assert!(without.contains("--gateway g1 --file FILE"), "{without}");
+    let own = r#"{"format":1,"rule":[{"name":"own","accesses":["lte"]}]}"#;
+    let own = multipath::steering_rules::Document::from_json(own, "own").unwrap();
+    let by_file = explain(store, "default", ("g1", Some(own)), &flow, now_us).await;
+    let text = by_file.unwrap().text;
+    assert!(
+        text.starts_with("by a file, as g1 obeys one of its own\nrule \"own\""),
+        "{text}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn people_who_act_get_the_answer_of_the_command_line() {
     let dir = tempfile::tempdir().unwrap();
@@ -176,7 +207,7 @@ async fn people_who_act_get_the_answer_of_the_command_line() {
     let (store, now_us) = (&*ward.store, contracts::now_us());
     let without_age = |text: &str| text.rsplit_once("reported ").unwrap().0.to_owned();
     let flow = described.flow().unwrap();
-    let by_command = explain(store, "default", "g1", &flow, now_us)
+    let by_command = explain(store, "default", ("g1", None), &flow, now_us)
         .await
         .unwrap();
     let by_command = ExplainSteeringResponse {
@@ -228,5 +259,6 @@ async fn people_who_act_get_the_answer_of_the_command_line() {
     let mut log = log.unwrap().into_iter().filter(explained);
     assert!(log.any(|it| it.who == "carl" && it.detail == "g1 deb.example.org:443"));
     assert!(log.all(|it| it.who == "carl"));
+    a_file_of_the_gateways_own(&ward).await;
     ward.end().await;
 }

@@ -122,6 +122,7 @@ impl Reporter {
                 journal_waiting: None,
                 journal_filled_permille: None,
                 steering_version: 0,
+                steering_is_own: false,
                 access: None,
                 rule_uses: Vec::new(),
             });
@@ -196,7 +197,7 @@ impl Telemetry {
             }
             let paths = self.uplink.paths();
             let in_journals = self.journals.look();
-            let steering_version = self.steering_version();
+            let (steering_version, steering_is_own) = self.steering_in_force();
             let now = tokio::time::Instant::now().into_std();
             let due = beat.take(now, &paths, steering_version, in_journals);
             let mut reports = match due {
@@ -213,6 +214,7 @@ impl Telemetry {
                 report.journal_waiting = in_journals.map(|it| it.waiting);
                 report.journal_filled_permille = in_journals.map(|it| it.filled_permille);
                 report.steering_version = steering_version;
+                report.steering_is_own = steering_is_own;
             }
             if !reports.is_empty() {
                 if waiting.len() >= WAITING_MAX {
@@ -309,8 +311,12 @@ impl Telemetry {
         }
     }
 
-    fn steering_version(&self) -> u32 {
-        self.steering.as_ref().map_or(0, |it| it.0.borrow().version)
+    /// The version, and whether it is a file of the gateway's own.
+    fn steering_in_force(&self) -> (u32, bool) {
+        self.steering.as_ref().map_or((0, false), |(in_force, _)| {
+            let in_force = in_force.borrow();
+            (in_force.version, in_force.is_own())
+        })
     }
 
     /// Puts a newer steering document in force, without a reconnect. A wrong one is reported and
@@ -340,7 +346,7 @@ impl Telemetry {
         let mut client = PolicyServiceClient::new(channel.clone());
         let request = GetPolicyRequest {
             gateway: self.gateway.clone(),
-            steering_version: self.steering_version(),
+            steering_version: self.steering_in_force().0,
         };
         let response = tokio::time::timeout(POLICY_LIMIT, client.get_policy(request))
             .await

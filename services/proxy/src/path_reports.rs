@@ -111,6 +111,7 @@ impl Reports {
             journal_waiting: None,
             journal_filled_permille: None,
             steering_version: 0,
+            steering_is_own: false,
             access: None,
             rule_uses: Vec::new(),
         };

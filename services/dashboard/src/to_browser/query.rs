@@ -428,8 +428,14 @@ impl QueryService for Query {
         self.audited(&person, "explain steering", "", detail)
             .await?;
         let (store, now_us) = (self.app.store.as_ref(), self.app.live.now_us());
-        let explained =
-            explain::explain(store, &person.tenant, &request.gateway, &flow, now_us).await;
+        let explained = explain::explain(
+            store,
+            &person.tenant,
+            (&request.gateway, None),
+            &flow,
+            now_us,
+        )
+        .await;
         let explained = explained.map_err(|error| unexplained(&error))?;
         let decision = serde_json::to_string(&explained.decision)
             .map_err(|error| Status::internal(error.to_string()))?;
@@ -446,7 +452,7 @@ fn unexplained(error: &ExplainError) -> Status {
     match error {
         ExplainError::Flow { .. } => Status::invalid_argument(error.to_string()),
         ExplainError::NoGateway => Status::not_found(error.to_string()),
-        ExplainError::NoPaths | ExplainError::Document { .. } => {
+        ExplainError::NoPaths | ExplainError::OwnFile { .. } | ExplainError::Document { .. } => {
             Status::failed_precondition(error.to_string())
         }
         ExplainError::Store(error) => store_status(error),

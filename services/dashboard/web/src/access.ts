@@ -94,6 +94,7 @@ export function byUrgency<T extends Track>(tracks: readonly T[]): T[] {
   return [...tracks].sort((a, b) => share(b) - share(a) || bytes(b) - bytes(a) || name(a).localeCompare(name(b)));
 }
 
-export function versionText(version: number): string {
+export function versionText({ steeringVersion: version, steeringIsOwn }: { readonly steeringVersion: number; readonly steeringIsOwn: boolean }): string {
+  if (steeringIsOwn) return t("a steering file of its own");
   return version > 0 ? t("steering v{version}", { version }) : t("no steering document");
 }

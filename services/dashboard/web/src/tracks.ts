@@ -22,6 +22,8 @@ export interface PathTrack {
   state: PathState;
   // Steering document in force at the gateway; 0: none, or a file of its own.
   steeringVersion: number;
+  // A file that the core does not have.
+  steeringIsOwn: boolean;
   // Data of the month and rules in force, by the gateway's newest report.
   access: AccessUse | undefined;
   // When the gateway said so, by the core's clock.
@@ -58,6 +60,7 @@ export class PathBook {
       else {
         if (point.timeS >= track.accessAtS) {
           track.steeringVersion = report.steeringVersion;
+          track.steeringIsOwn = report.steeringIsOwn;
           track.access = report.access ?? track.access;
           track.accessAtS = point.timeS;
         }
@@ -90,7 +93,7 @@ export class PathBook {
     const key = `${gateway}/${path}`;
     let track = this.#tracks.get(key);
     if (!track) {
-      track = { gateway, name: path, points: [], state, steeringVersion: 0, access: undefined, accessAtS: -Infinity, heardAtMs: 0, proxyAtMs: -Infinity };
+      track = { gateway, name: path, points: [], state, steeringVersion: 0, steeringIsOwn: false, access: undefined, accessAtS: -Infinity, heardAtMs: 0, proxyAtMs: -Infinity };
       this.#tracks.set(key, track);
     }
     return track;

@@ -18,6 +18,11 @@ impl InForce {
     pub fn is_empty(&self) -> bool {
         self.document.rules.is_empty() && self.document.accesses.is_empty()
     }
+
+    /// It is the file of `--steering`, which the core does not have.
+    pub fn is_own(&self) -> bool {
+        self.version == 0 && !self.is_empty()
+    }
 }
 
 /// Where the document from path-telemetry is kept, as this gateway obeys it.
@@ -92,6 +97,18 @@ impl Kept {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_file_of_its_own_has_no_version() {
+        let of = |version, text: &str| InForce {
+            version,
+            document: Document::from_toml(text, "own").unwrap(),
+        };
+        let capped = "format = 1\n[[access]]\nname = \"lte\"\ncap_gb = 1\n";
+        assert!(of(0, capped).is_own());
+        assert!(!of(3, capped).is_own(), "handed out");
+        assert!(!of(0, "format = 1\n").is_own(), "nothing is restricted");
+    }
 
     fn own() -> GatewayId {
         GatewayId::new("default", "gw-7")

@@ -56,9 +56,10 @@ function accessRow(first: PathTrack): Row<PathTrack> {
   const element = h("li", { "data-gateway": first.gateway, "data-access": first.name }, h("p", {}, h("b", {}, `${first.gateway} ${first.name}`), " ", version), month, cap, rules);
   return {
     element,
-    update({ access, steeringVersion, accessAtS }) {
+    update(track) {
+      const { access, accessAtS } = track;
       if (!access) return;
-      setText(version, versionText(steeringVersion));
+      setText(version, versionText(track));
       setText(month, useText(access, nowS() - accessAtS));
       const share = capShare(access);
       cap.hidden = !hasCap(access);

@@ -99,7 +99,7 @@ function steeringText(model: Model, gateway: string): string {
   for (const track of model.paths.values()) {
     if (track.gateway === gateway && track.heardAtMs > (newest?.heardAtMs ?? -1)) newest = track;
   }
-  return newest ? versionText(newest.steeringVersion) : "";
+  return newest ? versionText(newest) : "";
 }
 
 function silent(track: PathTrack | undefined): boolean {
