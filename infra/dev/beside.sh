@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # beside.sh NAME COMMAND [NAME COMMAND]... - runs steps of `make test` side by side.
 # A COMMAND is one argument, for the shell. The output of a step is printed when the step ends, so
-# the outputs do not mix. Every step runs to its end; the exit status is 1 if one of them failed, and
-# the end of its output is then printed once more, as the last.
+# the outputs do not mix. Every step runs to its end. If one of them failed, the exit status is 1,
+# and the end of its output is printed once more, as the last.
 set -uo pipefail
 
 here=$(dirname "$0")
