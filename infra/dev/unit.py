@@ -39,7 +39,7 @@ TARGET_SECONDS_MAX = 1500  # the longest target takes a tenth of it
 SLOWEST = 20  # targets that are listed with their seconds
 ALONE = "alone"
 BESIDE_MAX = 4  # targets at once, since each may start engines and takes their memory
-SECONDS_UNKNOWN, CORES_UNKNOWN = 5, 0.7
+SECONDS_UNKNOWN, CORES_UNKNOWN = 5, 0.6
 MESSAGE_LINES_MAX = 60  # of one failed test, at the end
 TIMES = pathlib.Path(os.environ.get("BRAID_CACHE", pathlib.Path.home() / ".cache/braid")) / "test-seconds.json"
 
@@ -106,7 +106,9 @@ def build():
         package = message["package_id"].rpartition("/")[2].partition("#")[2] or manifest.parent.name
         package = package.partition("@")[0] if "@" in package else manifest.parent.name
         source = pathlib.Path(message["target"]["src_path"])
-        source = source.relative_to(manifest.parent) if source.is_relative_to(manifest.parent) else source
+        # The files of tests of two crates may have the same name.
+        parent = HERE.parents[1] if kind == "test" else manifest.parent
+        source = source.relative_to(parent) if source.is_relative_to(parent) else source
         targets.append({"name": "%s %s" % (package, option), "program": message["executable"], "folder": manifest.parent, "source": source, "is_unit": kind != "test"})
     return targets
 
