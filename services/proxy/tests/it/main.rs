@@ -9,5 +9,4 @@ mod own_addresses;
 mod policy;
 mod reports;
 mod revoked;
-mod tunnels;
 mod udp;

@@ -1,8 +1,13 @@
 //! Gateway to destination through a running proxy, on real loopback sockets.
 
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/bench.rs"]
+mod bench;
+
 use std::{net::SocketAddr, time::Duration};
 
-use crate::bench::{NAMES, Proxy, authority_of, echo, fast};
+use bench::{NAMES, Proxy, authority_of, echo, fast};
 use emulated_link::link::LinkConfig;
 use service_kit::tls::PeerId;
 use testkit::{DEADLINE, noise, within, write_until_blocked};
