@@ -36,16 +36,19 @@ def package(file, root):
 
 
 def rust_runs(log):
-    """Set of (program, test): the program is a crate's name, or `tests/FILE.rs`."""
-    program, runs = "", set()
+    """Set of (program, test): the program is a crate's name, or a file of tests without `.rs`."""
+    program, of_files, runs = "", False, set()
     for line in log.splitlines():
         running = re.match(r" +Running (?:unittests )?(\S+) \(.*/deps/(\w+)-[0-9a-f]+\)", line)
         if running:
             source, name = running.groups()
-            program = source if source.startswith("tests/") else name
-        passed = re.match(r"test (?:.*::)?(\w+)(?: - .*)? \.\.\. ok$", line)
+            # A program of several files has a module for each.
+            of_files = "/tests/" in source and source.endswith("/main.rs")
+            program = source.removesuffix("/main.rs").removesuffix(".rs") if "/tests/" in source else name
+        passed = re.match(r"test (?:(\w+)::)?(?:.*::)?(\w+)(?: - .*)? \.\.\. ok$", line)
         if passed:
-            runs.add((program, passed.group(1)))
+            module, test = passed.groups()
+            runs.add(("%s/%s" % (program, module) if of_files else program, test))
     return runs
 
 
@@ -54,12 +57,12 @@ def ran(file, test, root, runs, page, rules):
         parts = pathlib.PurePath(file).parts
         if "tests" in parts and "src" not in parts:
             # A file in a folder belongs to the program of the folder's name.
-            own = pathlib.PurePath(parts[parts.index("tests") + 1]).stem
-            return ("tests/%s.rs" % own, test) in runs
+            folder = "/".join(parts[: parts.index("tests") + 2])
+            return any((program.removesuffix(".rs"), test) in runs for program in (file, folder))
         # A conformance suite is run by the tests of its engines.
         is_suite = "conformance" in file
         own = package(file, root)
-        return any(name == test and (program == own or is_suite and program.startswith("tests/")) for program, name in runs)
+        return any(name == test and (program == own or is_suite and "/tests/" in program) for program, name in runs)
     if file.endswith(".mjs"):
         return re.search(r"^\s*(?:✔|ok \d+ -) " + re.escape(test) + r"(?! .*# SKIP)(?: \([\d.]+ms\))?\s*$", page, re.M) is not None
     # promtool names no single test: the alert is in a file whose tests all passed.
@@ -73,12 +76,14 @@ def absent(document, root, logs):
 
 
 def self_test():
-    document = "| a | `services/alerting/src/lib.rs` | `services/alerting/src/team.rs::one`, `services/alerting/tests/people.rs::two`, `services/shared/store/src/conformance/alerts.rs::three`, `a.test.mjs::four and more`, `infra/prometheus/rules_test.yml::Five` |"
+    document = "| a | `services/alerting/src/lib.rs` | `services/alerting/src/team.rs::one`, `services/alerting/tests/people.rs::two`, `services/ingest/tests/it/rules.rs::six`, `services/gateway/tests/tun/names.rs::seven`, `services/shared/store/src/conformance/alerts.rs::three`, `a.test.mjs::four and more`, `infra/prometheus/rules_test.yml::Five` |"
     good = {
-        RUST: "     Running unittests src/lib.rs (target/debug/deps/alerting-0a1b)\n"
+        RUST: "     Running unittests src/main.rs (target/debug/deps/alerting-0a1b)\n"
         "test team::tests::one ... ok\n"
-        "     Running tests/people.rs (target/debug/deps/people-0a1b)\ntest two ... ok\n"
-        "     Running tests/sqlite.rs (target/debug/deps/sqlite-0a1b)\ntest conformance::three ... ok\n",
+        "     Running services/alerting/tests/people.rs (target/debug/deps/people-0a1b)\ntest two ... ok\n"
+        "     Running services/shared/store/tests/sqlite.rs (target/debug/deps/sqlite-0a1b)\ntest conformance::three ... ok\n"
+        "     Running services/ingest/tests/it/main.rs (target/debug/deps/it-0a1b)\ntest rules::six ... ok\n"
+        "     Running services/gateway/tests/tun.rs (target/debug/deps/tun-0a1b)\ntest names::seven ... ok\n",
         PAGE: "✔ four and more (12.5ms)\n",
         RULES: "  test rules infra/prometheus/rules_test.yml\n  SUCCESS\n",
     }
@@ -89,6 +94,9 @@ def self_test():
         (RUST, "two ... ok", "two_b ... ok"),
         (RUST, "tests/people.rs", "tests/other.rs"),
         (RUST, "three ... ok", "three ... FAILED"),
+        (RUST, "services/alerting/tests", "services/braid/tests"),
+        (RUST, "test rules::six", "test quota::six"),
+        (RUST, "tests/tun.rs", "tests/tun_dns.rs"),
         (PAGE, "✔", "﹣"),
         (RULES, "SUCCESS", "FAILED"),
     ]:

@@ -5,8 +5,9 @@
     unit.py --list    builds the test programs, and prints cargo's messages about them
 
 Cargo builds the targets. This program runs several of them side by side, the longest first, since
-most of their time they wait for clocks, engines and kernels. Targets of alone.txt measure times of
-this machine, so each of them runs with no other.
+most of their time they wait for clocks, engines and kernels. pace.txt says how much of a core each
+slow target uses; targets run together while the sum leaves the machine some time. Targets that
+measure times of this machine run with no other.
 
 Tests with real engines and clocks can miss a deadline when the machine pauses. So a failed test
 runs once more, alone on the machine. A test that fails again has failed. A test that then passes
@@ -14,11 +15,12 @@ is named as unsteady, because it may be a rare fault. The run fails all the same
 unsteady.txt lists the test with a reason. A target that does not end has failed. It names no test,
 so all of its tests run again, and the target may be listed.
 
-Variables: BRAID_TEST_JOBS, targets at once (default 2); BRAID_EXECUTED, a file for the tests that
-passed, which hazards.py reads; BRAID_TEST_PROGRAMS, a file that --list has written, instead of a build;
-UNSTEADY_LIST and ALONE_LIST, other lists."""
+At the end the messages of the tests that failed are printed once more, without backtraces.
 
-import concurrent.futures
+Variables: BRAID_TEST_CORES, cores that the targets may use together (default: those of the machine);
+BRAID_EXECUTED, a file for the tests that passed, which hazards.py reads; BRAID_TEST_PROGRAMS, a file
+that --list has written, instead of a build; UNSTEADY_LIST and PACE_LIST, other lists."""
+
 import json
 import os
 import pathlib
@@ -26,14 +28,19 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 FAILED_MAX = 5  # more failures are not repeated
 LISTED_MAX = 5  # a longer list is refused, since it would hide faults
-TARGET_SECONDS_MAX = 1500  # the longest target takes a third of it
+TARGET_SECONDS_MAX = 1500  # the longest target takes a tenth of it
 SLOWEST = 20  # targets that are listed with their seconds
+ALONE = "alone"
+BESIDE_MAX = 4  # targets at once, since each may start engines and takes their memory
+SECONDS_UNKNOWN, CORES_UNKNOWN = 5, 0.6
+MESSAGE_LINES_MAX = 60  # of one failed test, at the end
 TIMES = pathlib.Path(os.environ.get("BRAID_CACHE", pathlib.Path.home() / ".cache/braid")) / "test-seconds.json"
 
 say = threading.Lock()
@@ -56,6 +63,19 @@ def unsteady_list(file):
     if len(reasons) > LISTED_MAX:
         sys.exit("%s: %d tests are listed, and at most %d may be" % (file, len(reasons), LISTED_MAX))
     return reasons
+
+
+def pace_list(file):
+    """{target: (seconds, cores or `ALONE`, threads or `None`)}."""
+    paces = {}
+    for line in entries(file):
+        name, *rest = (part.strip() for part in line.split("|"))
+        try:
+            seconds, cores, *threads = rest
+            paces[name] = (float(seconds), cores if cores == ALONE else float(cores), int(*threads) if threads else None)
+        except (ValueError, TypeError):
+            sys.exit('%s: a line is "TARGET | SECONDS | CORES | THREADS": %s' % (file, line))
+    return paces
 
 
 def messages():
@@ -86,23 +106,39 @@ def build():
         package = message["package_id"].rpartition("/")[2].partition("#")[2] or manifest.parent.name
         package = package.partition("@")[0] if "@" in package else manifest.parent.name
         source = pathlib.Path(message["target"]["src_path"])
-        source = source.relative_to(manifest.parent) if source.is_relative_to(manifest.parent) else source
+        # The files of tests of two crates may have the same name.
+        parent = HERE.parents[1] if kind == "test" else manifest.parent
+        source = source.relative_to(parent) if source.is_relative_to(parent) else source
         targets.append({"name": "%s %s" % (package, option), "program": message["executable"], "folder": manifest.parent, "source": source, "is_unit": kind != "test"})
     return targets
 
 
 def run(target, arguments=()):
-    """(status, output, seconds). The whole process group ends with a target that takes too long."""
+    """(status, output, seconds, cores). The whole process group ends with a target that takes too long."""
     environment = {**os.environ, "CARGO_MANIFEST_DIR": str(target["folder"])}
+    if target["threads"]:
+        environment["RUST_TEST_THREADS"] = str(target["threads"])
     began = time.monotonic()
-    process = subprocess.Popen([target["program"], *arguments], cwd=target["folder"], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        output, _ = process.communicate(timeout=int(os.environ.get("TARGET_SECONDS_MAX", TARGET_SECONDS_MAX)))
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        output += b"\nthe target did not end in time\n"
-    return process.returncode, output.decode(errors="replace"), time.monotonic() - began
+    with tempfile.TemporaryFile() as file:
+        process = subprocess.Popen([target["program"], *arguments], cwd=target["folder"], env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        is_late = threading.Event()
+
+        def end():
+            is_late.set()
+            os.killpg(process.pid, signal.SIGKILL)
+
+        limit = threading.Timer(int(os.environ.get("TARGET_SECONDS_MAX", TARGET_SECONDS_MAX)), end)
+        limit.start()
+        # Its processes count if the target waits for them.
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        limit.cancel()
+        seconds = time.monotonic() - began
+        file.seek(0)
+        output = file.read().decode(errors="replace")
+    if is_late.is_set():
+        output += "\nthe target did not end in time\n"
+    return process.returncode, output, seconds, (used.ru_utime + used.ru_stime) / max(seconds, 0.1)
 
 
 def head(target):
@@ -110,7 +146,7 @@ def head(target):
     return "     Running %s%s (%s)" % (kind, target["source"], target["program"])
 
 
-def report(target, status, output, seconds):
+def report(target, status, output, seconds, cores):
     """Passed tests are not printed one by one."""
     lines = [line for line in output.splitlines() if not re.match(r"test .* \.\.\. ok$", line)]
     text = "\n".join(line for line in lines if line.strip()) if status == 0 else output
@@ -130,22 +166,65 @@ def failed_tests(output):
     return sorted(set(names))
 
 
-def run_all(targets, alone, jobs):
-    """Every result as (target, status, output, seconds)."""
-    known = json.loads(TIMES.read_text()) if TIMES.exists() else {}
-    order = sorted(targets, key=lambda target: -known.get(target["name"], 30))
-    results = []
+def failed_messages(output):
+    """What each failed test printed: [(test, lines)], without backtraces."""
+    found, lines = [], None
+    in_trace = False
+    for line in output.splitlines():
+        begins = re.match(r"---- (\S+) stdout ----$", line)
+        if begins:
+            lines, in_trace = [], False
+            found.append((begins.group(1), lines))
+        elif line == "failures:" or line.startswith("test result:"):
+            lines = None
+        elif lines is not None and line.strip():
+            in_trace = line == "stack backtrace:" or in_trace and re.match(r" +(\d+: |at )", line) is not None
+            if not in_trace:
+                lines.append(line)
+    return found
+
+
+def say_failures(failed):
+    print("\nfailed:")
+    for target, _, output, *_ in failed:
+        for test, lines in failed_messages(output) or [("a test of it", output.splitlines())]:
+            print("  %s, %s" % (target["name"], test))
+            print("\n".join("    " + line for line in lines[-MESSAGE_LINES_MAX:]))
+
+
+def run_all(targets, cores):
+    """Every result as (target, status, output, seconds, cores)."""
+    waiting = sorted(targets, key=lambda target: -target["seconds"])
+    results, running = [], []
+    turn = threading.Condition()
 
     def one(target):
         done = run(target)
         report(target, *done)
-        results.append((target, *done))
+        with turn:
+            results.append((target, *done))
+            if target in running:
+                running.remove(target)
+            turn.notify()
 
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(one, [target for target in order if target["name"] not in alone]))
-    for target in order:
-        if target["name"] in alone:
-            one(target)
+    def first_that_fits():
+        used = sum(target["cores"] for target in running)
+        for target in waiting:
+            if target["cores"] != ALONE and (not running or len(running) < BESIDE_MAX and used + target["cores"] <= cores):
+                return target
+        return None
+
+    with turn:
+        while any(target["cores"] != ALONE for target in waiting) or running:
+            target = first_that_fits()
+            if target is None:
+                turn.wait()
+                continue
+            waiting.remove(target)
+            running.append(target)
+            threading.Thread(target=one, args=(target,)).start()
+    for target in waiting:
+        one(target)
     return results
 
 
@@ -153,25 +232,25 @@ def keep(results):
     """The tests that passed, for hazards.py, and the seconds, for the next run's order."""
     if os.environ.get("BRAID_EXECUTED"):
         with open(os.environ["BRAID_EXECUTED"], "w") as file:
-            for target, _, output, _ in results:
+            for target, _, output, *_ in results:
                 passed = [line for line in output.splitlines() if re.match(r"test .* \.\.\. ok$", line)]
                 file.write("\n".join([head(target), *passed]) + "\n")
-    seconds = {target["name"]: round(seconds, 1) for target, _, _, seconds in results}
+    seconds = {target["name"]: round(seconds, 1) for target, _, _, seconds, _ in results}
     TIMES.parent.mkdir(parents=True, exist_ok=True)
     TIMES.write_text(json.dumps(seconds, indent=1))
-    print("\nthe slowest of %d targets:" % len(seconds))
-    for name, took in sorted(seconds.items(), key=lambda it: -it[1])[:SLOWEST]:
-        print("  %6.1f s  %s" % (took, name))
+    print("\nthe slowest of %d targets:" % len(results))
+    for target, _, _, took, cores in sorted(results, key=lambda it: -it[3])[:SLOWEST]:
+        print("  %6.1f s %4.1f cores  %s" % (took, cores, target["name"]))
 
 
 def repeat(failed, reasons):
     """Names of unsteady tests that no list excuses; `None`: a test failed again."""
     unlisted = []
-    for target, _, output, _ in failed:
+    for target, _, output, *_ in failed:
         tests = failed_tests(output)
         for name in tests or [target["name"]]:
             print("\nfailed, once more alone: %s" % name, flush=True)
-        status, again, _ = run(target, ["--exact", "--test-threads=1", *tests])
+        status, again, *_ = run(target, ["--exact", "--test-threads=1", *tests])
         print(again, flush=True)
         # A killed target names no test, so running none of its tests is no pass.
         if status != 0 or not re.search(r"^test result: ok\. [1-9]", again, re.M):
@@ -190,23 +269,28 @@ def main():
         return 0
     list_file = pathlib.Path(os.environ.get("UNSTEADY_LIST", HERE / "unsteady.txt"))
     reasons = unsteady_list(list_file)
-    alone = set(entries(pathlib.Path(os.environ.get("ALONE_LIST", HERE / "alone.txt"))))
+    paces = pace_list(pathlib.Path(os.environ.get("PACE_LIST", HERE / "pace.txt")))
     targets = build()
-    unknown = alone - {target["name"] for target in targets}
+    unknown = paces.keys() - {target["name"] for target in targets}
     if unknown:
-        sys.exit("alone.txt names targets that do not exist: %s" % ", ".join(sorted(unknown)))
-    results = run_all(targets, alone, int(os.environ.get("BRAID_TEST_JOBS", 2)))
+        sys.exit("pace.txt names targets that do not exist: %s" % ", ".join(sorted(unknown)))
+    known = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+    for target in targets:
+        seconds, target["cores"], target["threads"] = paces.get(target["name"], (SECONDS_UNKNOWN, CORES_UNKNOWN, None))
+        target["seconds"] = known.get(target["name"], seconds)
+    results = run_all(targets, float(os.environ.get("BRAID_TEST_CORES", os.cpu_count())))
     keep(results)
-    counts = [re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed", output, re.M) for _, _, output, _ in results]
+    counts = [re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed", output, re.M) for _, _, output, *_ in results]
     passed, wrong = (sum(int(pair[at]) for found in counts for pair in found) for at in (0, 1))
     failed = [result for result in results if result[1] != 0]
     print("%d passed, %d failed" % (passed, wrong), flush=True)
     if not failed:
         return 0
     tests = [name for result in failed for name in failed_tests(result[2])]
-    if len(failed) > FAILED_MAX or len(tests) > FAILED_MAX:
-        return 101
-    unlisted = repeat(failed, reasons)
+    unlisted = None
+    if len(failed) <= FAILED_MAX and len(tests) <= FAILED_MAX:
+        unlisted = repeat(failed, reasons)
+    say_failures(failed)
     if unlisted is None:
         return 101
     if unlisted:

@@ -59,7 +59,7 @@ const LONG: [(&str, &str); 22] = [
         "one try of a batch: each method keeps the copies that take the try back",
     ),
     (
-        "services/shared/vitals/tests/merge.rs",
+        "services/shared/vitals/tests/it/merge.rs",
         "one scene per way in which edge and core report the same stretches",
     ),
     (
@@ -67,11 +67,11 @@ const LONG: [(&str, &str); 22] = [
         "one scene per order of tries, takeovers and passing time",
     ),
     (
-        "services/alerting/tests/alerting.rs",
+        "services/alerting/tests/it/alerting.rs",
         "one scene per failure that alerting meets, over one stage",
     ),
     (
-        "services/alerting/tests/people.rs",
+        "services/alerting/tests/it/people.rs",
         "one scene per way in which people are told or not, over one stage",
     ),
     (
@@ -103,7 +103,7 @@ const LONG: [(&str, &str); 22] = [
         "one engine: rules, trends and silence share one clock per patient",
     ),
     (
-        "services/shared/vitals/tests/engine.rs",
+        "services/shared/vitals/tests/it/engine.rs",
         "one case per clause of the rules",
     ),
     (

@@ -31,36 +31,48 @@ struct Ran {
 fn run(first: &str, again: &str, again_code: i32, list: &str) -> Ran {
     let first_code = if first == PASSED { 0 } else { 101 };
     let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| -> PathBuf { folder.path().join(name) };
-    fs::write(at("first"), first).unwrap();
-    fs::write(at("again"), again).unwrap();
-    fs::write(at("list"), list).unwrap();
-    fs::write(at("alone"), format!("# nothing else\n{TARGET}\n")).unwrap();
-    let here = folder.path().display();
+    fs::write(folder.path().join("first"), first).unwrap();
+    fs::write(folder.path().join("again"), again).unwrap();
     let target = format!(
-        "#!/bin/sh\nif [ -e {here}/ran ]; then cat {here}/again; exit {again_code}; fi\n\
-         touch {here}/ran; cat {here}/first; exit {first_code}\n"
+        "if [ -e ran ]; then cat again; exit {again_code}; fi\n\
+         touch ran; cat first; exit {first_code}\n"
     );
-    let artifact = serde_json::json!({
-        "reason": "compiler-artifact",
-        "package_id": format!("path+file://{here}#tunnel@0.1.0"),
-        "manifest_path": at("Cargo.toml"),
-        "target": { "kind": ["test"], "name": "paths", "src_path": at("tests/paths.rs") },
-        "profile": { "test": true },
-        "executable": at("paths-0a1b"),
-    });
-    let cargo = format!("#!/bin/sh\ncat <<'END'\n{artifact}\nEND\n");
-    for (name, script) in [("paths-0a1b", target), ("cargo", cargo)] {
-        fs::write(at(name), script).unwrap();
+    let pace = format!("# nothing else\n{TARGET} | 1 | alone\n");
+    run_in(folder.path(), &[("paths", &target)], list, &pace)
+}
+
+/// Runs the script with these targets, as (name, lines of a shell in the folder).
+fn run_in(folder: &Path, targets: &[(&str, &str)], list: &str, pace: &str) -> Ran {
+    let at = |name: &str| -> PathBuf { folder.join(name) };
+    let write_program = |name: &str, lines: &str| {
+        fs::write(at(name), format!("#!/bin/sh\n{lines}")).unwrap();
         fs::set_permissions(at(name), fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    fs::write(at("list"), list).unwrap();
+    fs::write(at("pace"), pace).unwrap();
+    let here = folder.display();
+    let mut cargo = "cat <<'END'\n".to_owned();
+    for (name, lines) in targets {
+        write_program(&format!("{name}-0a1b"), lines);
+        let artifact = serde_json::json!({
+            "reason": "compiler-artifact",
+            "package_id": format!("path+file://{here}#tunnel@0.1.0"),
+            "manifest_path": at("Cargo.toml"),
+            "target": { "kind": ["test"], "name": name, "src_path": at(&format!("tests/{name}.rs")) },
+            "profile": { "test": true },
+            "executable": at(&format!("{name}-0a1b")),
+        });
+        cargo += &format!("{artifact}\n");
     }
+    write_program("cargo", &format!("{cargo}END\n"));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/dev/unit.py");
     let path = format!("{here}:{}", std::env::var("PATH").unwrap());
     let done = Command::new(script)
         .env("PATH", path)
         .env("UNSTEADY_LIST", at("list"))
-        .env("ALONE_LIST", at("alone"))
-        .env("BRAID_CACHE", folder.path())
+        .env("PACE_LIST", at("pace"))
+        .env("BRAID_TEST_CORES", "1")
+        .env("BRAID_CACHE", folder)
         .env_remove("BRAID_TEST_PROGRAMS")
         .env("BRAID_EXECUTED", at("executed"))
         .output()
@@ -141,4 +153,62 @@ fn a_good_run_lists_what_passed_and_how_long_it_took() {
     assert!(ran.text.contains("1 passed, 0 failed"), "{}", ran.text);
     assert!(ran.text.contains(&format!("s  {TARGET}")), "{}", ran.text);
     assert!(ran.executed.contains(TEST), "{}", ran.executed);
+}
+
+#[test]
+fn targets_run_together_while_they_leave_the_machine_time() {
+    // Each passes if the other one runs meanwhile.
+    let sees = |own: &str, other: &str| {
+        format!(
+            "touch {own}.here; for turn in 1 2 3 4 5 6 7 8 9 10; do\n\
+             [ ! -e {other}.here ] || {{ printf '{PASSED}'; exit 0; }}; sleep 0.2; done; exit 101\n"
+        )
+    };
+    for (cores, code) in [("0.5", 0), ("0.6", 101), ("alone", 101)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (sees("first", "second"), sees("second", "first"));
+        let pace =
+            format!("tunnel --test first | 2 | {cores} | 4\ntunnel --test second | 1 | {cores}\n");
+        let ran = run_in(
+            folder.path(),
+            &[("first", &first), ("second", &second)],
+            "",
+            &pace,
+        );
+        assert_eq!(ran.code, code, "{cores}: {}", ran.text);
+    }
+}
+
+#[test]
+fn a_list_of_paces_that_cannot_be_read_or_names_another_target_is_refused() {
+    for (pace, says) in [
+        ("tunnel --test paths | 1\n", "TARGET | SECONDS"),
+        ("tunnel --test paths | 1 | much\n", "TARGET | SECONDS"),
+        ("tunnel --test gone | 1 | 0.5\n", "do not exist"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let ran = run_in(folder.path(), &[("paths", "exit 0\n")], "", pace);
+        assert_eq!(ran.code, 1, "{pace}: {}", ran.text);
+        assert!(ran.text.contains(says), "{pace}: {}", ran.text);
+    }
+}
+
+/// A log that is cut off shows its end.
+#[test]
+fn what_a_failed_test_said_is_printed_last_and_without_its_backtrace() {
+    let said = "late by 7 s\n  left: 8\n right: 1";
+    let output = format!(
+        "failures:\n\n---- {TEST} stdout ----\n\nthread '{TEST}' panicked at a.rs:1:2:\n{said}\n\
+         stack backtrace:\n   0: core::panicking::panic\n             at ./a.rs:1:2\n\
+         note: some details are omitted\n\n\n\
+         failures:\n    {TEST}\n\ntest result: FAILED. 0 passed; 1 failed\n"
+    );
+    let ran = run(&output, PASSED, 0, "");
+    let (_, end) = ran.text.rsplit_once("\nfailed:\n").unwrap();
+    assert!(end.starts_with(&format!("  {TARGET}, {TEST}\n")), "{end}");
+    assert!(
+        end.contains("    late by 7 s\n      left: 8\n     right: 1\n"),
+        "{end}"
+    );
+    assert!(!end.contains("core::panicking"), "{end}");
 }

@@ -1,0 +1,24 @@
+//! Alerting at its doors: one program, so that it is linked once.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../support/hook.rs"]
+#[allow(dead_code, reason = "targets of their own use the rest")]
+mod hook;
+#[path = "../support/peers.rs"]
+#[allow(dead_code, reason = "targets of their own use the rest")]
+mod peers;
+#[path = "../support/stage.rs"]
+#[allow(dead_code, reason = "targets of their own use the rest")]
+mod stage;
+
+mod alerting;
+mod canary;
+mod clock;
+mod damage;
+mod ending;
+mod episodes;
+mod merge;
+mod nobody_told;
+mod offsets;
+mod people;
+mod proven;

@@ -1,0 +1,12 @@
+//! The proxy at its doors: one program, so that it is linked once.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../support/bench.rs"]
+#[allow(dead_code, reason = "targets of their own use the rest")]
+mod bench;
+
+mod own_addresses;
+mod policy;
+mod reports;
+mod revoked;
+mod udp;

@@ -1,0 +1,11 @@
+//! The tunnel without measured delays: one program, so that it is linked once.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../support/bench.rs"]
+#[allow(dead_code, reason = "targets of their own use the rest")]
+mod bench;
+
+mod foreign;
+mod ip;
+mod silent_clients;
+mod streams;
