@@ -9,6 +9,7 @@ mod attribution;
 mod health;
 mod identity;
 mod ingest;
+mod proofs;
 mod quota;
 mod readmission;
 mod rules;
