@@ -10,11 +10,11 @@ use contracts::query::query_service_server::QueryService;
 use contracts::query::{
     AcknowledgeAlertRequest, AcknowledgeAlertResponse, ExplainSteeringRequest,
     ExplainSteeringResponse, GetPathsRequest, GetPathsResponse, GetProofRequest, GetProofResponse,
-    GetSeriesRequest, GetSeriesResponse, ListAlertsRequest, ListAlertsResponse, ListDocumentsRequest,
-    ListDocumentsResponse, ListLinksRequest, ListLinksResponse, ListNoticesRequest,
-    ListNoticesResponse, ListPatientsRequest, ListPatientsResponse, ListQuarantineRequest,
-    ListQuarantineResponse, PutDocumentRequest, PutDocumentResponse, SetLinkRequest,
-    SetLinkResponse, WatchRequest, WatchResponse, WithdrawAcknowledgementRequest,
+    GetSeriesRequest, GetSeriesResponse, ListAlertsRequest, ListAlertsResponse,
+    ListDocumentsRequest, ListDocumentsResponse, ListLinksRequest, ListLinksResponse,
+    ListNoticesRequest, ListNoticesResponse, ListPatientsRequest, ListPatientsResponse,
+    ListQuarantineRequest, ListQuarantineResponse, PutDocumentRequest, PutDocumentResponse,
+    SetLinkRequest, SetLinkResponse, WatchRequest, WatchResponse, WithdrawAcknowledgementRequest,
     WithdrawAcknowledgementResponse,
 };
 use store::completeness::{RANGE_US_MAX, prove};

@@ -128,7 +128,8 @@ async fn audit(
         .await
 }
 
-const LEDGERS: &str = "DELETE FROM ledgers r USING journals j WHERE j.gateway = r.gateway AND j.journal = r.journal
+const LEDGERS: &str =
+    "DELETE FROM ledgers r USING journals j WHERE j.gateway = r.gateway AND j.journal = r.journal
     AND j.as_of_us < extract(epoch FROM $1::timestamptz) * 1000000";
 const JOURNALS: &str =
     "DELETE FROM journals WHERE as_of_us < extract(epoch FROM $1::timestamptz) * 1000000";
