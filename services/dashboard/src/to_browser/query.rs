@@ -11,11 +11,11 @@ use contracts::query::{
     AcknowledgeAlertRequest, AcknowledgeAlertResponse, ExplainSteeringRequest,
     ExplainSteeringResponse, GetPathsRequest, GetPathsResponse, GetSeriesRequest,
     GetSeriesResponse, ListAlertsRequest, ListAlertsResponse, ListDocumentsRequest,
-    ListDocumentsResponse, ListLinksRequest, ListLinksResponse, ListNoticesRequest,
-    ListNoticesResponse, ListPatientsRequest, ListPatientsResponse, ListQuarantineRequest,
-    ListQuarantineResponse, PutDocumentRequest, PutDocumentResponse, SetLinkRequest,
-    SetLinkResponse, WatchRequest, WatchResponse, WithdrawAcknowledgementRequest,
-    WithdrawAcknowledgementResponse,
+    ListDocumentsResponse, ListLinksRequest, ListLinksResponse, ListMetricsRequest,
+    ListMetricsResponse, ListNoticesRequest, ListNoticesResponse, ListPatientsRequest,
+    ListPatientsResponse, ListQuarantineRequest, ListQuarantineResponse, PutDocumentRequest,
+    PutDocumentResponse, SetLinkRequest, SetLinkResponse, WatchRequest, WatchResponse,
+    WithdrawAcknowledgementRequest, WithdrawAcknowledgementResponse,
 };
 use store::{
     AlertsQuery, CASES_LISTED_MAX, DOCUMENTS_MAX, PathsQuery, Scope, StoredDocument, patient_of,
@@ -24,7 +24,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::calls::{self, identifier, person, plain, store_status};
-use super::{app::App, kiosk, watch};
+use super::{app::App, catalogue, kiosk, watch};
 use crate::explain::{self, Described, ExplainError};
 use crate::from_store::{self, SeriesError};
 use crate::moment;
@@ -295,6 +295,16 @@ impl QueryService for Query {
             stored.map(StoredDocument::or_named).collect()
         };
         Ok(Response::new(ListDocumentsResponse { documents }))
+    }
+
+    async fn list_metrics(
+        &self,
+        request: Request<ListMetricsRequest>,
+    ) -> Result<Response<ListMetricsResponse>, Status> {
+        person(&request)?;
+        let metrics = vitals::entries().into_iter().map(catalogue::shown);
+        let metrics = metrics.collect();
+        Ok(Response::new(ListMetricsResponse { metrics }))
     }
 
     async fn list_notices(

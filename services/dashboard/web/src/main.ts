@@ -7,6 +7,7 @@ import "./style/monitor.css";
 import "./style/side.css";
 import "./style/wall.css";
 import { OPEN_MAX } from "./alerts";
+import { setCatalogue } from "./catalogue";
 import { connect, isSignedOut, reason } from "./client";
 import { nowMs, nowUs } from "./clock";
 import { Feed } from "./feed";
@@ -23,7 +24,7 @@ import { fleetView } from "./view/fleet";
 import { kioskView } from "./view/kiosk";
 import { soundEnded } from "./view/outage_sound";
 import { pathsView } from "./view/paths";
-import { patientView, TREND_METRICS, WINDOWS_S } from "./view/patient";
+import { patientView, trendMetrics, WINDOWS_S } from "./view/patient";
 import { noticesOf, quarantineView } from "./view/quarantine";
 import { shellView } from "./view/shell";
 import { signInView } from "./view/signin";
@@ -40,6 +41,8 @@ const LINKS_MS = 2_000;
 const SILENCES_MS = 60_000;
 // Readings that are kept apart as well.
 const QUARANTINE_MS = 60_000;
+// Metrics are added while everything runs.
+const CATALOGUE_MS = 30_000;
 const NO_SUCH_ALERT = term("The alert of the link is not known here. It may have been removed, or it belongs to another tenant.");
 
 const ENDED = term("Your session has ended. Sign in again.");
@@ -108,6 +111,7 @@ function showWard(session: Session): void {
       paths.reload();
       loadLinks();
       loadQuarantine();
+      loadCatalogue();
       if (linked !== "") seekLinked();
       void loadSilences().finally(sound.begin);
     },
@@ -142,10 +146,11 @@ function showWard(session: Session): void {
     if (patient === "") return;
     const to = nowUs();
     const fromUs = to - BigInt(windowS) * 1_000_000n;
-    query.getSeries({ patient, metrics: TREND_METRICS, fromUs, toUs: to, points: POINTS }).then((history) => {
+    query.getSeries({ patient, metrics: trendMetrics(model), fromUs, toUs: to, points: POINTS }).then((history) => {
       if (model.selected === patient) model.addHistory(history);
     }, ignore);
   };
+  const loadCatalogue = () => void query.listMetrics({}).then(({ metrics }) => setCatalogue(metrics), ignore);
   const loadAlerts = () => void query.listAlerts({ limit: OPEN_MAX }).then(({ alerts, counts }) => model.setOpenAlerts(alerts, counts), ignore);
   const loadLinks = () => void query.listLinks({}).then(({ links }) => model.setLinks(links), ignore);
   const loadSilences = () => query.listDocuments({ kind: "silence" }).then(({ documents }) => model.setSilences(documents), ignore);
@@ -270,6 +275,7 @@ function showWard(session: Session): void {
   const linking = window.setInterval(loadLinks, LINKS_MS);
   const silencing = window.setInterval(() => void loadSilences(), SILENCES_MS);
   const quarantining = window.setInterval(loadQuarantine, QUARANTINE_MS);
+  const cataloguing = window.setInterval(loadCatalogue, CATALOGUE_MS);
   teardown = () => {
     window.clearTimeout(asking);
     window.clearInterval(renewing);
@@ -277,6 +283,7 @@ function showWard(session: Session): void {
     window.clearInterval(linking);
     window.clearInterval(silencing);
     window.clearInterval(quarantining);
+    window.clearInterval(cataloguing);
     window.removeEventListener("popstate", arrive);
     window.removeEventListener("hashchange", arrive);
     sleep.stop();

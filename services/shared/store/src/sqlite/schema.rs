@@ -224,6 +224,10 @@ CREATE INDEX patients_merged ON patients (merged_into) WHERE merged_into <> '';
 CREATE TABLE patient_identifiers (tenant TEXT NOT NULL, system TEXT NOT NULL, value TEXT NOT NULL, patient TEXT NOT NULL,
     PRIMARY KEY (tenant, system, value)) WITHOUT ROWID;
 CREATE INDEX patient_identifiers_patient ON patient_identifiers (patient);
+", "
+-- The value and the unit of a reading as they came, where ingest converted it.
+ALTER TABLE samples ADD COLUMN original_value REAL;
+ALTER TABLE samples ADD COLUMN original_unit INTEGER;
 "];
 /// The first version whose alerts have a priority.
 const ALERTS_WITH_PRIORITY: usize = 4;
