@@ -3,6 +3,7 @@
 pub mod canary;
 pub mod codec;
 pub mod compact;
+mod metric;
 pub mod text;
 
 macro_rules! package {
@@ -28,8 +29,13 @@ pub mod braid {
 
 pub use braid::{
     alerts::v1 as alerts, identity::v1 as identity, paths::v1 as paths, patients::v1 as patients,
-    policy::v1 as policy, query::v1 as query, vitals::v1 as vitals,
+    policy::v1 as policy, query::v1 as query,
 };
+
+/// The messages, with the open code of a metric in place of the enum.
+pub mod vitals {
+    pub use crate::{braid::vitals::v1::*, metric::Metric};
+}
 
 /// The present time in the form of all times in the contracts: microseconds since the Unix epoch.
 /// Zero on a clock before it.

@@ -130,13 +130,13 @@ impl Patient {
         let mut made = Vec::new();
         for (place, (metric, period_s)) in PERIODS_S.iter().enumerate() {
             let value = self.body.reading(*metric);
-            let changed = match metric {
+            let changed = match *metric {
                 Metric::Consciousness => self.reported[0].replace(value) != Some(value),
                 Metric::SupplementalOxygen => self.reported[1].replace(value) != Some(value),
                 _ => false,
             };
             let due = second.rem_euclid(*period_s) == 0;
-            let (reading, at_us) = match (metric, &chunk) {
+            let (reading, at_us) = match (*metric, &chunk) {
                 (Metric::Ecg, Some(values)) if second > 0 => {
                     let waveform = Waveform {
                         period_us: ecg::PERIOD_US,

@@ -130,12 +130,20 @@ pub(crate) async fn load(
     store: &dyn Store,
 ) -> Result<(DocumentsInForce, Vec<Damaged>), QueryError> {
     let now_us = contracts::now_us();
+    // Before the rules, which may name metrics of it.
+    let catalogue = store::take_catalogue(store).await?;
     let team = |it: &Document| Team::from_json(&it.body).map_err(|error| error.to_string());
     let teams = in_force(store, TEAM, now_us, Otherwise::Earlier, team).await?;
     let silence = |it: &Document| SilenceInForce::read(it).map_err(|error| error.to_string());
     let silences = in_force(store, SILENCE, now_us, Otherwise::Nothing, silence).await?;
     let rules = in_force(store, RULES, now_us, Otherwise::Earlier, rules_of).await?;
-    let damaged = [teams.damaged, silences.damaged, rules.damaged].concat();
+    let damaged = [
+        catalogue.damaged,
+        teams.damaged,
+        silences.damaged,
+        rules.damaged,
+    ]
+    .concat();
     let in_force = DocumentsInForce::new(teams.documents, silences.documents, rules.documents);
     Ok((in_force, damaged))
 }

@@ -19,6 +19,7 @@ use crate::alerts::AlertsCommand;
 use crate::audit::AuditCommand;
 use crate::backup::BackupCommand;
 use crate::budget::BudgetCommand;
+use crate::catalogue::CatalogueCommand;
 use crate::dead_letters::DeadLettersCommand;
 use crate::doctor::DoctorCommand;
 use crate::episode::EpisodeCommand;
@@ -119,6 +120,9 @@ enum Braid {
     /// Show, check and try alert rules before they are in force.
     #[command(subcommand)]
     Rules(RulesCommand),
+    /// Add metrics that sensors may report, and show units, ranges and words of all.
+    #[command(subcommand)]
+    Catalogue(CatalogueCommand),
     /// Set which traffic takes which access: check, put, show and explain steering rules.
     #[command(subcommand)]
     Steering(SteeringCommand),
@@ -231,6 +235,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Quarantine(quarantine) => quarantine.run()?,
         Braid::Proof(proof) => return proof.run(),
         Braid::Rules(rules) => return rules.run(),
+        Braid::Catalogue(catalogue) => return catalogue.run(),
         Braid::Steering(steering) => return steering.run(),
         Braid::Alerts(alerts) => alerts.run()?,
         Braid::Gateways(gateways) => gateways.run()?,

@@ -26,6 +26,7 @@ mod alerts;
 mod audit;
 mod backup;
 mod budget;
+mod catalogue;
 mod cli;
 #[cfg(test)]
 mod commit;

@@ -124,6 +124,8 @@ impl RulesCommand {
                 tenancy,
                 ..
             } => {
+                // The set may name metrics of the store's catalogue.
+                process::block_on(tenancy.store.open())??;
                 let rules = file.as_deref().map(read_to_put).transpose()?;
                 let body = rules.as_ref().map(serde_json::to_string_pretty).transpose();
                 let body = body.map_err(Failure::other)?.unwrap_or_default();

@@ -2,6 +2,8 @@
 //! banners of the page. They agree in each state.
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/grpc_web.rs"]
+mod grpc_web;
 #[path = "support/six_places.rs"]
 mod places;
 #[path = "support/program.rs"]

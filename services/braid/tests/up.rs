@@ -1,6 +1,10 @@
 //! `braid up` from a person's view: start, page, a sample by hand, a cut, Ctrl-C, restart.
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/glucose.rs"]
+mod glucose;
+#[path = "support/grpc_web.rs"]
+mod grpc_web;
 #[path = "support/program.rs"]
 mod program;
 #[path = "support/up.rs"]
@@ -15,6 +19,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dashboard::moment::shown;
+use glucose::{CAPILLARY_GLUCOSE, LOW_GLUCOSE, alerts_say, newest_glucose, shows_the_metric};
 use program::{Program, eventually, eventually_within, http, rows, run, run_with};
 use started::{ANYWHERE, Up, end, password, send_twice, up, up_with};
 
@@ -451,4 +456,92 @@ fn an_upgrade_from_the_last_landed_version_and_the_way_back() {
         assert_eq!(schema(&data.join(file)), LANDED_BUS, "{file}");
     }
     backup("check", &[]);
+}
+
+#[test]
+fn a_metric_is_added_by_one_document_while_everything_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data_flag = data.to_str().unwrap();
+    let running = up(dir.path());
+    let write = |name: &str, text: &str| {
+        let file = dir.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let put = |noun: &str, file: &str, more: &[&str]| {
+        let signed = ["--by", "Dr. Eve", "--reason", "meters of ward 3"];
+        let args = [&[noun, "put", file, "--data", data_flag], &signed[..], more].concat();
+        let (code, said, error) = run(&args);
+        assert_eq!((code, error.as_str()), (0, ""), "{said}");
+    };
+    let measured = |value: &str, unit: &str| {
+        let line = format!(
+            "{{\"device\":\"guest-sensor\",\"metric\":\"capillary-glucose\",\"value\":{value}{unit}}}"
+        );
+        http(running.sensors, "POST", "/v1/samples", "", &line).unwrap()
+    };
+    let in_mg = r#","unit":"mg/dL""#;
+    let unknown = measured("63", in_mg).1;
+    assert!(unknown.contains("is unknown; there are"), "{unknown}");
+
+    put("catalogue", &write("glucose.json", CAPILLARY_GLUCOSE), &[]);
+    put(
+        "rules",
+        &write("rules.json", LOW_GLUCOSE),
+        &["--for", "default"],
+    );
+    eventually("the gateway takes the metric", || {
+        let (status, answer) = measured("63", in_mg);
+        status == 200 && !answer.contains("is unknown")
+    });
+    let refused = measured("63", "").1;
+    assert!(refused.contains("use several"), "{refused}");
+    assert!(refused.contains("mmol/L or mg/dL"), "{refused}");
+    let refused = measured("63", r#","unit":"mmol/L""#).1;
+    assert!(
+        refused.contains("63 is outside 0.5 to 60 mmol/L"),
+        "{refused}"
+    );
+    let refused = measured("63.5", in_mg).1;
+    assert!(refused.contains("more than the 0 decimals"), "{refused}");
+
+    let mut stored = None;
+    eventually("the converted reading is stored", || {
+        stored = newest_glucose(&data);
+        stored.is_some()
+    });
+    let (patient, value, unit, original, original_unit) = stored.unwrap();
+    assert_eq!((value, &*unit), (630_000.0 / 180_156.0, "mmol/L"));
+    assert_eq!((original, &*original_unit), (63.0, "mg/dL"), "as it came");
+
+    eventually("the rule judges it", || {
+        let says = "Capillary glucose 3.5 mmol/L, at or below 3.9";
+        alerts_say(&data, &patient, says)
+    });
+    shows_the_metric(running.page, data_flag, &patient);
+    let history = [
+        "catalogue",
+        "history",
+        "capillary-glucose",
+        "--data",
+        data_flag,
+    ];
+    let (_, history, _) = run(&history);
+    assert!(history.starts_with("version 1  "), "{history}");
+    assert!(history.contains("by Dr. Eve") && history.ends_with(": meters of ward 3\n"));
+    let (_, log, _) = run(&["audit", "--by", "Eve", "--data", data_flag]);
+    assert!(
+        log.contains("by command line, catalogue capillary-glucose 1"),
+        "{log}"
+    );
+    let other = CAPILLARY_GLUCOSE.replacen("\"mmol/L\"", "\"g/L\"", 1);
+    let file = write("other.json", &other);
+    let (code, _, error) = run(&["catalogue", "check", &file, "--data", data_flag]);
+    assert_eq!(code, 1, "{error}");
+    assert!(
+        error.contains("readings are stored in the former unit"),
+        "{error}"
+    );
+    end(running);
 }

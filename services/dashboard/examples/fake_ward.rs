@@ -284,7 +284,7 @@ fn healthy(patient: &str, gateway: &str, sequence: u64, now_us: i64) -> Vec<Samp
     ];
     let sample = |(metric, value): (Metric, f64)| Sample {
         device: format!("{patient}-device"),
-        stream: metric.as_str_name().to_owned(),
+        stream: vitals::name(metric).to_owned(),
         sequence,
         metric: metric.into(),
         device_time_us: now_us,

@@ -151,11 +151,13 @@ impl Documents {
             return Ok(());
         }
         let now_us = contracts::now_us();
+        // Before the rules, which may name metrics of it.
+        let catalogue = store::take_catalogue(store).await?;
         let teams = in_force(store, TEAM, now_us, Otherwise::Earlier, TeamGroups::read).await?;
         let people = in_force(store, TEAM, now_us, Otherwise::Earlier, TeamPeople::read).await?;
         let rules = in_force(store, RULES, now_us, Otherwise::Earlier, rule_set).await?;
-        self.damaged
-            .report("dashboard", [teams.damaged, rules.damaged].concat());
+        let damaged = [catalogue.damaged, teams.damaged, rules.damaged].concat();
+        self.damaged.report("dashboard", damaged);
         self.recipients.lock().on_teams(people.documents);
         live.on_rules(RulesInForce::new(teams.documents, rules.documents));
         self.newest = Some(newest);
@@ -239,16 +241,10 @@ pub(crate) async fn series(
             "from_us, to_us: from must be before to, by at most 31 days",
         ));
     }
-    let metrics: Result<Vec<_>, _> = request
-        .metrics
-        .iter()
-        .map(|m| Metric::try_from(*m))
-        .collect();
-    let Ok(mut metrics) = metrics else {
-        return Err(SeriesError::Request("metrics: unknown to this version"));
-    };
+    let metrics = request.metrics.iter();
+    let mut metrics: Vec<_> = metrics.map(|it| Metric::from_number(*it)).collect();
     // A metric that is named many times would be read and sent as often.
-    metrics.sort_unstable_by_key(|metric| *metric as i32);
+    metrics.sort_unstable_by_key(|metric| metric.number());
     metrics.dedup();
     let points = match request.points as usize {
         0 => POINTS_DEFAULT,
@@ -276,8 +272,8 @@ pub(crate) async fn series(
     let series = series
         .into_iter()
         .map(|points| Series {
-            metric: points.metric as i32,
-            unit: unit(points.metric as i32).to_owned(),
+            metric: points.metric.number(),
+            unit: unit(points.metric.number()).to_owned(),
             times_us: points.times_us,
             values: points.values,
         })
@@ -612,7 +608,7 @@ mod tests {
         let now_us = contracts::now_us();
         let sample = |metric: Metric, sequence| Sample {
             device: "d".into(),
-            stream: metric.as_str_name().into(),
+            stream: vitals::name(metric).into(),
             sequence,
             patient: "ada".into(),
             gateway: "g".into(),
@@ -629,7 +625,7 @@ mod tests {
             .write_vitals(Arc::new(batch), Vec::new())
             .await
             .unwrap();
-        let asked = [Metric::HeartRate as i32, Metric::Spo2 as i32].repeat(1_000);
+        let asked = [Metric::HeartRate.number(), Metric::Spo2.number()].repeat(1_000);
         let request = GetSeriesRequest {
             patient: "ada".into(),
             metrics: asked,

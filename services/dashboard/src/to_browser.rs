@@ -22,6 +22,7 @@ use crate::from_gateway;
 mod administration;
 mod app;
 mod calls;
+mod catalogue;
 mod confirm;
 mod federated;
 mod guesses;

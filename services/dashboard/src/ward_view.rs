@@ -198,7 +198,12 @@ impl WardView {
         let (time_us, arrived_us) = (sample.device_time_us, sample.ingest_time_us);
         bed.seen(time_us, arrived_us, &sample.gateway);
         match sample.reading {
-            Some(Reading::Value(value)) => bed.value(sample.metric(), value, time_us, arrived_us),
+            Some(Reading::Value(_)) => {
+                // A reading that cannot be shown in its metric's own unit is not shown.
+                if let Some(value) = vitals::own_value(sample) {
+                    bed.value(sample.metric(), value, time_us, arrived_us);
+                }
+            }
             Some(Reading::Waveform(_)) => bed.has_waveform = true,
             None => {}
         }
@@ -368,7 +373,7 @@ impl WardView {
         let measured = bed
             .latest
             .iter()
-            .filter_map(|(metric, latest)| Some((Metric::try_from(*metric).ok()?, latest.time_us)));
+            .map(|(metric, latest)| (Metric::from_number(*metric), latest.time_us));
         let pause_us = watched::pause_us(rules, measured, bed.has_waveform, bed.last_seen_us);
         if now_us - bed.heard_us <= pause_us {
             return None;
@@ -399,17 +404,15 @@ impl WardView {
     }
 
     fn score(bed: &Bed, rules: &RuleSet, now_us: i64) -> Score {
-        let observations = bed.latest.iter().filter_map(|(metric, latest)| {
-            Some(Observation {
-                metric: Metric::try_from(*metric).ok()?,
-                value: latest.value,
-                time_us: latest.heard_us,
-            })
+        let observations = bed.latest.iter().map(|(metric, latest)| Observation {
+            metric: Metric::from_number(*metric),
+            value: latest.value,
+            time_us: latest.heard_us,
         });
         let stale_after_us = |metric: Metric| {
             let limit_us = rules.stale_after_us(metric);
             bed.latest
-                .get(&(metric as i32))
+                .get(&metric.number())
                 .map_or(limit_us, |latest| latest.stale_after_us(limit_us))
         };
         news2::score(observations, bed.spo2_scale, stale_after_us, now_us)
@@ -483,10 +486,7 @@ impl WardView {
 }
 
 pub(crate) fn unit(metric: i32) -> &'static str {
-    Metric::try_from(metric)
-        .ok()
-        .and_then(vitals::entry)
-        .map_or("", |entry| entry.unit)
+    vitals::entry(Metric::from_number(metric)).map_or("", |entry| entry.unit)
 }
 
 #[cfg(test)]

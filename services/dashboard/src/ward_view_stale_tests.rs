@@ -26,7 +26,7 @@ fn a_parameter_is_too_old_by_the_rhythm_of_its_own_stream() {
                 assert_eq!(news2.risk(), Risk::Low, "{interval}: {second}");
                 continue;
             }
-            assert_eq!(news2.stale, [Metric::Spo2 as i32], "{interval}");
+            assert_eq!(news2.stale, [Metric::Spo2.number()], "{interval}");
             assert_eq!((news2.score, news2.risk()), (None, Risk::Unspecified));
             assert_eq!(news2.unknown.unwrap().since_us, at(120));
         }
@@ -65,11 +65,11 @@ fn a_fresh_dashboard_is_calmed_by_no_value_from_before_its_start() {
         ward.on_latest(&latest(metric, value, time_us));
     }
     let news2 = shown(&ward, start);
-    assert_eq!(news2.stale, [Metric::Spo2 as i32], "the cuff's is fresh");
+    assert_eq!(news2.stale, [Metric::Spo2.number()], "the cuff's is fresh");
     assert_eq!((news2.score, news2.risk()), (None, Risk::Unspecified));
     // The store is read again, and has nothing new.
     ward.on_latest(&latest(Metric::Spo2, 98.0, NOW));
-    assert_eq!(shown(&ward, start).stale, [Metric::Spo2 as i32]);
+    assert_eq!(shown(&ward, start).stale, [Metric::Spo2.number()]);
     // A stream of one reading in five minutes goes on. The rules' limit holds from here.
     ward.on_sample(&sample("a", Metric::Spo2, 98.0, start));
     for metric in [Metric::HeartRate, Metric::RespirationRate] {

@@ -199,7 +199,7 @@ fn a_partial_score_names_what_is_missing_and_counts_nothing_for_it() {
     assert!(news2.partial);
     assert_eq!(news2.score, Some(2));
     assert_eq!(news2.missing.len(), 6);
-    assert!(!news2.missing.contains(&(Metric::HeartRate as i32)));
+    assert!(!news2.missing.contains(&(Metric::HeartRate.number())));
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn a_parameter_that_is_too_old_makes_the_score_unknown_however_lively_the_rest()
     let news2 = a.news2.unwrap();
     assert_eq!(
         (news2.score, news2.stale),
-        (None, vec![Metric::HeartRate as i32])
+        (None, vec![Metric::HeartRate.number()])
     );
     assert_eq!(news2.unknown.unwrap().since_us, NOW);
 }

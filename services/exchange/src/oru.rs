@@ -24,14 +24,24 @@ pub fn report(
         let Some(entry) = vitals::entry(it.metric) else {
             continue;
         };
-        let (Some(loinc), Reading::Value) = (entry.loinc, entry.reading) else {
+        // A coded value would need the codes of its answers.
+        let is_number = match entry.reading {
+            Reading::Value => true,
+            Reading::Step => entry.document.choices.is_empty(),
+            Reading::Waveform { .. } => false,
+        };
+        let Some(loinc) = entry.loinc.filter(|_| is_number) else {
             continue;
+        };
+        let value = match entry.document.decimals {
+            Some(decimals) => format!("{:.*}", usize::from(decimals), it.value),
+            None => it.value.to_string(),
         };
         observations.push(format!(
             "OBX|{}|NM|{loinc}^{}^LN||{}|{}^^UCUM|||||F|||{}||||{}",
             observations.len() + 1,
             escaped(entry.display),
-            it.value,
+            value,
             escaped(entry.unit),
             time(it.device_time_us),
             escaped(&it.device),
@@ -84,7 +94,13 @@ mod tests {
             device: "belt|1".into(),
             gateway: "gw-1".into(),
         };
-        let newest = [of(Metric::HeartRate, 71.5), of(Metric::Activity, 1.0)];
+        let newest = [
+            of(Metric::HeartRate, 71.5),
+            of(Metric::Activity, 1.0),
+            of(Metric::of_key("glucose"), 126.0 / 18.0156),
+            of(Metric::of_key("pain"), 4.0),
+            of(Metric::Consciousness, 1.0),
+        ];
         let mut patient = Patient {
             id: "p-1".into(),
             name: "Ada & Co".into(),
@@ -106,10 +122,15 @@ mod tests {
         assert_eq!(message.value("OBX", 6, 1), "/min");
         assert_eq!(message.value("OBX", 14, 1), "20261129140000+0000");
         assert_eq!(message.value("OBX", 18, 1), "belt|1");
-        // Activity has no code.
+        assert!(
+            text.contains("|15074-8^Blood glucose^LN||6.99|mmol/L^^UCUM|"),
+            "{text}"
+        );
+        assert!(text.contains("|72514-3^Pain (0 to 10)^LN||4|"), "{text}");
+        // Activity has no code, and consciousness is coded.
         assert_eq!(
             message.segments().filter(|it| it.name() == "OBX").count(),
-            1
+            3
         );
     }
 }

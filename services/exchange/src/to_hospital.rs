@@ -107,6 +107,10 @@ impl Observations {
     async fn round(&mut self) -> Result<(), Failed> {
         let mut newest: HashMap<String, Vec<LatestVital>> = HashMap::new();
         let store = Arc::clone(&self.store);
+        let catalogue = store::take_catalogue(&*store).await?;
+        for damaged in catalogue.damaged {
+            tracing::warn!("{damaged}");
+        }
         each_latest_vital(&*store, &self.scope, |it| {
             newest.entry(it.patient.clone()).or_default().push(it);
         })

@@ -112,6 +112,7 @@ impl Follower {
             let request = FollowRulesRequest {
                 takes_high_alerts: true,
                 known_digest: self.kept.known(),
+                takes_catalogue: true,
             };
             let status = match link.follow_rules(request).await {
                 Ok(answers) => {

@@ -273,6 +273,7 @@ impl<D: Disk> Intake<D> {
             }
             sample.device_time_us = now.wall_us;
         }
+        vitals::validate_unit_stated(sample)?;
         vitals::fill_defaults(sample);
         vitals::validate_reading(sample)?;
         if self.is_unknown(&sample.device) {

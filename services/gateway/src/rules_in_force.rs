@@ -9,9 +9,11 @@ use std::{
     sync::Arc,
 };
 
-use contracts::vitals::{DeviceInterval, FollowRulesResponse, PatientRules, RulesDocument};
+use contracts::vitals::{
+    CatalogueEntry, DeviceInterval, FollowRulesResponse, PatientRules, RulesDocument,
+};
 use vitals::{
-    Invalid, Profile, RuleSet, Spo2Scale,
+    Invalid, MetricDocument, Profile, RuleSet, Spo2Scale,
     attribution::{Interval, When, attribute},
 };
 
@@ -29,6 +31,12 @@ pub enum Refused {
     #[error("rules {subject:?} version {version} are not used: {reason}")]
     Set {
         subject: String,
+        version: u32,
+        reason: Invalid,
+    },
+    #[error("metric {key:?} version {version} is not used: {reason}")]
+    Metric {
+        key: String,
         version: u32,
         reason: Invalid,
     },
@@ -59,6 +67,9 @@ pub struct RulesInForce {
     worn: BTreeMap<String, Vec<Interval>>,
     /// Whether `worn` contains every device of the gateway.
     has_all: bool,
+    /// By key: the entries of the catalogue that are in use. They are never removed, so that a core
+    /// that was restored from a backup takes none away.
+    catalogue: BTreeMap<String, CatalogueEntry>,
 }
 
 impl RulesInForce {
@@ -74,8 +85,20 @@ impl RulesInForce {
         let mut refused = Vec::new();
         let mut in_force = RulesInForce {
             has_all: answer.has_intervals,
+            catalogue: self.catalogue.clone(),
             ..RulesInForce::default()
         };
+        // Before the rules, which may name metrics of it.
+        for entry in answer.catalogue {
+            match take_entry(&entry) {
+                Ok(()) => drop(in_force.catalogue.insert(entry.key.clone(), entry)),
+                Err(reason) => refused.push(Refused::Metric {
+                    key: entry.key,
+                    version: entry.version,
+                    reason,
+                }),
+            }
+        }
         for it in answer.intervals {
             let interval = Interval {
                 patient: it.patient,
@@ -200,9 +223,20 @@ impl RulesInForce {
             patients: self.patients.values().cloned().collect(),
             intervals: self.worn.iter().flat_map(of_device).collect(),
             has_intervals: self.has_all,
+            catalogue: self.catalogue.values().cloned().collect(),
             ..FollowRulesResponse::default()
         }
     }
+}
+
+/// The catalogue of the process bounds the number of entries.
+fn take_entry(entry: &CatalogueEntry) -> Result<(), Invalid> {
+    let document = MetricDocument::from_json(&entry.body)?;
+    if document.key != entry.key {
+        let reason = format!("describes {}", document.key);
+        return Err(Invalid::new("key", reason, entry.key.as_str()));
+    }
+    vitals::take(entry.version, document).map(drop)
 }
 
 fn of_device((device, worn): (&String, &Vec<Interval>)) -> impl Iterator<Item = DeviceInterval> {
@@ -324,6 +358,46 @@ mod tests {
         );
         assert_eq!(refused.len(), 2, "{refused:?}");
         assert!(matches!(&refused[1], Refused::Missing { patient, .. } if patient == "ben"));
+    }
+
+    #[test]
+    fn the_catalogue_comes_before_the_rules_that_name_its_metrics_and_is_kept() {
+        let entry = CatalogueEntry {
+            key: "ketones".into(),
+            version: 1,
+            body: r#"{"key": "ketones", "names": {"en": "Ketones", "de": "Ketone",
+                "es": "Cetonas"}, "unit": "mmol/L", "range": [0, 20], "example": 0.3,
+                "reading": {"kind": "value"}, "stale_after_s": 3600, "rhythm": "occasional"}"#
+                .into(),
+        };
+        let rules = RulesDocument {
+            body: r#"{"name": "x", "version": 1, "rules": [{"id": "ketones-high",
+                "priority": "high", "condition": {"kind": "above", "metric": "ketones",
+                "limit": 1.5, "clear": 1.2}}]}"#
+                .into(),
+            ..document("patient:ada", 1)
+        };
+        let told = FollowRulesResponse {
+            catalogue: vec![entry.clone()],
+            ..answer(vec![rules], &[("ada", "patient:ada")])
+        };
+        let (in_force, refused) = RulesInForce::default().take(told);
+        assert_eq!(
+            (refused, held(&in_force, "ada")),
+            (Vec::new(), Some(("patient:ada", 1)))
+        );
+        let (kept, _) = RulesInForce::default().take(in_force.to_answer());
+        assert_eq!(kept, in_force, "on disk");
+        let wrong = CatalogueEntry {
+            key: "lactate".into(),
+            ..entry
+        };
+        let (after, refused) = in_force.take(FollowRulesResponse {
+            catalogue: vec![wrong],
+            ..in_force.to_answer()
+        });
+        assert!(matches!(&refused[..], [Refused::Metric { key, .. }] if key == "lactate"));
+        assert_eq!(after, in_force);
     }
 
     #[test]

@@ -38,6 +38,8 @@ impl Refusal {
     pub(crate) const NO_ROOM: &'static str = "no-room";
     pub(crate) const MALFORMED: &'static str = "malformed";
     pub(crate) const STREAMS: &'static str = "too-many-streams";
+    /// The catalogue of this process does not have the metric. It may be older than the gateway's.
+    pub(crate) const UNKNOWN_METRIC: &'static str = "unknown-metric";
 
     /// Whether the entry may still belong to a patient. Then it is kept apart until a person
     /// decides. A malformed entry cannot be kept.
@@ -113,6 +115,7 @@ pub(crate) fn admit_sample(
     clock: Option<GatewayClock>,
 ) -> Result<(), Refusal> {
     validate_reading(sample).map_err(Refusal::malformed)?;
+    vitals::convert(sample);
     let (said_us, taken) = (sample.device_time_us, Taken::of_sample(sample));
     let right_us = clock.map_or(said_us, |clock| clock.event_us(said_us, taken));
     sample.device_time_us = arrival.bounded_us(right_us);
@@ -131,6 +134,13 @@ pub(crate) fn admit_sample(
     agree("gateway", &sample.gateway, &gateway.id)?;
     sample.gateway.clone_from(&gateway.id);
     sample.ingest_time_us = arrival.now_us;
+    if vitals::entry(sample.metric()).is_none() {
+        let reason = format!(
+            "metric: {} of stream `{}` is in no catalogue; add it by `braid catalogue put`",
+            sample.metric, sample.stream
+        );
+        return Err(Refusal::new(Refusal::UNKNOWN_METRIC, reason));
+    }
     let when = When::at(sample.device_time_us, doubt_us(clock, taken));
     attributed(&mut sample.patient, gateway, worn, when)
 }
@@ -333,7 +343,7 @@ mod tests {
         let mut sample = Sample {
             device: "belt".into(),
             sequence: 1,
-            metric: Metric::HeartRate as i32,
+            metric: Metric::HeartRate.number(),
             device_time_us: NOW_US,
             reading: Some(Reading::Value(70.0)),
             ..Sample::default()
@@ -486,6 +496,30 @@ mod tests {
             let of_the_form = [Refusal::MALFORMED, Refusal::CLOCK].contains(&kind);
             assert_eq!(refusal.is_kept_apart(), !of_the_form, "{refusal}");
         }
+    }
+
+    #[test]
+    fn a_reading_is_converted_and_one_of_an_unknown_metric_is_kept_apart_as_it_came() {
+        let of = |metric: Metric, value, unit: &str| Sample {
+            metric: metric.number(),
+            reading: Some(Reading::Value(value)),
+            unit: unit.into(),
+            ..sample()
+        };
+        let mut it = of(Metric::Temperature, 98.6, "[degF]");
+        admit_sample(&mut it, &gateway(), &worn(), NOW, None).unwrap();
+        assert_eq!(
+            (&it.reading, &*it.unit),
+            (&Some(Reading::Value(37.0)), "Cel")
+        );
+        let came = (it.original_value, &*it.original_unit);
+        assert_eq!(came, (Some(98.6), "[degF]"));
+        let mut unknown = of(Metric::of_key("of-a-newer-core"), 126.0, "mg/dL");
+        let refused = admit_sample(&mut unknown, &gateway(), &worn(), NOW, None).unwrap_err();
+        assert_eq!(refused.kind, Refusal::UNKNOWN_METRIC);
+        assert!(refused.is_kept_apart());
+        assert_eq!(unknown.reading, Some(Reading::Value(126.0)));
+        assert_eq!((&*unknown.unit, &*unknown.gateway), ("mg/dL", "gw"));
     }
 
     #[test]

@@ -47,7 +47,7 @@ fn record(gateway: u64, second: u64, length_s: u64) -> VitalsRecord {
         device: format!("device-{gateway:04}"),
         stream: format!("{metric:?}"),
         sequence: now_us.cast_unsigned() + second,
-        metric: *metric as i32,
+        metric: metric.number(),
         unit: "/min".into(),
         device_time_us: now_us,
         gateway_time_us: now_us + 3000,

@@ -70,7 +70,15 @@ impl Release {
     ) -> Result<Released, NotReleased> {
         let mut released = Released::default();
         let (mut urgent, mut bulk) = (Records::new(), Records::new());
-        for QuarantineEntry { key, quarantined } in page {
+        for QuarantineEntry {
+            key,
+            mut quarantined,
+        } in page
+        {
+            if let Err(why) = convert(&mut quarantined) {
+                released.left.push(why);
+                continue;
+            }
             let patient = match to {
                 To::Patient(patient) => Ok(patient.clone()),
                 To::Wearer => self.wearer(&quarantined).await?,
@@ -128,6 +136,22 @@ impl Release {
             )),
         })
     }
+}
+
+/// Converts a reading of a metric that was unknown when it arrived.
+fn convert(it: &mut Quarantined) -> Result<(), String> {
+    let Some(Entry::Sample(sample)) = &mut it.entry else {
+        return Ok(());
+    };
+    if vitals::entry(sample.metric()).is_none() {
+        let (metric, stream) = (sample.metric, &sample.stream);
+        return Err(format!(
+            "metric {metric} of stream {stream} is in no catalogue"
+        ));
+    }
+    vitals::validate_reading(sample).map_err(|invalid| invalid.to_string())?;
+    vitals::convert(sample);
+    Ok(())
 }
 
 /// The device and the time of the entry.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::{
     alerts::Document,
-    vitals::{DeviceInterval, FollowRulesResponse, PatientRules, RulesDocument},
+    vitals::{CatalogueEntry, DeviceInterval, FollowRulesResponse, PatientRules, RulesDocument},
 };
 use prost::Message;
 use sha2::{Digest, Sha256};
@@ -21,28 +21,53 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 3 << 20;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "the rules of this gateway's patients have {0} bytes, more than the {ANSWER_BYTES_MAX} of one answer"
+    "the catalogue and the rules of this gateway's patients have {0} bytes, more than the {ANSWER_BYTES_MAX} of one answer"
 )]
 pub(crate) struct TooLarge(usize);
 
-/// Rule sets in force of all tenants, as gateways read them.
-pub(crate) type RulesInForce = vitals::RulesInForce<RulesDocument>;
+/// A rule set as gateways read it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Handed {
+    whole: RulesDocument,
+    /// For gateways that do not take the catalogue.
+    older: RulesDocument,
+}
+
+/// Rule sets in force of all tenants, and the added entries of the catalogue.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct RulesInForce {
+    rules: vitals::RulesInForce<Handed>,
+    catalogue: Vec<CatalogueEntry>,
+}
 
 /// The documents as gateways get them.
 pub(crate) fn in_force(
     teams: Vec<(Document, TeamGroups)>,
     rules: impl IntoIterator<Item = Document>,
+    catalogue: impl IntoIterator<Item = Document>,
 ) -> RulesInForce {
     let rules = rules.into_iter().map(|rules| {
-        // An empty body withdraws the rules.
-        let set = (!rules.body.is_empty()).then(|| RulesDocument {
+        let document = |takes_catalogue| RulesDocument {
             subject: rules.subject.clone(),
             version: rules.version,
-            body: vitals::for_gateway(&rules.body).into_owned(),
+            body: vitals::for_gateway(&rules.body, takes_catalogue).into_owned(),
+        };
+        // An empty body withdraws the rules.
+        let set = (!rules.body.is_empty()).then(|| Handed {
+            whole: document(true),
+            older: document(false),
         });
         (rules, set)
     });
-    RulesInForce::new(teams, rules)
+    let catalogue = catalogue.into_iter().map(|entry| CatalogueEntry {
+        key: entry.subject,
+        version: entry.version,
+        body: entry.body,
+    });
+    RulesInForce {
+        rules: vitals::RulesInForce::new(teams, rules),
+        catalogue: catalogue.collect(),
+    }
 }
 
 /// A patient who wears a device of the gateway, or did lately.
@@ -95,11 +120,13 @@ impl Worn {
     }
 }
 
-/// The answer to a gateway of the tenant: the rules of these wearers, and their intervals.
+/// The answer to a gateway of the tenant: the catalogue, the rules of these wearers, and their
+/// intervals.
 pub(crate) fn answer(
-    rules: &RulesInForce,
+    in_force: &RulesInForce,
     tenant: &str,
     worn: &Worn,
+    takes_catalogue: bool,
 ) -> Result<FollowRulesResponse, TooLarge> {
     let mut answer = FollowRulesResponse {
         intervals: worn.intervals.clone(),
@@ -108,7 +135,11 @@ pub(crate) fn answer(
     };
     let mut told = BTreeSet::new();
     for (patient, wearer) in &worn.wearers {
-        let document = rules.of(tenant, patient);
+        let handed = in_force.rules.of(tenant, patient);
+        let document = handed.map(|it| match takes_catalogue {
+            true => &it.whole,
+            false => &it.older,
+        });
         if let Some(document) = document
             && told.insert(&document.subject)
         {
@@ -121,7 +152,12 @@ pub(crate) fn answer(
             spo2_scale: wearer.scale.number().into(),
         });
     }
-    let bytes = answer.documents.iter().map(|it| it.body.len()).sum();
+    if takes_catalogue {
+        answer.catalogue.clone_from(&in_force.catalogue);
+    }
+    let of_rules = answer.documents.iter().map(|it| it.body.len());
+    let of_catalogue = answer.catalogue.iter().map(|it| it.body.len());
+    let bytes = of_rules.chain(of_catalogue).sum();
     if bytes > ANSWER_BYTES_MAX {
         return Err(TooLarge(bytes));
     }
@@ -207,7 +243,7 @@ mod tests {
             r#"{"contacts": [], "patients": {"ada": {"group": "copd"}, "eve": {"person": []}}}"#;
         let team = document("one", "default", 1, team);
         let groups = TeamGroups::read(&team).unwrap();
-        in_force(vec![(team, groups)], rules)
+        in_force(vec![(team, groups)], rules, Vec::new())
     }
 
     #[test]
@@ -221,7 +257,7 @@ mod tests {
         ];
         let wearers = people(&[("d1", "ada"), ("d2", "ada"), ("d3", "ben"), ("d4", "eve")]);
         let told = |rules: &[Document]| {
-            let answer = super::answer(&read(rules.to_vec()), "one", &wearers).unwrap();
+            let answer = super::answer(&read(rules.to_vec()), "one", &wearers, true).unwrap();
             let documents = answer.documents.iter();
             let documents = documents.map(|it| (it.subject.clone(), it.version));
             let patients = answer.patients.iter();
@@ -251,7 +287,7 @@ mod tests {
     fn a_set_that_extends_the_built_in_one_is_sent_whole() {
         let own = r#"{"name": "ada", "version": 1, "extends": "built-in", "rules": []}"#;
         let rules = read(vec![document("one", "patient:ada", 1, own)]);
-        let answer = super::answer(&rules, "one", &people(&[("d1", "ada")])).unwrap();
+        let answer = super::answer(&rules, "one", &people(&[("d1", "ada")]), true).unwrap();
         let body = &answer.documents[0].body;
         assert!(!body.contains("extends"), "{body}");
         let set = vitals::RuleSet::from_json(body).unwrap();
@@ -263,15 +299,41 @@ mod tests {
     }
 
     #[test]
+    fn the_catalogue_goes_to_gateways_that_take_it() {
+        let rules = r#"{"name": "x", "version": 1, "extends": "built-in", "rules": [
+            {"id": "glucose-low", "priority": "high",
+             "condition": {"kind": "below", "metric": "glucose", "limit": 3.9, "clear": 4.2}}]}"#;
+        let in_force = super::in_force(
+            Vec::new(),
+            [document("one", "default", 1, rules)],
+            [document("*", "lactate", 2, "an entry")],
+        );
+        let told = |takes_catalogue| {
+            let worn = people(&[("d1", "ada")]);
+            let answer = answer(&in_force, "one", &worn, takes_catalogue).unwrap();
+            let has_rule = answer.documents[0].body.contains("glucose-low");
+            (answer.catalogue, has_rule, answer.digest)
+        };
+        let (catalogue, has_rule, digest) = told(true);
+        assert_eq!((&*catalogue[0].key, catalogue[0].version), ("lactate", 2));
+        assert!(has_rule);
+        let (none, has_rule, older) = told(false);
+        assert!(none.is_empty() && !has_rule && digest != older);
+    }
+
+    #[test]
     fn an_answer_is_bounded() {
         let body = "x".repeat(ANSWER_BYTES_MAX);
         let rules = |subject| document("one", subject, 1, &body);
         let in_force = read(vec![rules("default"), rules("patient:ada")]);
         let two = people(&[("d1", "ben"), ("d2", "eve")]);
-        assert!(answer(&in_force, "one", &two).is_ok(), "one set for both");
+        assert!(
+            answer(&in_force, "one", &two, true).is_ok(),
+            "one set for both"
+        );
         let more = people(&[("d1", "ben"), ("d2", "ada")]);
         assert_eq!(
-            answer(&in_force, "one", &more),
+            answer(&in_force, "one", &more, true),
             Err(TooLarge(2 * ANSWER_BYTES_MAX))
         );
     }

@@ -127,6 +127,6 @@ fn raised(alert: Alert) -> Raised {
 fn metric_name(code: i32) -> &'static str {
     let known = METRICS
         .iter()
-        .find(|(metric, _, _)| Metric::try_from(code).is_ok_and(|code| code == *metric));
+        .find(|(metric, _, _)| *metric == Metric::from_number(code));
     known.map_or("of no sensor here", |(_, name, _)| name)
 }

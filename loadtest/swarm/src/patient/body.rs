@@ -166,7 +166,7 @@ impl Body {
             Metric::Consciousness => (self.consciousness, 0),
             Metric::SupplementalOxygen => (self.oxygen, 0),
             Metric::Battery => (self.battery, 1),
-            Metric::Ecg | Metric::Acceleration | Metric::Unspecified => (0.0, 0),
+            _ => (0.0, 0),
         };
         let scale = 10_f64.powi(decimals);
         (value * scale).round() / scale

@@ -158,7 +158,7 @@ impl Worn {
     pub(crate) fn heard(&self, heard: BTreeMap<String, (i32, Sign)>) -> Vec<Arrival> {
         let wearing = |(device, (metric, sign)): (String, (i32, Sign))| {
             let wearing = self.devices.get(&device)?;
-            let metric = Metric::try_from(metric).unwrap_or_default();
+            let metric = Metric::from_number(metric);
             Some(Arrival::of_wearing(&device, wearing, metric, sign))
         };
         heard.into_iter().filter_map(wearing).collect()

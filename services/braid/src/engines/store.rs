@@ -209,8 +209,19 @@ impl StoreChoice {
         self.other.config(&self.data)
     }
 
+    /// Also takes the store's catalogue of metrics into this process, so that rules and readings of
+    /// added metrics can be read.
     pub async fn open(&self) -> Result<Arc<dyn Store>, ConfigError> {
-        self.config().open_now().await
+        let store = self.config().open_now().await?;
+        match store::take_catalogue(&*store).await {
+            Ok(catalogue) => {
+                for damaged in catalogue.damaged {
+                    eprintln!("braid: {damaged}");
+                }
+            }
+            Err(error) => eprintln!("braid: added metrics are not known: {error}"),
+        }
+        Ok(store)
     }
 }
 

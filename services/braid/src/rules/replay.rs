@@ -100,6 +100,8 @@ impl ReplayCommand {
                 self.days
             )));
         }
+        // The sets may name metrics of the store's catalogue.
+        process::block_on(self.store.open())??;
         let read = |file: &PathBuf| read_rules(Some(file)).map(Arc::new);
         let proposed = self.rules.as_ref().map(read).transpose()?;
         let against = self.against.as_ref().map(read).transpose()?;

@@ -9,13 +9,7 @@ use contracts::alerts::{self, AcknowledgeRequest, Alert, WithdrawRequest};
 use contracts::query::query_service_server::QueryService;
 use contracts::query::{
     AcknowledgeAlertRequest, AcknowledgeAlertResponse, ExplainSteeringRequest,
-    ExplainSteeringResponse, GetPathsRequest, GetPathsResponse, GetProofRequest, GetProofResponse,
-    GetSeriesRequest, GetSeriesResponse, ListAlertsRequest, ListAlertsResponse,
-    ListDocumentsRequest, ListDocumentsResponse, ListLinksRequest, ListLinksResponse,
-    ListNoticesRequest, ListNoticesResponse, ListPatientsRequest, ListPatientsResponse,
-    ListQuarantineRequest, ListQuarantineResponse, PutDocumentRequest, PutDocumentResponse,
-    SetLinkRequest, SetLinkResponse, WatchRequest, WatchResponse, WithdrawAcknowledgementRequest,
-    WithdrawAcknowledgementResponse,
+    ExplainSteeringResponse, GetPathsRequest, GetPathsResponse, GetProofRequest, GetProofResponse, GetSeriesRequest, GetSeriesResponse, ListAlertsRequest, ListAlertsResponse, ListDocumentsRequest, ListDocumentsResponse, ListLinksRequest, ListLinksResponse, ListMetricsRequest, ListMetricsResponse, ListNoticesRequest, ListNoticesResponse, ListPatientsRequest, ListPatientsResponse, ListQuarantineRequest, ListQuarantineResponse, PutDocumentRequest, PutDocumentResponse, SetLinkRequest, SetLinkResponse, WatchRequest, WatchResponse, WithdrawAcknowledgementRequest, WithdrawAcknowledgementResponse,
 };
 use store::completeness::{RANGE_US_MAX, prove};
 use store::{
@@ -25,7 +19,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::calls::{self, identifier, person, plain, store_status};
-use super::{app::App, kiosk, watch};
+use super::{app::App, catalogue, kiosk, watch};
 use crate::explain::{self, Described, ExplainError};
 use crate::from_store::{self, SeriesError};
 use crate::moment;
@@ -320,6 +314,16 @@ impl QueryService for Query {
             stored.map(StoredDocument::or_named).collect()
         };
         Ok(Response::new(ListDocumentsResponse { documents }))
+    }
+
+    async fn list_metrics(
+        &self,
+        request: Request<ListMetricsRequest>,
+    ) -> Result<Response<ListMetricsResponse>, Status> {
+        person(&request)?;
+        let metrics = vitals::entries().into_iter().map(catalogue::shown);
+        let metrics = metrics.collect();
+        Ok(Response::new(ListMetricsResponse { metrics }))
     }
 
     async fn list_notices(

@@ -176,7 +176,7 @@ impl Bed {
 
     pub(crate) fn value(&mut self, metric: Metric, value: f64, time_us: i64, arrived_us: i64) {
         let new = || Latest::new(value, time_us, arrived_us);
-        let latest = self.latest.entry(metric as i32).or_insert_with(new);
+        let latest = self.latest.entry(metric.number()).or_insert_with(new);
         if replaces(time_us, latest.time_us, arrived_us) {
             latest.put(value, time_us, arrived_us);
             latest.is_of_before = false;
@@ -185,13 +185,13 @@ impl Bed {
 
     /// As [`Bed::value`], for a value of the store, which may be old.
     pub(crate) fn stored(&mut self, metric: Metric, value: f64, time_us: i64, arrived_us: i64) {
-        match self.latest.get(&(metric as i32)) {
+        match self.latest.get(&metric.number()) {
             Some(known) if known.time_us == time_us => {}
             Some(_) => self.value(metric, value, time_us, arrived_us),
             None => {
                 let mut latest = Latest::new(value, time_us, arrived_us);
                 latest.is_of_before = true;
-                self.latest.insert(metric as i32, latest);
+                self.latest.insert(metric.number(), latest);
             }
         }
     }

@@ -1,6 +1,7 @@
 // Names and formats of metrics, scores and priorities. The server judges them.
 import { PatientStatus } from "./gen/braid/patients/v1/patients_pb";
 import { Metric, Priority } from "./gen/braid/vitals/v1/vitals_pb";
+import { choiceOf, entryOf, unitOf, wordOf } from "./catalogue";
 import { AlertState, type Alert } from "./gen/braid/alerts/v1/alerts_pb";
 import { Risk, UnknownCause, type News2, type Unknown } from "./gen/braid/query/v1/query_pb";
 import { nowMs } from "./clock";
@@ -31,9 +32,14 @@ const STYLES: Partial<Record<Metric, MetricStyle>> = {
 };
 
 export function styleOf(metric: Metric): MetricStyle {
-  return (
-    STYLES[metric] ?? { key: `metric-${metric}`, label: t("Metric {number}", { number: metric }), short: `${metric}`, unit: "", decimals: 1, spanMin: 1 }
-  );
+  const own = STYLES[metric];
+  if (own) return own;
+  const entry = entryOf(metric);
+  if (!entry) return { key: `metric-${metric}`, label: t("Metric {number}", { number: metric }), short: `${metric}`, unit: "", decimals: 1, spanMin: 1 };
+  const label = wordOf(entry.names);
+  // A twentieth of what a sensor can report, so that noise does not fill the chart.
+  const spanMin = (entry.highest - entry.lowest) / 20;
+  return { key: entry.key, label, short: label, unit: unitOf(entry.unit), decimals: entry.decimals, spanMin };
 }
 
 export const labelOf = (metric: Metric): string => t(styleOf(metric).label);
@@ -44,7 +50,8 @@ export function show(metric: Metric, value: number | undefined): string {
   if (value === undefined || !Number.isFinite(value)) return "–";
   if (metric === Metric.CONSCIOUSNESS) return t(CONSCIOUSNESS[value] ?? "–");
   if (metric === Metric.SUPPLEMENTAL_OXYGEN) return value > 0 ? t("oxygen") : t("room air");
-  return number(value, styleOf(metric).decimals);
+  const entry = entryOf(metric);
+  return (entry && choiceOf(entry, value)) ?? number(value, styleOf(metric).decimals);
 }
 
 export interface PriorityStyle {

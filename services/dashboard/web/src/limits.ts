@@ -4,6 +4,7 @@
 // The server judges. The page marks values only while its own points add up to the server's score.
 // So a chart of another scale never marks or calms a value. An alert whose condition holds marks
 // its metric always.
+import { entryOf } from "./catalogue";
 import { Metric, Priority } from "./gen/braid/vitals/v1/vitals_pb";
 import { AlertState, type Alert } from "./gen/braid/alerts/v1/alerts_pb";
 import type { Patient } from "./gen/braid/query/v1/query_pb";
@@ -47,12 +48,24 @@ export interface Limits {
 // limitsOf is the band without points.
 export function limitsOf(metric: Metric, scale: Scale): Limits | undefined {
   const bands = bandsOf(metric, scale);
-  const at = bands?.findIndex(([, points]) => points === 0) ?? -1;
-  if (!bands || at < 0) return undefined;
+  if (!bands) return ofCatalogue(metric);
+  const at = bands.findIndex(([, points]) => points === 0);
+  if (at < 0) return undefined;
   const step = metric === Metric.TEMPERATURE ? 0.1 : 1;
   const below = at > 0 ? (bands[at - 1]?.[0] ?? 0) + step : undefined;
   const most = bands[at]?.[0] ?? Infinity;
   return { low: below, high: most === Infinity ? undefined : most };
+}
+
+// The limit lines of a metric that the score does not judge: the lowest and the highest one.
+function ofCatalogue(metric: Metric): Limits | undefined {
+  const entry = entryOf(metric);
+  const lines = entry?.limits.map(({ value }) => value) ?? [];
+  if (!entry || lines.length === 0) return undefined;
+  const middle = (entry.lowest + entry.highest) / 2;
+  const [low, high] = [Math.min(...lines), Math.max(...lines)];
+  if (lines.length > 1) return { low, high };
+  return low < middle ? { low, high: undefined } : { low: undefined, high };
 }
 
 export interface Judgement {

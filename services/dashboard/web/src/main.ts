@@ -7,6 +7,7 @@ import "./style/monitor.css";
 import "./style/side.css";
 import "./style/wall.css";
 import { OPEN_MAX } from "./alerts";
+import { setCatalogue } from "./catalogue";
 import { connect, isSignedOut, reason } from "./client";
 import { nowMs, nowUs } from "./clock";
 import { Feed } from "./feed";
@@ -24,7 +25,7 @@ import { fleetView } from "./view/fleet";
 import { kioskView } from "./view/kiosk";
 import { soundEnded } from "./view/outage_sound";
 import { pathsView } from "./view/paths";
-import { patientView, TREND_METRICS, WINDOWS_S } from "./view/patient";
+import { patientView, trendMetrics, WINDOWS_S } from "./view/patient";
 import { noticesOf, quarantineView } from "./view/quarantine";
 import { shellView } from "./view/shell";
 import { signInView } from "./view/signin";
@@ -43,6 +44,8 @@ const SILENCES_MS = 60_000;
 const QUARANTINE_MS = 60_000;
 // Gateways account for their readings once a minute.
 const COMPLETENESS_MS = 60_000;
+// Metrics are added while everything runs.
+const CATALOGUE_MS = 30_000;
 const NO_SUCH_ALERT = term("The alert of the link is not known here. It may have been removed, or it belongs to another tenant.");
 
 const ENDED = term("Your session has ended. Sign in again.");
@@ -112,6 +115,7 @@ function showWard(session: Session): void {
       paths.reload();
       loadLinks();
       loadQuarantine();
+      loadCatalogue();
       if (linked !== "") seekLinked();
       void loadSilences().finally(sound.begin);
     },
@@ -146,10 +150,11 @@ function showWard(session: Session): void {
     if (patient === "") return;
     const to = nowUs();
     const fromUs = to - BigInt(windowS) * 1_000_000n;
-    query.getSeries({ patient, metrics: TREND_METRICS, fromUs, toUs: to, points: POINTS }).then((history) => {
+    query.getSeries({ patient, metrics: trendMetrics(model), fromUs, toUs: to, points: POINTS }).then((history) => {
       if (model.selected === patient) model.addHistory(history);
     }, ignore);
   };
+  const loadCatalogue = () => void query.listMetrics({}).then(({ metrics }) => setCatalogue(metrics), ignore);
   const loadAlerts = () => void query.listAlerts({ limit: OPEN_MAX }).then(({ alerts, counts }) => model.setOpenAlerts(alerts, counts), ignore);
   const loadLinks = () => void query.listLinks({}).then(({ links }) => model.setLinks(links), ignore);
   const loadSilences = () => query.listDocuments({ kind: "silence" }).then(({ documents }) => model.setSilences(documents), ignore);
@@ -277,6 +282,7 @@ function showWard(session: Session): void {
   const silencing = window.setInterval(() => void loadSilences(), SILENCES_MS);
   const quarantining = window.setInterval(loadQuarantine, QUARANTINE_MS);
   const completing = window.setInterval(completeness.load, COMPLETENESS_MS);
+  const cataloguing = window.setInterval(loadCatalogue, CATALOGUE_MS);
   teardown = () => {
     window.clearTimeout(asking);
     window.clearInterval(renewing);
@@ -285,6 +291,7 @@ function showWard(session: Session): void {
     window.clearInterval(silencing);
     window.clearInterval(quarantining);
     window.clearInterval(completing);
+    window.clearInterval(cataloguing);
     window.removeEventListener("popstate", arrive);
     window.removeEventListener("hashchange", arrive);
     sleep.stop();

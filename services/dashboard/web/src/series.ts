@@ -71,9 +71,10 @@ export class Series {
     return Math.max(HOLE_S_MIN, this.usualIntervalS() * HOLE_INTERVALS);
   }
 
-  // window returns readings of a stretch as uPlot wants them: null where a hole begins.
-  window(fromS: number, toS: number): { times: number[]; values: (number | null)[]; holes: Hole[] } {
-    const threshold = Math.max(this.holeThresholdS(), (2 * (toS - fromS)) / (POINTS / 2));
+  // window returns readings of a stretch as uPlot wants them: null where a hole begins. Single
+  // measurements have no rhythm, and so no holes.
+  window(fromS: number, toS: number, occasional = false): { times: number[]; values: (number | null)[]; holes: Hole[] } {
+    const threshold = occasional ? Infinity : Math.max(this.holeThresholdS(), (2 * (toS - fromS)) / (POINTS / 2));
     const times: number[] = [];
     const values: (number | null)[] = [];
     const holes: Hole[] = [];
@@ -92,8 +93,8 @@ export class Series {
       values.push(this.#values[i] ?? null);
       previous = time;
     }
-    if (previous === undefined) holes.push({ fromS, toS, dropped: false });
-    else if (toS - previous > threshold) holes.push({ fromS: previous, toS, dropped: false });
+    if (previous === undefined && !occasional) holes.push({ fromS, toS, dropped: false });
+    else if (previous !== undefined && toS - previous > threshold) holes.push({ fromS: previous, toS, dropped: false });
     return { times, values, holes };
   }
 }

@@ -9,6 +9,7 @@ const KEY = "braid.language";
 
 let texts: Texts = {};
 let locale = "en";
+let shown: Language = "en";
 let formats = formatsOf(locale);
 let plural = new Intl.PluralRules(locale);
 
@@ -31,12 +32,16 @@ export async function loadTexts(): Promise<void> {
   } catch {
     return;
   }
+  shown = wanted;
   // The region of the browser decides between formats of one language.
   locale = navigator.languages.find((tag) => tag.split("-")[0] === wanted) ?? wanted;
   formats = formatsOf(locale);
   plural = new Intl.PluralRules(locale);
   document.documentElement.lang = wanted;
 }
+
+// shownLanguage is the language of the texts that are loaded.
+export const shownLanguage = (): Language => shown;
 
 type Values = Readonly<Record<string, string | number | bigint>>;
 

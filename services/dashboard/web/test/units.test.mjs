@@ -6,7 +6,7 @@ import { fileURLToPath } from "node:url";
 import { createServer } from "vite";
 import { texts, translated } from "./texts.mjs";
 
-let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf, stayText, wordsOf, HeldOrder, liveOf, access, Sleep, rank, limits, route, Metric, completenessText, ProofState, GapCause;
+let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf, stayText, wordsOf, HeldOrder, liveOf, access, Sleep, rank, limits, route, Metric, completenessText, ProofState, GapCause, catalogue, show, labelOf;
 before(async () => {
   const root = fileURLToPath(new URL("..", import.meta.url));
   vite = await createServer({ root, configFile: false, logLevel: "error", server: { middlewareMode: true, ws: false, watch: null }, optimizeDeps: { noDiscovery: true } });
@@ -14,11 +14,12 @@ before(async () => {
   ({ AlertBook, OPEN_MAX } = await vite.ssrLoadModule("/src/alerts.ts"));
   ({ HeldOrder } = await vite.ssrLoadModule("/src/view/hold.ts"));
   ({ liveOf } = await vite.ssrLoadModule("/src/live.ts"));
-  ({ clock, scoreOf, stayText, wordsOf } = await vite.ssrLoadModule("/src/clinical.ts"));
+  ({ clock, labelOf, scoreOf, show, stayText, wordsOf } = await vite.ssrLoadModule("/src/clinical.ts"));
   ({ inOrder } = await vite.ssrLoadModule("/src/notices.ts"));
   ({ finds, rank } = await vite.ssrLoadModule("/src/search.ts"));
   ({ learn, nowMs } = await vite.ssrLoadModule("/src/clock.ts"));
   limits = await vite.ssrLoadModule("/src/limits.ts");
+  catalogue = await vite.ssrLoadModule("/src/catalogue.ts");
   route = await vite.ssrLoadModule("/src/route.ts");
   ({ Metric } = await vite.ssrLoadModule("/src/gen/braid/vitals/v1/vitals_pb.ts"));
   ({ completenessText } = await vite.ssrLoadModule("/src/completeness.ts"));
@@ -428,4 +429,25 @@ test("nobody reads that data are complete without evidence", () => {
   assert.equal(completenessText(proof(ProofState.INCOMPLETE, 3_600_000_000n, [waits, full], 1n)), `Complete until ${time}; the gateway's journal was full`);
   // A cause of a newer core.
   assert.equal(completenessText(proof(ProofState.INCOMPLETE, 3_600_000_000n, [{ cause: 99, fromUs: 0n }])), `Complete until ${time}; readings are missing`);
+});
+
+test("a metric that the page has no words for is shown by the catalogue", () => {
+  const glucose = 1_100_000_000;
+  assert.equal(show(glucose, 6.99), "7.0");
+  const entry = { metric: glucose, key: "capillary-glucose", names: { en: "Capillary glucose" }, unit: "mmol/L", decimals: 1, lowest: 0.5, highest: 60, choices: [], limits: [{ value: 3.9 }, { value: 10 }], chartGroup: "metabolism", waveform: false };
+  const mood = { ...entry, metric: glucose + 1, choices: [{ value: 1, names: { en: "Low" } }], limits: [{ value: 3 }], chartGroup: "" };
+  catalogue.setCatalogue([entry, mood]);
+  assert.equal(labelOf(glucose), "Capillary glucose");
+  assert.equal(show(glucose, 6.99), "7.0");
+  assert.equal(show(mood.metric, 1), "Low");
+  assert.deepEqual(catalogue.charted().map(({ key }) => key), ["capillary-glucose"]);
+  assert.deepEqual(limits.limitsOf(glucose, "one"), { low: 3.9, high: 10 });
+  assert.deepEqual(limits.limitsOf(mood.metric, "one"), { low: 3, high: undefined });
+  assert.equal(catalogue.unitOf("mm[Hg]"), "mmHg");
+});
+
+test("single measurements have no holes", () => {
+  const series = new Series();
+  for (const hour of [0, 4, 5]) series.add(hour * 3600, hour);
+  assert.deepEqual(series.window(0, 6 * 3600, true), { times: [0, 14_400, 18_000], values: [0, 4, 5], holes: [] });
 });

@@ -55,8 +55,12 @@ impl Newest {
     pub fn note(&self, samples: &[Sample], at: Moment) {
         let mut values = self.0.lock();
         for sample in samples {
-            let Some(Reading::Value(value)) = sample.reading else {
-                continue;
+            // A reading of an unknown metric is shown in the unit in which it came.
+            let own = vitals::entry(sample.metric()).zip(vitals::own_value(sample));
+            let (value, unit) = match (own, &sample.reading) {
+                (Some((entry, value)), _) => (value, entry.unit),
+                (None, Some(Reading::Value(value))) => (*value, sample.unit.as_str()),
+                _ => continue,
             };
             let key = (sample.device.clone(), sample.stream.clone());
             let known = values.get(&key);
@@ -82,7 +86,7 @@ impl Newest {
                 key,
                 Value {
                     metric: sample.metric(),
-                    unit: sample.unit.clone(),
+                    unit: unit.to_owned(),
                     value,
                     event_us: sample.device_time_us,
                     arrived: at,

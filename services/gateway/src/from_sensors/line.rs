@@ -45,7 +45,7 @@ pub fn parse(line: &[u8]) -> Result<Sample, Invalid> {
     let line: Line = serde_json::from_slice(line)
         .map_err(|error| Invalid::new("line", format!("is not a sample: {error}"), EXAMPLE))?;
     let Some(entry) = vitals::by_name(&line.metric) else {
-        let known: Vec<_> = vitals::ENTRIES.iter().map(|entry| entry.name).collect();
+        let known: Vec<_> = vitals::entries().iter().map(|entry| entry.name).collect();
         return Err(Invalid::new(
             "metric",
             format!("is unknown; there are {}", known.join(", ")),

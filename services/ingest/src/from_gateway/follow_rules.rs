@@ -88,11 +88,14 @@ pub(crate) async fn follow_documents(
 /// gateways.
 async fn read(store: &dyn Store) -> Result<(RulesInForce, Vec<Damaged>), QueryError> {
     let now_us = contracts::now_us();
+    // Before the rules, which may name metrics of it.
+    let catalogue = store::take_catalogue(store).await?;
     let teams = store::in_force(store, TEAM, now_us, Otherwise::Earlier, TeamGroups::read).await?;
     let rules = store::in_force(store, RULES, now_us, Otherwise::Earlier, |_| Ok(())).await?;
-    let damaged = [teams.damaged, rules.damaged].concat();
-    let rules = rules.documents.into_iter().map(|(document, ())| document);
-    Ok((in_force(teams.documents, rules), damaged))
+    let damaged = [catalogue.damaged, teams.damaged, rules.damaged].concat();
+    let [rules, catalogue] = [rules.documents, catalogue.documents]
+        .map(|documents| documents.into_iter().map(|(document, ())| document));
+    Ok((in_force(teams.documents, rules, catalogue), damaged))
 }
 
 /// Gateways that follow their rules.
@@ -115,6 +118,7 @@ struct Follower {
     high_alerts: Arc<HighAlerts>,
     /// The gateway reads answers that hold nothing but alerts.
     takes_high_alerts: bool,
+    takes_catalogue: bool,
     /// The rules that the gateway has; 0 for none, and if it reads no answer without rules.
     known_digest: u64,
     refresh: Duration,
@@ -129,6 +133,7 @@ impl Followers {
         let FollowRulesRequest {
             takes_high_alerts,
             known_digest,
+            takes_catalogue,
         } = *request.get_ref();
         let follower = Follower {
             gateway,
@@ -137,6 +142,7 @@ impl Followers {
             rules: self.rules.clone(),
             high_alerts: Arc::clone(&self.high_alerts),
             takes_high_alerts,
+            takes_catalogue,
             known_digest: if takes_high_alerts { known_digest } else { 0 },
             refresh: self.refresh,
         };
@@ -205,7 +211,7 @@ impl Follower {
                     let Some(rules) = rules.borrow_and_update().clone() else {
                         continue;
                     };
-                    match answer(&rules, &self.gateway.tenant, worn) {
+                    match answer(&rules, &self.gateway.tenant, worn, self.takes_catalogue) {
                         Ok(answer) => Some(answer),
                         Err(error) => {
                             tracing::error!(gateway = self.gateway.id, %error, "rules are not handed out");

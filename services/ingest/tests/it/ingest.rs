@@ -322,7 +322,7 @@ async fn while_the_bus_is_down_nothing_is_acknowledged_and_gateways_are_held_bac
     // 8 KiB of ECG.
     let chunk = |sequence| {
         let mut sample = Sample {
-            metric: Metric::Ecg as i32,
+            metric: Metric::Ecg.number(),
             unit: String::new(),
             reading: Some(Reading::Waveform(Waveform {
                 period_us: 4000,

@@ -311,7 +311,7 @@ pub fn sample(device: &str, sequence: u64) -> Sample {
     let mut sample = Sample {
         device: device.into(),
         sequence,
-        metric: Metric::HeartRate as i32,
+        metric: Metric::HeartRate.number(),
         device_time_us: contracts::now_us(),
         gateway_time_us: contracts::now_us(),
         reading: Some(Reading::Value(70.0)),

@@ -41,7 +41,7 @@ fn sample(patient: u64, metric: Metric, sequence: u64, start_us: i64) -> Sample 
         device: format!("device-{patient}"),
         stream: format!("{metric:?}"),
         sequence,
-        metric: metric as i32,
+        metric: metric.number(),
         unit: "/min".into(),
         device_time_us: time,
         gateway_time_us: time + 3000,

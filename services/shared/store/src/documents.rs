@@ -15,6 +15,11 @@ pub const SILENCE: &str = "silence";
 pub const SPO2_SCALE: &str = "spo2-scale";
 /// Steering rules of a tenant's gateways.
 pub const STEERING: &str = "steering";
+/// Entries of the catalogue of metrics; the subject is the metric's key.
+pub const CATALOGUE: &str = "catalogue";
+/// The tenant of every entry of the catalogue: an installation has one catalogue. No tenant can
+/// have this name.
+pub const CATALOGUE_TENANT: &str = "*";
 
 /// Documents in one answer to a tenant, and versions of one subject; of more it sees the first by
 /// subject, or the newest. A service's own question for what is in force is not cut: rules that it
@@ -46,7 +51,7 @@ pub fn patient_of(kind: &str, subject: &str, body: &str) -> String {
 
 /// People's decisions about alerting. Services bound the documents that they put themselves.
 pub(crate) fn is_bounded(document: &Document) -> bool {
-    [RULES, TEAM, SILENCE, STEERING].contains(&document.kind.as_str())
+    [RULES, TEAM, SILENCE, STEERING, CATALOGUE].contains(&document.kind.as_str())
 }
 
 /// `others` and `before`: bytes in force of the tenant's other subjects of the kind, and of this

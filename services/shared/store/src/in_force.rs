@@ -144,5 +144,5 @@ impl Reported {
 }
 
 /// Advice for a document that cannot be read.
-pub const PUT_ANEW: &str = "put it anew (`braid rules put`, `braid alerts team put`, `braid alerts silence`), with a program no older than the one \
+pub const PUT_ANEW: &str = "put it anew (`braid rules put`, `braid catalogue put`, `braid alerts team put`, `braid alerts silence`), with a program no older than the one \
      it was put with; look after the store's disk";

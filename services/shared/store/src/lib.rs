@@ -21,6 +21,7 @@
 mod accounts;
 mod alerts;
 mod call_guard;
+mod catalogue;
 mod claims;
 pub mod completeness;
 #[cfg(feature = "conformance")]
@@ -51,10 +52,11 @@ mod vitals;
 pub use accounts::{Account, Accounts, AuditEntry, AuditQuery, Role};
 pub use alerts::{AlertsBatch, AlertsQuery, AlertsStore, OpenAlerts, OutboxEntry, RuleState};
 pub use call_guard::CallGuard;
+pub use catalogue::take_catalogue;
 pub use claims::Claims;
 pub use documents::{
-    DOCUMENTS_BYTES_MAX, DOCUMENTS_MAX, DocumentsStore, RULES, SILENCE, SPO2_SCALE, STEERING,
-    StoredDocument, TEAM, patient_of,
+    CATALOGUE, CATALOGUE_TENANT, DOCUMENTS_BYTES_MAX, DOCUMENTS_MAX, DocumentsStore, RULES,
+    SILENCE, SPO2_SCALE, STEERING, StoredDocument, TEAM, patient_of,
 };
 pub use error::{ClaimError, NotReady, QueryError, WriteError};
 pub use identities::{

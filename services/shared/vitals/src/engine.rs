@@ -33,6 +33,7 @@ use crate::{
     memory::Memory,
     news2::{self, Observation, Score, Spo2Scale},
     rules::{Rule, RuleSet},
+    validate::own_value,
     verdict,
 };
 
@@ -331,14 +332,13 @@ impl Engine {
 
     pub fn on_sample(&mut self, sample: &Sample) -> Vec<Alert> {
         let metric = sample.metric();
-        let value = match sample.reading {
-            Some(sample::Reading::Value(value)) => value,
-            Some(sample::Reading::Waveform(_)) => return self.on_waveform(sample),
-            None => return Vec::new(),
-        };
-        if !value.is_finite() || metric == Metric::Unspecified {
-            return Vec::new();
+        if let Some(sample::Reading::Waveform(_)) = sample.reading {
+            return self.on_waveform(sample);
         }
+        // A gateway has readings in the unit in which they came.
+        let Some(value) = own_value(sample).filter(|value| value.is_finite()) else {
+            return Vec::new();
+        };
         let Some(before_us) = self.advance_stream(sample) else {
             self.skipped += 1;
             return Vec::new();
@@ -837,12 +837,10 @@ fn score_of(
     profile: Profile,
     now_us: i64,
 ) -> Score {
-    let observations = latest.iter().filter_map(|(metric, latest)| {
-        Some(Observation {
-            metric: Metric::try_from(*metric).ok()?,
-            value: latest.value,
-            time_us: latest.time_us,
-        })
+    let observations = latest.iter().map(|(metric, latest)| Observation {
+        metric: Metric::from_number(*metric),
+        value: latest.value,
+        time_us: latest.time_us,
     });
     news2::score(
         observations,

@@ -20,6 +20,7 @@ mod machine;
 mod memory;
 pub mod news2;
 mod past;
+mod refusal;
 pub mod rehearsal;
 mod rule_document;
 pub mod rules;
@@ -33,18 +34,24 @@ mod verdict;
 pub const PRESENT_US: i64 = 120_000_000;
 
 pub use cadence::Cadence;
-pub use catalogue::{ENTRIES, Entry, Reading, by_name, entry, name};
+pub use catalogue::{
+    ADDED_MAX, Accepted, Entry, Form, LANGUAGES, MetricDocument, MetricRhythm, MetricWord, Names,
+    Reading, by_name, check_metric, entries, entry, name, take,
+};
 pub use condition::{Condition, Direction};
 pub use contracts::vitals::{Metric, Priority, Sample};
 pub use edge::edge_alert;
 pub use engine::{Engine, Profile, RestoreError, Rhythm, STREAMS_MAX};
 pub use machine::{Origin, episode_id};
 pub use news2::Spo2Scale;
+pub use refusal::{
+    IDENTIFIER_BYTES_MAX, Invalid, PERSON_BYTES_MAX, validate_identifier, validate_person,
+    validate_text,
+};
 pub use rule_document::{Extends, PUT_EXTENDS, RuleDocument, for_gateway};
 pub use rules::{Rule, RuleSet};
 pub use rules_in_force::{RulesInForce, TeamGroups};
 pub use validate::{
-    ClockBounds, IDENTIFIER_BYTES_MAX, Invalid, PERSON_BYTES_MAX, TRACEPARENT_BYTES_MAX,
-    WAVEFORM_VALUES_MAX, fill_defaults, validate_identifier, validate_person, validate_reading,
-    validate_text, validate_time,
+    ClockBounds, TRACEPARENT_BYTES_MAX, WAVEFORM_VALUES_MAX, convert, fill_defaults, own_value,
+    validate_reading, validate_time, validate_unit_stated,
 };

@@ -118,7 +118,7 @@ impl Score {
         let unknown = silent.or_else(|| self.unknown());
         let is_known = unknown.is_none();
         let is_certain = is_known && (!self.is_partial() || self.risk >= Risk::Medium);
-        let codes = |metrics: &[Metric]| metrics.iter().map(|metric| *metric as i32).collect();
+        let codes = |metrics: &[Metric]| metrics.iter().map(|metric| metric.number()).collect();
         query::News2 {
             // A lower bound of 0 carries no information.
             score: (is_known && (!self.is_partial() || self.aggregate > 0))

@@ -9,13 +9,14 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
+use contracts::vitals::Metric;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     condition::Condition,
     news2,
+    refusal::Invalid,
     rules::{Rule, RuleSet},
-    validate::Invalid,
 };
 
 /// Advice for a document that loses falls or NEWS2.
@@ -160,16 +161,25 @@ fn is_vital(condition: &Condition) -> bool {
 }
 
 /// The body of a stored document as gateways of every version read it. Rules about frozen sensors
-/// are left out, because only the core judges them and an older gateway refuses the kind. A body
-/// that this version cannot read stays as it is, because the gateway may be newer.
-pub fn for_gateway(body: &str) -> Cow<'_, str> {
+/// are left out, because only the core judges them and an older gateway refuses the kind. Without
+/// `takes_catalogue`, so are rules about metrics of the catalogue. A body that this version cannot
+/// read stays as it is, because the gateway may be newer.
+pub fn for_gateway(body: &str, takes_catalogue: bool) -> Cow<'_, str> {
     let Ok(document) = RuleDocument::from_json(body) else {
         return Cow::Borrowed(body);
     };
     let mut set = document.resolve();
     let count = set.rules.len();
     set.rules.retain(|rule| !rule.condition.is_frozen());
-    let is_plain = document.extends.is_none() && set.rules.len() == count;
+    if !takes_catalogue {
+        let is_known = |metric: Metric| metric == Metric::Unspecified || metric.is_numbered();
+        set.rules.retain(|rule| is_known(rule.condition.metric()));
+        set.stale_after_s
+            .retain(|key, _| is_known(Metric::of_key(key)));
+    }
+    let is_plain = document.extends.is_none()
+        && set.rules.len() == count
+        && set.stale_after_s == document.stale_after_s;
     // A gateway refuses a set without rules.
     if is_plain || set.rules.is_empty() {
         return Cow::Borrowed(body);
@@ -279,7 +289,7 @@ mod tests {
     fn a_gateway_gets_the_whole_set_without_the_word() {
         for extends in [r#""extends": "built-in","#, r#""extends": "none","#] {
             let body = ONE_RULE.replace("EXTENDS", extends);
-            let sent = for_gateway(&body);
+            let sent = for_gateway(&body, true);
             let old: RuleSet = serde_json::from_str(&sent).unwrap();
             let mut judged = one_rule(extends).resolve();
             judged.rules.retain(|rule| !rule.condition.is_frozen());
@@ -287,7 +297,24 @@ mod tests {
         }
         let plain = ONE_RULE.replace("EXTENDS", "");
         for unchanged in [plain.as_str(), "of a newer version", ""] {
-            assert!(matches!(for_gateway(unchanged), Cow::Borrowed(it) if it == unchanged));
+            assert!(matches!(for_gateway(unchanged, true), Cow::Borrowed(it) if it == unchanged));
         }
+    }
+    #[test]
+    fn an_older_gateway_gets_no_rule_about_a_metric_that_it_does_not_know() {
+        let of_glucose = r#""extends": "none","#;
+        let body = ONE_RULE
+            .replace("EXTENDS", of_glucose)
+            .replace("\"spo2\": 60", "\"spo2\": 60, \"glucose\": 900")
+            .replace(
+                "\"rules\": [",
+                r#""rules": [{"id": "glucose-low", "priority": "high",
+                "condition": {"kind": "below", "metric": "glucose", "limit": 3.9, "clear": 4.2}},"#,
+            );
+        let whole: RuleSet = serde_json::from_str(&for_gateway(&body, true)).unwrap();
+        assert_eq!((whole.rules.len(), whole.stale_after_s.len()), (2, 2));
+        let older: RuleSet = serde_json::from_str(&for_gateway(&body, false)).unwrap();
+        assert_eq!((older.rules.len(), older.stale_after_s.len()), (1, 1));
+        assert_eq!(older.rules[0].id, "spo2-low");
     }
 }

@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::{catalogue::metric_name, condition::DELAY_MS_MAX};
 use crate::{
-    catalogue::{by_name, name},
+    catalogue::{by_name, entry, name},
     condition::Condition,
-    validate::{Invalid, validate_identifier},
+    refusal::{Invalid, validate_identifier},
 };
 
 /// Rules in one set. A larger set is refused.
 pub const RULES_MAX: usize = 256;
-/// Age from which a reading is stale, for metrics that a set does not list.
+/// Age from which a reading of an unknown metric is stale.
 const STALE_AFTER_S_DEFAULT: u32 = 600;
 
 /// Subject of the rules for all patients of a tenant.
@@ -43,8 +43,9 @@ pub fn subjects(patient: &str, group: Option<&str>) -> impl Iterator<Item = Stri
 pub struct RuleSet {
     pub name: String,
     pub version: u32,
-    /// By name of the metric. Rules count a reading for so long. The ward and the watch for silence
-    /// count one of a worn sensor for less if its stream's own rhythm is faster, see `cadence`.
+    /// By name of the metric, where it differs from the catalogue's. Rules count a reading for so
+    /// long. The ward and the watch for silence count one of a worn sensor for less if its stream's
+    /// own rhythm is faster, see `cadence`.
     #[serde(default)]
     pub stale_after_s: BTreeMap<String, u32>,
     pub rules: Vec<Rule>,
@@ -67,10 +68,12 @@ pub struct Rule {
 
 impl RuleSet {
     pub fn stale_after_us(&self, metric: Metric) -> i64 {
+        let of_catalogue = || entry(metric).map(|entry| entry.document.stale_after_s);
         let seconds = self
             .stale_after_s
             .get(name(metric))
             .copied()
+            .or_else(of_catalogue)
             .unwrap_or(STALE_AFTER_S_DEFAULT);
         i64::from(seconds) * 1_000_000
     }

@@ -3,14 +3,13 @@
 //! A refusal names the field, the reason and an accepted value, because the reader may be a person
 //! with a sensor and `curl`.
 
-use contracts::vitals::{Metric, Sample, sample};
+use contracts::vitals::{Sample, Waveform, sample};
 
-use crate::catalogue::{Entry, Reading, entry, name};
+use crate::{
+    catalogue::{Entry, Reading, entry},
+    refusal::{Invalid, clip, validate_identifier, validate_text},
+};
 
-/// Bytes of an identifier of a device, stream or patient. Longer ones are refused.
-pub const IDENTIFIER_BYTES_MAX: usize = 128;
-/// Bytes of the name of a person at a gateway. Longer ones are refused.
-pub const PERSON_BYTES_MAX: usize = 120;
 /// Readings in one waveform chunk: 40 s of ECG at 250 Hz. Longer chunks are refused.
 pub const WAVEFORM_VALUES_MAX: usize = 10_000;
 /// Spacing of a waveform: 10 us (100 kHz) to 10 s.
@@ -18,33 +17,13 @@ const WAVEFORM_PERIOD_US: (u32, u32) = (10, 10_000_000);
 /// Bytes of a traceparent. W3C defines 55, and later versions may append to it.
 pub const TRACEPARENT_BYTES_MAX: usize = 256;
 
+/// Bytes of the unit of an unknown metric.
+const UNIT_BYTES_MAX: usize = 80;
+
 /// The store's integers are signed.
 const SENSOR_SEQUENCE_MAX: u64 = i64::MAX as u64;
 
 const SECOND_US: i64 = 1_000_000;
-
-/// Reason of a refusal, and an accepted value.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {reason}; for example {example}")]
-pub struct Invalid {
-    pub field: &'static str,
-    pub reason: String,
-    pub example: String,
-}
-
-impl Invalid {
-    pub fn new(
-        field: &'static str,
-        reason: impl Into<String>,
-        example: impl Into<String>,
-    ) -> Invalid {
-        Invalid {
-            field,
-            reason: reason.into(),
-            example: example.into(),
-        }
-    }
-}
 
 /// Tolerance for a device's clock against the reader's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,16 +78,28 @@ pub fn validate_reading(sample: &Sample) -> Result<(), Invalid> {
             "1",
         ));
     }
-    let entry = known(sample)?;
-    if sample.unit != entry.unit {
-        return Err(Invalid::new(
-            "unit",
-            format!("{:?} is not the unit of {}", clip(&sample.unit), entry.name),
-            format!("{:?}", entry.unit),
-        ));
-    }
+    let Some(entry) = entry(sample.metric()) else {
+        return validate_unknown(sample);
+    };
+    let accepted = match sample.unit == entry.unit {
+        true => None,
+        false => Some(entry.accepted(&sample.unit).ok_or_else(|| {
+            let units: Vec<_> = entry.units().collect();
+            let reason = format!("{:?} is no unit of {}", clip(&sample.unit), entry.name);
+            Invalid::new("unit", reason, units.join(" or "))
+        })?),
+    };
     match (&sample.reading, entry.reading) {
-        (Some(sample::Reading::Value(value)), Reading::Value) => in_range(entry, *value),
+        (Some(sample::Reading::Value(value)), Reading::Value) => match accepted {
+            None => {
+                in_range(entry, *value)?;
+                precise(*value, entry.document.decimals, entry.unit)
+            }
+            Some(accepted) => {
+                in_range(entry, accepted.convert(*value))?;
+                precise(*value, accepted.decimals, &accepted.unit)
+            }
+        },
         (Some(sample::Reading::Value(value)), Reading::Step) => {
             in_range(entry, *value)?;
             if value.fract() == 0.0 {
@@ -121,24 +112,7 @@ pub fn validate_reading(sample: &Sample) -> Result<(), Invalid> {
             ))
         }
         (Some(sample::Reading::Waveform(waveform)), Reading::Waveform { axes }) => {
-            let count = waveform.values.len();
-            if count == 0 || count > WAVEFORM_VALUES_MAX || !count.is_multiple_of(axes) {
-                return Err(Invalid::new(
-                    "waveform.values",
-                    format!(
-                        "{count} readings, where 1 to {WAVEFORM_VALUES_MAX} in multiples of {axes} are taken"
-                    ),
-                    format!("{}", 60 * axes),
-                ));
-            }
-            let (low, high) = WAVEFORM_PERIOD_US;
-            if !(low..=high).contains(&waveform.period_us) {
-                return Err(Invalid::new(
-                    "waveform.period_us",
-                    format!("{} is outside {low} to {high}", waveform.period_us),
-                    "4000",
-                ));
-            }
+            validate_waveform(waveform, axes)?;
             waveform
                 .values
                 .iter()
@@ -156,6 +130,94 @@ pub fn validate_reading(sample: &Sample) -> Result<(), Invalid> {
             format!("{} is a single number", entry.name),
             entry.example.to_string(),
         )),
+    }
+}
+
+fn validate_waveform(waveform: &Waveform, axes: usize) -> Result<(), Invalid> {
+    let count = waveform.values.len();
+    if count == 0 || count > WAVEFORM_VALUES_MAX || !count.is_multiple_of(axes) {
+        return Err(Invalid::new(
+            "waveform.values",
+            format!(
+                "{count} readings, where 1 to {WAVEFORM_VALUES_MAX} in multiples of {axes} are taken"
+            ),
+            format!("{}", 60 * axes),
+        ));
+    }
+    let (low, high) = WAVEFORM_PERIOD_US;
+    if !(low..=high).contains(&waveform.period_us) {
+        return Err(Invalid::new(
+            "waveform.period_us",
+            format!("{} is outside {low} to {high}", waveform.period_us),
+            "4000",
+        ));
+    }
+    Ok(())
+}
+
+/// A metric that this program does not know is passed on as it came: its catalogue may be older
+/// than the sender's. It needs a unit, so that no later reader has to guess.
+fn validate_unknown(sample: &Sample) -> Result<(), Invalid> {
+    if !sample.metric().is_of_key() {
+        let reason = format!("{} is unknown", sample.metric);
+        return Err(Invalid::new("metric", reason, "heart-rate"));
+    }
+    validate_text("unit", &sample.unit, UNIT_BYTES_MAX, "\"mmol/L\"")?;
+    let is_finite = match &sample.reading {
+        Some(sample::Reading::Value(value)) => value.is_finite(),
+        Some(sample::Reading::Waveform(waveform)) => {
+            validate_waveform(waveform, 1)?;
+            waveform.values.iter().all(|value| value.is_finite())
+        }
+        None => false,
+    };
+    if is_finite {
+        return Ok(());
+    }
+    Err(Invalid::new("value", "is missing or not a number", "5.6"))
+}
+
+/// Refuses a reading without a unit if sensors of the metric use more than one. A guess could be
+/// wrong by a factor of 18.
+pub fn validate_unit_stated(sample: &Sample) -> Result<(), Invalid> {
+    let entry = entry(sample.metric()).filter(|it| !it.document.accepted.is_empty());
+    let Some(entry) = entry.filter(|_| sample.unit.is_empty()) else {
+        return Ok(());
+    };
+    let units: Vec<_> = entry.units().collect();
+    let reason = format!("is missing, and sensors of {} use several", entry.name);
+    Err(Invalid::new("unit", reason, units.join(" or ")))
+}
+
+/// The single value of a sample in its metric's own unit. `None`: a waveform, an unknown metric or
+/// an unknown unit. Without a unit it is the metric's own, because no door lets such a reading in
+/// where two units are common.
+pub fn own_value(sample: &Sample) -> Option<f64> {
+    let Some(sample::Reading::Value(value)) = sample.reading else {
+        return None;
+    };
+    let entry = entry(sample.metric())?;
+    if sample.unit == entry.unit || sample.unit.is_empty() {
+        return Some(value);
+    }
+    Some(entry.accepted(&sample.unit)?.convert(value))
+}
+
+/// Converts a valid reading to the unit of its metric, and keeps what came beside it. A reading in
+/// the metric's own unit stays as it is, so a second call changes nothing.
+pub fn convert(sample: &mut Sample) {
+    let Some(entry) = entry(sample.metric()) else {
+        return;
+    };
+    if let Some(accepted) = entry.accepted(&sample.unit)
+        && let Some(sample::Reading::Value(value)) = sample.reading
+    {
+        sample.reading = Some(sample::Reading::Value(accepted.convert(value)));
+        sample.original_value = Some(value);
+        sample.original_unit = std::mem::replace(&mut sample.unit, entry.unit.to_owned());
+    } else if entry.accepted(&sample.original_unit).is_none() {
+        sample.original_value = None;
+        sample.original_unit.clear();
     }
 }
 
@@ -181,57 +243,8 @@ pub fn validate_time(sample: &Sample, now_us: i64, bounds: ClockBounds) -> Resul
     Err(Invalid::new("device_time_us", reason, now_us.to_string()))
 }
 
-/// Accepts letters, digits and `. _ : -`, because identifiers appear in keys, labels and file
-/// names.
-pub fn validate_identifier(
-    field: &'static str,
-    identifier: &str,
-    example: &str,
-) -> Result<(), Invalid> {
-    let reason = if identifier.is_empty() {
-        "is missing".to_owned()
-    } else if identifier.len() > IDENTIFIER_BYTES_MAX {
-        format!("is longer than {IDENTIFIER_BYTES_MAX} bytes")
-    } else if !identifier
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte))
-    {
-        format!(
-            "{:?} has characters other than letters, digits and . _ : -",
-            clip(identifier)
-        )
-    } else {
-        return Ok(());
-    };
-    Err(Invalid::new(field, reason, format!("{example:?}")))
-}
-
-/// Accepts the name that a person typed. Control and direction characters are refused, because the
-/// name appears in lists, messages and terminals.
-pub fn validate_person(field: &'static str, name: &str) -> Result<(), Invalid> {
-    validate_text(field, name, PERSON_BYTES_MAX, "\"Ada Carer\"")
-}
-
-/// Accepts one line of text that is not empty.
-pub fn validate_text(
-    field: &'static str,
-    text: &str,
-    bytes_max: usize,
-    example: &str,
-) -> Result<(), Invalid> {
-    let reason = if text.trim().is_empty() {
-        "is missing".to_owned()
-    } else if text.len() > bytes_max {
-        format!("is longer than {bytes_max} bytes")
-    } else if let Err(found) = contracts::text::check(text) {
-        found.to_string()
-    } else {
-        return Ok(());
-    };
-    Err(Invalid::new(field, reason, example))
-}
-
 /// Fills fields that a sensor may omit: the unit, and the stream if the device has one per metric.
+/// [`validate_unit_stated`] comes before it where sensors of other makers speak.
 pub fn fill_defaults(sample: &mut Sample) {
     if let Some(entry) = entry(sample.metric()) {
         if sample.unit.is_empty() {
@@ -241,19 +254,6 @@ pub fn fill_defaults(sample: &mut Sample) {
             sample.stream = entry.name.to_owned();
         }
     }
-}
-
-fn known(sample: &Sample) -> Result<&'static Entry, Invalid> {
-    Metric::try_from(sample.metric)
-        .ok()
-        .and_then(entry)
-        .ok_or_else(|| {
-            Invalid::new(
-                "metric",
-                format!("{} is unknown", sample.metric),
-                name(Metric::HeartRate),
-            )
-        })
 }
 
 fn in_range(entry: &Entry, value: f64) -> Result<(), Invalid> {
@@ -272,19 +272,27 @@ fn in_range(entry: &Entry, value: f64) -> Result<(), Invalid> {
     ))
 }
 
-/// The beginning of a foreign text, for a message.
-fn clip(text: &str) -> &str {
-    let end = text
-        .char_indices()
-        .nth(32)
-        .map_or(text.len(), |(index, _)| index);
-    &text[..end]
+/// Refuses digits that the sensor cannot have measured.
+fn precise(value: f64, decimals: Option<u8>, unit: &str) -> Result<(), Invalid> {
+    let Some(decimals) = decimals else {
+        return Ok(());
+    };
+    let shifted = value * 10_f64.powi(i32::from(decimals));
+    // A sensor's own arithmetic has single precision.
+    if (shifted - shifted.round()).abs() <= 1e-6 * shifted.abs().max(1.0) {
+        return Ok(());
+    }
+    Err(Invalid::new(
+        "value",
+        format!("{value} has more than the {decimals} decimals of a reading in {unit}"),
+        format!("{value:.*}", usize::from(decimals)),
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use contracts::vitals::Waveform;
+    use contracts::vitals::{Metric, Waveform};
 
     use super::*;
 
@@ -313,7 +321,7 @@ mod tests {
 
     #[test]
     fn every_entrys_example_passes() {
-        for entry in &crate::ENTRIES {
+        for entry in crate::entries() {
             let mut sample = heart_rate(0.0);
             sample.metric = entry.metric.into();
             sample.unit = entry.unit.into();
@@ -325,17 +333,6 @@ mod tests {
                 _ => sample::Reading::Value(entry.example),
             });
             assert_eq!(validate(&sample, NOW_US), Ok(()), "{}", entry.name);
-        }
-    }
-
-    #[test]
-    fn a_name_of_a_person_is_short_and_has_no_control_characters() {
-        for name in ["Ada Carer", "Zo\u{eb} d'Arc-Li", "\u{5f20}\u{4f1f}"] {
-            assert_eq!(validate_person("by", name), Ok(()), "{name}");
-        }
-        let long = "x".repeat(PERSON_BYTES_MAX + 1);
-        for name in ["", "  ", "a\nb", "\u{1b}[2J", "\u{202e}adA", &long] {
-            assert!(validate_person("by", name).is_err(), "{name:?}");
         }
     }
 
@@ -353,6 +350,7 @@ mod tests {
         assert_eq!(change(|s| s.metric = 0), "metric");
         assert_eq!(change(|s| s.metric = 99), "metric");
         assert_eq!(change(|s| s.unit = "bpm".into()), "unit");
+        assert_eq!(change(|s| s.metric = -1), "metric");
         assert_eq!(change(|s| s.device.clear()), "device");
         assert_eq!(change(|s| s.device = "a b".into()), "device");
         assert_eq!(change(|s| s.device = "x".repeat(129)), "device");
@@ -394,6 +392,86 @@ mod tests {
         assert_eq!(ecg(4000, vec![]), Err("waveform.values"));
         assert_eq!(ecg(0, vec![0.1]), Err("waveform.period_us"));
         assert_eq!(ecg(4000, vec![f32::NAN]), Err("value"));
+    }
+
+    fn reading(key: &str, value: f64, unit: &str) -> Sample {
+        Sample {
+            metric: Metric::of_key(key).into(),
+            stream: key.into(),
+            unit: unit.into(),
+            ..heart_rate(value)
+        }
+    }
+
+    #[test]
+    fn a_reading_in_an_accepted_unit_is_converted_and_what_came_is_kept() {
+        let mut sample = reading("glucose", 126.0, "mg/dL");
+        assert_eq!(validate(&sample, NOW_US), Ok(()));
+        convert(&mut sample);
+        let converted = Some(sample::Reading::Value(1_260_000.0 / 180_156.0));
+        assert_eq!((&sample.reading, &*sample.unit), (&converted, "mmol/L"));
+        let came = (sample.original_value, sample.original_unit.clone());
+        assert_eq!(came, (Some(126.0), "mg/dL".to_owned()));
+        let once = sample.clone();
+        convert(&mut sample);
+        assert_eq!(sample, once, "a second time");
+        let mut own = reading("glucose", 5.6, "mmol/L");
+        own.original_value = Some(1.0);
+        own.original_unit = "furlong".into();
+        convert(&mut own);
+        assert_eq!(
+            own,
+            reading("glucose", 5.6, "mmol/L"),
+            "nothing was converted"
+        );
+    }
+
+    #[test]
+    fn a_unit_is_never_guessed_where_two_are_common() {
+        for (key, unit) in [
+            ("glucose", "mmol/L or mg/dL"),
+            ("temperature", "Cel or [degF]"),
+        ] {
+            let refused = validate_unit_stated(&reading(key, 37.0, "")).unwrap_err();
+            assert_eq!((refused.field, &*refused.example), ("unit", unit));
+            let other = validate(&reading(key, 37.0, "furlong"), NOW_US).unwrap_err();
+            assert_eq!((other.field, &*other.example), ("unit", unit));
+        }
+        assert_eq!(
+            validate_unit_stated(&reading("heart-rate", 72.0, "")),
+            Ok(())
+        );
+        // Each of these would be plausible in the other unit.
+        for (key, value, unit) in [("glucose", 126.0, "mmol/L"), ("temperature", 98.6, "Cel")] {
+            let refused = validate(&reading(key, value, unit), NOW_US).unwrap_err();
+            assert_eq!(refused.field, "value", "{key}");
+        }
+        assert!(validate(&reading("glucose", 0.4, "mg/dL"), NOW_US).is_err());
+    }
+
+    #[test]
+    fn a_reading_has_no_more_digits_than_its_sensor_measures() {
+        let refused = validate(&reading("glucose", 126.25, "mg/dL"), NOW_US).unwrap_err();
+        assert_eq!(
+            refused.reason,
+            "126.25 has more than the 1 decimals of a reading in mg/dL"
+        );
+        let single = f64::from(5.6_f32);
+        assert_eq!(
+            validate(&reading("glucose", single, "mmol/L"), NOW_US),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn an_unknown_metric_is_passed_on_with_its_unit() {
+        let unknown = reading("ketones", 1.5, "mmol/L");
+        assert_eq!(validate(&unknown, NOW_US), Ok(()));
+        let mut passed = unknown.clone();
+        convert(&mut passed);
+        assert_eq!(passed, unknown);
+        assert_eq!(field_of(&reading("ketones", 1.5, "")), "unit");
+        assert_eq!(field_of(&reading("ketones", f64::NAN, "mmol/L")), "value");
     }
 
     #[test]

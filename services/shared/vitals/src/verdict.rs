@@ -69,8 +69,16 @@ fn lasted(time_ms: u64) -> String {
     }
 }
 
+fn rounded(value: f64, decimals: u8) -> f64 {
+    let scale = 10_f64.powi(i32::from(decimals));
+    (value * scale).round() / scale
+}
+
 pub(crate) fn describe(rule: &Rule, value: f64, score: Option<&Score>) -> String {
     let metric = rule.condition.metric();
+    // A converted value has more digits than its sensor measured.
+    let decimals = entry(metric).and_then(|entry| entry.document.decimals);
+    let value = decimals.map_or(value, |decimals| rounded(value, decimals));
     let (display, unit) = entry(metric).map_or(("", ""), |entry| (entry.display, entry.unit));
     let lasting = match rule.for_ms / 1000 {
         0 => String::new(),

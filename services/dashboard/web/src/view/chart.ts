@@ -20,6 +20,7 @@ export class TrendChart {
     private readonly lines: number,
     private readonly spanMin: number,
     private readonly decimals: number,
+    private readonly occasional = false,
   ) {
     this.#observer = new ResizeObserver(() => this.#resize());
     this.#observer.observe(host);
@@ -28,7 +29,7 @@ export class TrendChart {
   update(lines: readonly Series[], dropped: readonly Hole[], fromS: number, toS: number, limits?: Limits): void {
     this.#range = [fromS, toS];
     this.#limits = limits;
-    const windows = lines.map((series) => series.window(fromS, toS));
+    const windows = lines.map((series) => series.window(fromS, toS, this.occasional));
     this.#holes = [...(windows[0]?.holes ?? []), ...dropped.filter((hole) => hole.toS > fromS && hole.fromS < toS)];
     const tables = windows.map(({ times, values }) => [times, values] as uPlot.AlignedData);
     // Mode 2 keeps the nulls of one line from being bridged by the times of another.

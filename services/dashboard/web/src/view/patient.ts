@@ -5,6 +5,7 @@ import { nowS } from "../clock";
 import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";
 import { Metric } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Model } from "../model";
+import { charted, entryOf } from "../catalogue";
 import { TrendChart } from "./chart";
 import { Sweep } from "./sweep";
 import { onTheme } from "./theme";
@@ -33,7 +34,16 @@ const ECG_ENDED_S = 5;
 // Open alerts named on the panel, the most urgent. Further ones are counted.
 const OWN_ALERTS_MAX = 4;
 const FACTS = [Metric.CONSCIOUSNESS, Metric.SUPPLEMENTAL_OXYGEN, Metric.BATTERY] as const;
-export const TREND_METRICS: Metric[] = ROWS.flat();
+const OWN: readonly Metric[] = [...ROWS.flat(), ...FACTS];
+
+// rowsOf are the metrics of further rows: those with a chart that the patient has.
+const rowsOf = (model: Model): Metric[] =>
+  charted()
+    .map(({ metric }) => metric)
+    .filter((metric) => !OWN.includes(metric) && (model.series.has(metric) || model.patient()?.latest.some((vital) => vital.metric === metric)));
+
+// trendMetrics are those whose history the page draws.
+export const trendMetrics = (model: Model): Metric[] => [...ROWS.flat(), ...rowsOf(model)];
 
 export interface PatientView {
   readonly element: HTMLElement;
@@ -73,6 +83,20 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
   const ended = h("span", { class: "strip-ended" });
   const ecgRow = h("div", { class: "ecg" }, h("span", { class: "strip-label" }, t("ECG")), ended, strip);
   const rows = ROWS.map((metrics) => vitalRow(model, metrics));
+  const further = new Map<Metric, VitalRow>();
+  // Rows of metrics beyond a bed's own come and go with the patient.
+  const fitRows = () => {
+    const wanted = rowsOf(model);
+    for (const [metric, row] of further) row.element.hidden = !wanted.includes(metric);
+    const fresh = wanted.filter((metric) => !further.has(metric));
+    for (const metric of fresh) {
+      const row = vitalRow(model, [metric]);
+      further.set(metric, row);
+      rows.push(row);
+      body.append(row.element);
+    }
+    if (fresh.length > 0) loadHistory(windowS);
+  };
   const own = h("ul", { class: "own-alerts", "aria-label": t("Open alerts of this patient") });
   const ownMore = h("p", { class: "own-more" });
   const ownRows = new KeyedList<Alert>(own, ({ id }) => id, ownAlert);
@@ -109,6 +133,7 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
       sweep.clear();
     }
     if (!selected) return;
+    fitRows();
     setText(title, patient?.name || model.selected);
     const seen = patient ? seconds(patient.lastSeenUs) : 0;
     const late = seen > 0 && nowS() - seen > LATE_S;
@@ -143,7 +168,7 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     if (model.selected === "" || !element.checkVisibility()) return;
     const now = nowS();
     const from = Math.max(now - windowS, windowS === WINDOWS_S[0] ? Math.min(now - YOUNG_S, earliest(model)) : 0);
-    rows.forEach((row) => row.draw(from, now));
+    rows.filter((row) => !row.element.hidden).forEach((row) => row.draw(from, now));
   };
   model.on("samples", values);
   model.on("ward", values);
@@ -158,7 +183,7 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
 
 // earliest is the time of the first reading that is drawn.
 function earliest(model: Model): number {
-  const times = TREND_METRICS.map((metric) => model.series.get(metric)?.firstS ?? Infinity);
+  const times = ROWS.flat().map((metric) => model.series.get(metric)?.firstS ?? Infinity);
   return Math.min(...times);
 }
 
@@ -206,7 +231,7 @@ function vitalRow(model: Model, metrics: readonly Metric[]): VitalRow {
     note,
   );
   const element = h("div", { class: "vital", "data-metric-row": style.key }, host, reading);
-  const chart = new TrendChart(host, metrics.length, style.spanMin, style.decimals);
+  const chart = new TrendChart(host, metrics.length, style.spanMin, style.decimals, entryOf(first)?.occasional && !OWN.includes(first));
   let limits: Limits | undefined;
   return {
     element,
@@ -222,7 +247,8 @@ function vitalRow(model: Model, metrics: readonly Metric[]): VitalRow {
       setText(number, text);
       setAttribute(reading, "data-time", timeS > 0 ? timeS.toFixed(3) : null);
       const passed = nowS() - timeS;
-      const late = passed > Math.max(10, series.holeThresholdS() * 2);
+      const staleS = OWN.includes(first) ? series.holeThresholdS() * 2 : (entryOf(first)?.staleAfterS ?? 0);
+      const late = passed > Math.max(10, staleS);
       const patient = model.patient();
       const tooOld = patient?.unknown !== undefined || patient?.news2?.stale.includes(first) === true;
       const stale = timeS > 0 && (late || tooOld);
@@ -231,8 +257,10 @@ function vitalRow(model: Model, metrics: readonly Metric[]): VitalRow {
       const judged = judge(first, stale ? undefined : (series.last?.value ?? known?.value), scale, model.alerts.of(model.selected));
       setAttribute(reading, "data-level", judged.level > 0 && judged.level);
       setText(mark, markOf(judged));
-      limits = scale && limitsOf(first, scale);
-      setText(limit, limitText(first, scale, { level: 0, side: undefined }));
+      // The score's limits need its scale; those of the catalogue do not.
+      const limitScale = scale ?? (OWN.includes(first) ? undefined : "one");
+      limits = limitScale && limitsOf(first, limitScale);
+      setText(limit, limitText(first, limitScale, { level: 0, side: undefined }));
       setText(note, timeS === 0 ? t("not measured") : stale ? age(passed) : "");
     },
     draw(fromS, toS) {

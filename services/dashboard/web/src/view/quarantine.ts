@@ -13,6 +13,7 @@ const KINDS: Record<string, string> = {
   "unknown-device": term("the sensor is not registered"),
   "not-assigned": term("no patient wore the sensor at the time"),
   "other-gateway": term("the sensor was at another gateway at the time"),
+  "unknown-metric": term("the metric is in no catalogue"),
   "in-doubt": term("the time is too uncertain to say whose they are"),
   "not-owned": term("the gateway has nothing to do with the patient"),
   "contradicts-register": term("names another patient or gateway than the register"),

@@ -45,7 +45,7 @@ pub fn sample(device: &str, patient: &str, metric: Metric, sequence: u64) -> Sam
         device: device.into(),
         stream: format!("{metric:?}"),
         sequence,
-        metric: metric as i32,
+        metric: metric.number(),
         unit: "/min".into(),
         device_time_us: time,
         gateway_time_us: time + 5,
@@ -59,6 +59,8 @@ pub fn sample(device: &str, patient: &str, metric: Metric, sequence: u64) -> Sam
         traceparent: String::new(),
         sensor_sequence: None,
         device_offset_us: None,
+        original_value: None,
+        original_unit: String::new(),
     }
 }
 

@@ -16,7 +16,9 @@ pub async fn samples_come_back_as_they_were(harness: &dyn Harness) {
         gateway_time_us: START_US - 100_000_000_000_000,
         ingest_time_us: START_US + 100_000_000_000_000,
         reading: Some(Reading::Value(-0.125)),
-        ..sample("belt", "ann", Metric::Temperature, 2)
+        original_value: Some(31.775),
+        original_unit: "[degF]".into(),
+        ..sample("belt", "ann", Metric::of_key("a-metric-of-a-document"), 2)
     };
     let given = vec![
         sample("belt", "ann", Metric::HeartRate, 1),

@@ -237,6 +237,10 @@ CREATE TABLE ledgers (device TEXT NOT NULL, stream TEXT NOT NULL, gateway TEXT N
 CREATE TABLE asked (gateway TEXT NOT NULL, device TEXT NOT NULL, stream TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
     from_us INTEGER NOT NULL, to_us INTEGER NOT NULL, asked_us INTEGER NOT NULL,
     PRIMARY KEY (gateway, device, stream, first)) WITHOUT ROWID;
+", "
+-- The value and the unit of a reading as they came, where ingest converted it.
+ALTER TABLE samples ADD COLUMN original_value REAL;
+ALTER TABLE samples ADD COLUMN original_unit INTEGER;
 "];
 /// The first version whose alerts have a priority.
 const ALERTS_WITH_PRIORITY: usize = 4;

@@ -14,7 +14,7 @@ pub fn read(
             .query_map([patient], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?
     } else {
-        query.metrics.iter().map(|metric| *metric as i32).collect()
+        query.metrics.iter().map(|it| it.number()).collect()
     };
     let mut series = Vec::with_capacity(metrics.len());
     for metric in metrics {
@@ -24,7 +24,7 @@ pub fn read(
         let (times_us, values) = thinner.finish();
         if !times_us.is_empty() {
             series.push(SeriesPoints {
-                metric: Metric::try_from(metric).unwrap_or_default(),
+                metric: Metric::from_number(metric),
                 times_us,
                 values,
             });

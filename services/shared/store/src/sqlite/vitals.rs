@@ -78,6 +78,10 @@ fn insert_sample(
     let patient = writing.keys.patient(connection, &sample.patient)?;
     let gateway = writing.keys.gateway(connection, &sample.gateway)?;
     let unit = writing.keys.unit(connection, &sample.unit)?;
+    let original_unit = match sample.original_unit.is_empty() {
+        true => None,
+        false => Some(writing.keys.unit(connection, &sample.original_unit)?),
+    };
     let time = sample.device_time_us;
     let gateway_step = sample.gateway_time_us.wrapping_sub(time);
     let ingest_step = sample.ingest_time_us.wrapping_sub(time);
@@ -89,7 +93,7 @@ fn insert_sample(
         }
         Some(Reading::Value(value)) => {
             let inserted = connection
-                .prepare_cached("INSERT OR IGNORE INTO samples VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)")?
+                .prepare_cached("INSERT OR IGNORE INTO samples VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)")?
                 .execute(rusqlite::params![
                     stream,
                     sample.sequence,
@@ -102,7 +106,9 @@ fn insert_sample(
                     ingest_step,
                     value,
                     traceparent,
-                    sample.sensor_sequence
+                    sample.sensor_sequence,
+                    sample.original_value,
+                    original_unit
                 ])?;
             (inserted, Some(*value), 0)
         }
@@ -213,6 +219,8 @@ fn sample(row: &Row<'_>, reading: Reading) -> rusqlite::Result<Sample> {
         reading: Some(reading),
         // The bus has the offset; rows keep the time that is right beside the gateway's own.
         device_offset_us: None,
+        original_value: None,
+        original_unit: String::new(),
     })
 }
 
@@ -232,7 +240,7 @@ fn latest(
     let rows = statement.query_map(parameters, |row| {
         Ok(LatestVital {
             patient: row.get(0)?,
-            metric: Metric::try_from(row.get::<_, i32>(1)?).unwrap_or_default(),
+            metric: Metric::from_number(row.get(1)?),
             value: row.get(2)?,
             device_time_us: row.get(3)?,
             ingest_time_us: row.get(4)?,
@@ -346,10 +354,17 @@ impl VitalsStore for SqliteStore {
             let range = (key, from_us, to_us, limit);
             let mut samples: Vec<Sample> = connection
                 .prepare_cached(&format!(
-                    "SELECT {SAMPLE_COLUMNS}, r.value FROM samples r {SAMPLE_JOINS}
+                    "SELECT {SAMPLE_COLUMNS}, r.value, r.original_value, o.unit FROM samples r {SAMPLE_JOINS}
+                         LEFT JOIN units o ON o.key = r.original_unit
                      WHERE r.patient = ?1 AND r.time_us >= ?2 AND r.time_us < ?3 ORDER BY r.time_us LIMIT ?4"
                 ))?
-                .query_map(range, |row| sample(row, Reading::Value(row.get(12)?)))?
+                .query_map(range, |row| {
+                    Ok(Sample {
+                        original_value: row.get(13)?,
+                        original_unit: row.get::<_, Option<String>>(14)?.unwrap_or_default(),
+                        ..sample(row, Reading::Value(row.get(12)?))?
+                    })
+                })?
                 .collect::<rusqlite::Result<_>>()?;
             let waveforms = connection
                 .prepare_cached(&format!(

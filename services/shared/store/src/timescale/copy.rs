@@ -92,6 +92,13 @@ impl Rows {
         }
     }
 
+    pub fn optional_float8(&mut self, value: Option<f64>) -> &mut Rows {
+        match value {
+            Some(value) => self.float8(value),
+            None => self.null(),
+        }
+    }
+
     /// Empty: NULL.
     pub fn text_or_null(&mut self, value: &str) -> &mut Rows {
         if value.is_empty() {

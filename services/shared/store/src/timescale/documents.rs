@@ -1,11 +1,11 @@
 use async_trait::async_trait;
-use contracts::alerts::Document;
+use contracts::{alerts::Document, vitals::Metric};
 use prost::Message;
 use tokio_postgres::Row;
 
-use super::{TimescaleStore, fault::Fault, transaction};
+use super::{TimescaleStore, fault::Fault, migrate::metric_name, transaction};
 use crate::{
-    DOCUMENTS_MAX, DocumentsStore, QueryError, Scope, StoredDocument, WriteError,
+    CATALOGUE, DOCUMENTS_MAX, DocumentsStore, QueryError, Scope, StoredDocument, WriteError,
     documents::{check_room, is_bounded},
     notices::until,
 };
@@ -57,6 +57,13 @@ impl DocumentsStore for TimescaleStore {
                 ],
             )
             .await?;
+            if document.kind == CATALOGUE {
+                tx.execute(
+                    "INSERT INTO metrics VALUES ($1, $2) ON CONFLICT (metric) DO NOTHING",
+                    &[&Metric::of_key(&document.subject).number(), &metric_name(&document.subject)],
+                )
+                .await?;
+            }
             Ok::<_, Fault>(())
         })
     }

@@ -147,7 +147,7 @@ fn sample(patient: u64, metric: Metric, second: u64, start_us: i64) -> Sample {
         device: format!("device-{patient}"),
         stream: format!("{metric:?}"),
         sequence: start_us.cast_unsigned() + second,
-        metric: metric as i32,
+        metric: metric.number(),
         unit: "/min".into(),
         device_time_us: time,
         gateway_time_us: time + 3000,
@@ -209,7 +209,7 @@ async fn reset(store: &TimescaleStore, batches: &[Batch]) -> Result<(), WriteErr
 }
 
 async fn copy(store: &TimescaleStore, batches: &[Batch]) -> Result<Duration, WriteError> {
-    let mut rows = Rows::new(8);
+    let mut rows = Rows::new(10);
     for batch in batches.iter().flatten() {
         let sample_keys = store.sample_keys(batch).await.map_err(Fault::into_write)?;
         for (sample, keys) in batch.samples.iter().zip(sample_keys) {

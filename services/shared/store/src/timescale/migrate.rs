@@ -2,7 +2,6 @@
 //! one work; the others wait for it and find nothing to do. Applied migrations are recorded with a
 //! checksum and never change; a change is a new file.
 
-use contracts::vitals::Metric;
 use tokio_postgres::Client;
 
 use super::{edition::Edition, fault::explain, open_error::OpenError};
@@ -39,6 +38,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("sessions", include_str!("migrations/0010_sessions.sql")),
     ("patients", include_str!("migrations/0011_patients.sql")),
     ("ledgers", include_str!("migrations/0012_ledgers.sql")),
+    ("originals", include_str!("migrations/0013_originals.sql")),
 ];
 /// Roll-ups depend on the edition: made by TimescaleDB where it can, else by the store.
 const ROLLUPS_OWN: &str = include_str!("rollups_own.sql");
@@ -220,6 +220,11 @@ async fn apply(
     outcome
 }
 
+/// Name of a metric in the views. Names of the first release have no hyphens.
+pub fn metric_name(key: &str) -> String {
+    key.replace('-', "_")
+}
+
 /// Objects that follow the program and the edition instead of a version: roll-ups, names of
 /// metrics, views.
 async fn follow(client: &Client, edition: Edition) -> Result<(), tokio_postgres::Error> {
@@ -241,17 +246,10 @@ async fn follow(client: &Client, edition: Edition) -> Result<(), tokio_postgres:
             "CREATE TABLE IF NOT EXISTS metrics (metric int PRIMARY KEY, name text NOT NULL)",
         )
         .await?;
-    let (mut keys, mut names) = (Vec::new(), Vec::new());
-    for key in 0..i32::from(u8::MAX) {
-        if let Ok(metric) = Metric::try_from(key) {
-            keys.push(key);
-            names.push(
-                metric
-                    .as_str_name()
-                    .trim_start_matches("METRIC_")
-                    .to_lowercase(),
-            );
-        }
+    let (mut keys, mut names) = (vec![0], vec!["unspecified".to_owned()]);
+    for entry in ::vitals::entries() {
+        keys.push(entry.metric.number());
+        names.push(metric_name(entry.name));
     }
     client
         .execute(

@@ -135,7 +135,7 @@ pub async fn latest(
     newest.sort_by(|a, b| {
         let of = |v: &LatestVital| {
             (
-                v.metric as i32,
+                v.metric.number(),
                 std::cmp::Reverse((v.device_time_us, v.ingest_time_us)),
             )
         };
@@ -163,7 +163,7 @@ pub async fn read(
         metrics.dedup();
         metrics
     } else {
-        query.metrics.iter().map(|metric| *metric as i32).collect()
+        query.metrics.iter().map(|it| it.number()).collect()
     };
     let source = source(connection, &all, query).await?;
     let mut points = Vec::with_capacity(metrics.len());
@@ -339,5 +339,5 @@ async fn each(
 }
 
 pub fn metric(key: i32) -> Metric {
-    Metric::try_from(key).unwrap_or_default()
+    Metric::from_number(key)
 }

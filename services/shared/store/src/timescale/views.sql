@@ -5,6 +5,12 @@ CREATE OR REPLACE VIEW vitals_view AS
         g.id AS gateway, s.sequence
     FROM samples s JOIN series e ON e.key = s.series JOIN metrics m ON m.metric = e.metric JOIN patients p ON p.key = e.patient
         JOIN streams t ON t.key = e.stream JOIN device_heads h ON h.key = t.device JOIN gateways g ON g.key = e.gateway;
+-- Readings that ingest converted, with the value and the unit as they came.
+CREATE OR REPLACE VIEW vitals_converted_view AS
+    SELECT s.time, p.tenant, p.id AS patient, m.name AS metric, s.value, e.unit, s.original_value, s.original_unit, h.device
+    FROM samples s JOIN series e ON e.key = s.series JOIN metrics m ON m.metric = e.metric JOIN patients p ON p.key = e.patient
+        JOIN streams t ON t.key = e.stream JOIN device_heads h ON h.key = t.device
+    WHERE s.original_value IS NOT NULL;
 CREATE OR REPLACE VIEW vitals_1m_view AS
     SELECT r.bucket AS time, p.tenant, p.id AS patient, m.name AS metric, e.unit, r.count, r.sum, r.min, r.max, r.sum / r.count AS mean
     FROM vitals_1m r JOIN series e ON e.key = r.series JOIN metrics m ON m.metric = e.metric JOIN patients p ON p.key = e.patient;
@@ -47,7 +53,7 @@ CREATE OR REPLACE VIEW alerts_view AS
 -- views.
 DO $$ BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'braid_reader') THEN
-        GRANT SELECT ON vitals_view, vitals_1m_view, vitals_1h_view, paths_view, path_caps_view, path_months_view, rule_bytes_view, patients_view,
+        GRANT SELECT ON vitals_view, vitals_converted_view, vitals_1m_view, vitals_1h_view, paths_view, path_caps_view, path_months_view, rule_bytes_view, patients_view,
             alerts_view TO braid_reader;
     END IF;
 END $$;

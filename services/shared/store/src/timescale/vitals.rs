@@ -22,8 +22,8 @@ use crate::{
     VitalsBatch, VitalsStore, WriteError, Written, vitals::future_us,
 };
 
-pub const COPY_SAMPLES: &str = "COPY samples (time, gateway_time, ingest_time, sequence, value, series, sensor_sequence, traceparent)
-    FROM STDIN (FORMAT binary)";
+pub const COPY_SAMPLES: &str = "COPY samples (time, gateway_time, ingest_time, sequence, value, series, sensor_sequence, traceparent,
+    original_value, original_unit) FROM STDIN (FORMAT binary)";
 const COPY_WAVEFORMS: &str =
     "COPY waveforms (time, gateway_time, ingest_time, sequence, series, period_us, sensor_sequence,
     traceparent, readings) FROM STDIN (FORMAT binary)";
@@ -157,7 +157,7 @@ async fn write_rows(
     new: &[Vec<i64>],
     locked: &mut Locked,
 ) -> Result<Changes, Fault> {
-    let (mut samples, mut waveforms) = (Copying::new(8), Rows::new(9));
+    let (mut samples, mut waveforms) = (Copying::new(10), Rows::new(9));
     let mut changes = Changes::default();
     let future_us = future_us();
     for (n, new) in new.iter().enumerate() {
@@ -229,7 +229,9 @@ pub fn value_row(rows: &mut Rows, sample: &Sample, keys: SampleKeys, value: f64)
         .float8(value)
         .int4(keys.series)
         .optional_int8(sample.sensor_sequence.map(u64::cast_signed))
-        .text_or_null(&sample.traceparent);
+        .text_or_null(&sample.traceparent)
+        .optional_float8(sample.original_value)
+        .text_or_null(&sample.original_unit);
 }
 
 fn common<'a>(rows: &'a mut Rows, sample: &Sample) -> &'a mut Rows {
@@ -467,7 +469,11 @@ impl VitalsStore for TimescaleStore {
             .await?;
         let mut samples: Vec<Sample> = rows
             .iter()
-            .map(|row| sample(row, Reading::Value(row.get(12))))
+            .map(|row| Sample {
+                original_value: row.get(13),
+                original_unit: row.get::<_, Option<String>>(14).unwrap_or_default(),
+                ..sample(row, Reading::Value(row.get(12)))
+            })
             .collect();
         let waveforms = connection.prepare_cached(WAVEFORMS).await?;
         let rows = connection
@@ -561,7 +567,7 @@ macro_rules! select_rows {
         )
     };
 }
-const SAMPLES: &str = select_rows!("samples", "r.value");
+const SAMPLES: &str = select_rows!("samples", "r.value, r.original_value, r.original_unit");
 const WAVEFORMS: &str = select_rows!("waveforms", "r.period_us, r.readings");
 
 fn sample(row: &Row, reading: Reading) -> Sample {
@@ -584,5 +590,7 @@ fn sample(row: &Row, reading: Reading) -> Sample {
         reading: Some(reading),
         // The bus has the offset; rows keep the time that is right beside the gateway's own.
         device_offset_us: None,
+        original_value: None,
+        original_unit: String::new(),
     }
 }

@@ -3,12 +3,13 @@
 //! patient.
 
 use crate::support::fresh;
-use contracts::alerts::{Alert, AlertState};
+use contracts::alerts::{Alert, AlertState, Document};
 use contracts::paths::{AccessRank, AccessUse, End, PathReport, RuleUse};
 use contracts::vitals::{Metric, Priority, Sample, sample::Reading};
 use serde_json::Value;
 use store::{
-    AlertsBatch, AlertsStore, PathsStore, PatientEntry, Register, Spo2Scale, VitalsStore,
+    AlertsBatch, AlertsStore, CATALOGUE, CATALOGUE_TENANT, DocumentsStore, PathsStore,
+    PatientEntry, Register, Spo2Scale, VitalsStore,
     conformance::{batch, ok, sample},
 };
 use tokio_postgres::Client;
@@ -253,4 +254,33 @@ async fn the_month_of_a_path_has_its_cap_its_cost_and_the_share_of_each_rule() {
             "{title}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_metric_of_a_document_is_shown_with_its_name_and_what_came_is_kept() {
+    let (store, client) = fresh().await;
+    let document = Document {
+        kind: CATALOGUE.into(),
+        tenant: CATALOGUE_TENANT.into(),
+        subject: "capillary-glucose".into(),
+        version: 1,
+        ..Document::default()
+    };
+    ok(store.put_document(&document).await);
+    let metric = Metric::of_key("capillary-glucose");
+    let time_us = contracts::now_us() - SECOND_US;
+    let converted = Sample {
+        unit: "mmol/L".into(),
+        original_value: Some(63.0),
+        original_unit: "mg/dL".into(),
+        ..reading("ann", metric, 3.5, time_us)
+    };
+    ok(store.write_vitals(batch(vec![converted]), Vec::new()).await);
+    let rows = panel(&client, WARD, "Other metrics", &["ann"]).await;
+    assert_eq!(rows[0]["metric"], "ann capillary_glucose mmol/L");
+    assert_eq!(rows[0]["value"], 3.5);
+    let came = "SELECT metric, original_value, original_unit FROM vitals_converted_view";
+    let row = client.query_one(came, &[]).await.unwrap();
+    let came: (String, f64, String) = (row.get(0), row.get(1), row.get(2));
+    assert_eq!(came, ("capillary_glucose".into(), 63.0, "mg/dL".into()));
 }

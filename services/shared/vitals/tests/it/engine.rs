@@ -811,3 +811,39 @@ fn a_clock_that_is_set_back_keeps_no_episode_and_swallows_none() {
         assert_eq!(raised[2].1.since_us, T0 + (90 - HOUR) * S);
     }
 }
+
+#[test]
+fn a_reading_is_judged_in_its_metrics_own_unit() {
+    let glucose = Metric::of_key("glucose");
+    let low = Condition::Below {
+        metric: glucose,
+        limit: 3.9,
+        clear: 4.2,
+    };
+    let rule = Rule {
+        id: "glucose-low".into(),
+        priority: Priority::High,
+        condition: low,
+        for_ms: 0,
+        clear_for_ms: 0,
+    };
+    let mut engine = engine(vec![rule]);
+    engine.settle();
+    let mut measured = |sequence: u64, value: f64, unit: &str| {
+        let sample = Sample {
+            unit: unit.into(),
+            ..reading(glucose, sequence, sequence as i64, value)
+        };
+        let alerts = engine.on_sample(&sample);
+        alerts.first().map(|alert| (alert.state(), alert.value))
+    };
+    assert_eq!(measured(1, 5.6, "mmol/L"), None);
+    assert_eq!(
+        measured(2, 3.0, "furlong"),
+        None,
+        "an unknown unit says nothing"
+    );
+    // The value as it came is above the limit by far.
+    let low = measured(3, 63.0, "mg/dL");
+    assert_eq!(low, Some((AlertState::Active, 630_000.0 / 180_156.0)));
+}

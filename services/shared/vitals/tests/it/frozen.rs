@@ -274,10 +274,10 @@ fn a_document_gives_another_time_and_wrong_ones_are_refused() {
         .collect();
     assert_eq!(at_s, [2 * HOUR]);
     // A gateway of any version reads what it is sent.
-    assert!(!vitals::for_gateway(&text).contains("frozen"));
+    assert!(!vitals::for_gateway(&text, true).contains("frozen"));
     let alone = r#"{"name":"a","version":1,"extends":"none","rules":[{"id":"a","priority":"low",
         "condition":{"kind":"frozen","metric":"spo2","unchanged_ms":60000}}]}"#;
-    assert_eq!(vitals::for_gateway(alone), alone);
+    assert_eq!(vitals::for_gateway(alone, true), alone);
     for (metric, unchanged_ms, field) in [
         ("heart-rate", 9_999, "rules.unchanged_ms"),
         ("heart-rate", 86_400_001, "rules.unchanged_ms"),
