@@ -19,6 +19,9 @@ PROGRAMS = $(CURDIR)/target/steps/programs.json
 TOOLS = infra/dev/need.sh ip python programs sctp node chromium cargo-deny buf envoy kafka \
 	timescaledb curl peers hapi go promtool yaml helm kubeconform docker
 
+# The images of compose that hold nothing of Braid wait for disks, and need no compiled program.
+IMAGES_OF_OTHERS = infra/e2e/engine.sh --or-skip infra/airgap/images.sh netlab kafka timescaledb envoy prometheus
+
 # A step that measures nothing takes the time that the steps beside it leave.
 IDLE = chrt --idle 0
 
@@ -30,7 +33,7 @@ TEST_SEED = $(shell printf %d 0x$$(git rev-parse --short=7 HEAD 2>/dev/null) 2>/
 export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(CACHE)/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto reference deny unit web web-check page chaos bench lab lab-targets lab-quick lab-kernel dashboards images e2e-compose e2e-cluster e2e-upgrade capacity compose compose-images chart chart-files load clean docs
+.PHONY: help run build test lint fmt proto reference deny unit web web-check page chaos bench lab lab-targets lab-quick lab-kernel dashboards images e2e-compose e2e-cluster e2e-upgrade capacity compose chart chart-files load clean docs
 
 help: ## prints this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,13 +52,13 @@ test: ## runs all checks of CI, and installs the programs that they need
 	@rm -rf target/steps.txt target/steps
 	@infra/dev/need.sh room cc
 	@$(STEP) format   cargo fmt --all --check
-	@$(BESIDE) tools '$(TOOLS)' build '$(BUILD_TESTS) && infra/dev/unit.py --list > $(PROGRAMS)'
+	@$(BESIDE) tools '$(TOOLS) && $(IMAGES_OF_OTHERS)' build '$(BUILD_TESTS) && infra/dev/unit.py --list > $(PROGRAMS)'
 	@$(STEP) contracts $(MAKE) --no-print-directory proto
 	@$(STEP) licences $(MAKE) --no-print-directory deny
 	@$(BESIDE) lint '$(IDLE) $(MAKE) --no-print-directory lint' unit 'BRAID_EXECUTED=$(CURDIR)/target/steps/tests.txt BRAID_TEST_PROGRAMS=$(PROGRAMS) $(MAKE) --no-print-directory unit'
-	@$(BESIDE) chaos '$(MAKE) --no-print-directory chaos SEED=$(TEST_SEED) MINUTES=3 $(AS_TESTS)' web '$(IDLE) $(MAKE) --no-print-directory web-check' dashboards '$(IDLE) $(MAKE) --no-print-directory dashboards' images '$(IDLE) $(MAKE) --no-print-directory compose-images $(AS_TESTS)'
+	@$(BESIDE) chaos '$(MAKE) --no-print-directory chaos SEED=$(TEST_SEED) MINUTES=3 $(AS_TESTS)' web '$(IDLE) $(MAKE) --no-print-directory web-check' dashboards '$(IDLE) $(MAKE) --no-print-directory dashboards'
 	@$(STEP) page     $(MAKE) --no-print-directory page $(AS_TESTS)
-	@$(BESIDE) compose '$(MAKE) --no-print-directory compose' charts '$(IDLE) $(MAKE) --no-print-directory chart'
+	@$(BESIDE) compose '$(MAKE) --no-print-directory compose $(AS_TESTS)' charts '$(MAKE) --no-print-directory chart'
 	@$(STEP) hazards  infra/dev/hazards.py target/steps
 	@echo; cat target/steps.txt
 
@@ -192,18 +195,12 @@ e2e-upgrade: ## runs the last release, this program, and the release again on on
 	$(or $(BUILD),cargo build -p braid)
 	infra/e2e/upgrade.py $(ARGS)
 
-# Both targets are e2e-compose for `make test`, with the debug binary that already exists. Where no
-# engine can be started they say so, and are no failure.
-DEBUG_IMAGES = BRAID_BINARY=$${CARGO_TARGET_DIR:-target}/debug/braid infra/e2e/engine.sh --or-skip
-
-compose-images:
+# The target runs e2e-compose for `make test`, with the debug binary that already exists.
+compose:
 	@infra/dev/need.sh cc docker kafka timescaledb envoy
 	$(or $(BUILD),cargo build -p braid)
-	$(DEBUG_IMAGES) infra/airgap/images.sh
-
-compose:
 	@infra/e2e/compose_test.py
-	$(DEBUG_IMAGES) infra/e2e/compose.py
+	BRAID_BINARY=$${CARGO_TARGET_DIR:-target}/debug/braid infra/e2e/engine.sh --or-skip sh -c 'infra/airgap/images.sh && infra/e2e/compose.py'
 
 clean: ## removes build output
 	cargo clean
