@@ -9,7 +9,13 @@ use contracts::alerts::{self, AcknowledgeRequest, Alert, WithdrawRequest};
 use contracts::query::query_service_server::QueryService;
 use contracts::query::{
     AcknowledgeAlertRequest, AcknowledgeAlertResponse, ExplainSteeringRequest,
-    ExplainSteeringResponse, GetPathsRequest, GetPathsResponse, GetProofRequest, GetProofResponse, GetSeriesRequest, GetSeriesResponse, ListAlertsRequest, ListAlertsResponse, ListDocumentsRequest, ListDocumentsResponse, ListLinksRequest, ListLinksResponse, ListMetricsRequest, ListMetricsResponse, ListNoticesRequest, ListNoticesResponse, ListPatientsRequest, ListPatientsResponse, ListQuarantineRequest, ListQuarantineResponse, PutDocumentRequest, PutDocumentResponse, SetLinkRequest, SetLinkResponse, WatchRequest, WatchResponse, WithdrawAcknowledgementRequest, WithdrawAcknowledgementResponse,
+    ExplainSteeringResponse, GetPathsRequest, GetPathsResponse, GetProofRequest, GetProofResponse,
+    GetSeriesRequest, GetSeriesResponse, ListAlertsRequest, ListAlertsResponse,
+    ListDocumentsRequest, ListDocumentsResponse, ListLinksRequest, ListLinksResponse,
+    ListMetricsRequest, ListMetricsResponse, ListNoticesRequest, ListNoticesResponse,
+    ListPatientsRequest, ListPatientsResponse, ListQuarantineRequest, ListQuarantineResponse,
+    PutDocumentRequest, PutDocumentResponse, SetLinkRequest, SetLinkResponse, WatchRequest,
+    WatchResponse, WithdrawAcknowledgementRequest, WithdrawAcknowledgementResponse,
 };
 use store::completeness::{RANGE_US_MAX, prove};
 use store::{

@@ -8,7 +8,7 @@ use vitals::validate_identifier;
 
 use super::Shared;
 use crate::{
-    admission::GatewayId, acknowledging::Pending, judging::At, register::unknown, to_bus::Records,
+    acknowledging::Pending, admission::GatewayId, judging::At, register::unknown, to_bus::Records,
 };
 
 /// Streams of one account, as many as a gateway's journal has; an account of more is refused.
