@@ -33,6 +33,7 @@ pub mod moment;
 mod oidc;
 mod outage;
 pub mod patients;
+pub mod sensors;
 mod sessions;
 mod shared_document;
 mod system;

@@ -30,6 +30,7 @@ async fn clinicians_silence_and_administrators_decide_who_is_told() {
         reason: "why".to_owned(),
         until_us: contracts::now_us() + 3_600_000_000,
         body: "{}".to_owned(),
+        dry_run: false,
     };
     let put = async |name: &str, kind: &str| {
         let mut client = client(&ward, &cookie_of(&ward, name).await);

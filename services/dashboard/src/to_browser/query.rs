@@ -229,8 +229,13 @@ impl QueryService for Query {
             return Err(Status::permission_denied("this needs an administrator"));
         }
         let detail = format!("{} {} {}", request.kind, request.subject, request.version);
+        let dry_run = request.dry_run;
         let ends = request.kind == "silence" && request.until_us <= contracts::now_us();
-        let action = if ends { "end silence" } else { "put document" };
+        let action = match (dry_run, ends) {
+            (true, _) => "check document",
+            (false, true) => "end silence",
+            (false, false) => "put document",
+        };
         let patient = patient_of(&request.kind, &request.subject, &request.body);
         self.audited(&person, action, &patient, detail).await?;
         let document = alerts::Document {
@@ -248,6 +253,7 @@ impl QueryService for Query {
         let put = alerting
             .put_document(alerts::PutDocumentRequest {
                 document: Some(document),
+                dry_run,
             })
             .await
             .map_err(|status| upstream("alerting", &status))?;
