@@ -226,3 +226,19 @@ async fn clinicians_change_stays_and_administrators_erase() {
     assert_eq!(ids, ["p1"]);
     ward.end().await;
 }
+
+/// A form of limits shows each beside the built-in one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_built_in_rules_are_a_document_that_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
+    ward.account("carl", Role::Clinician).await;
+    let rules = ListDocumentsRequest {
+        kind: "rules".to_owned(),
+        subject: "built-in".to_owned(),
+    };
+    let mut carl = client(&ward, &cookie_of(&ward, "carl").await);
+    let built_in = carl.list_documents(rules).await.unwrap().into_inner();
+    assert!(built_in.documents[0].body.contains(r#""id":"spo2-low""#));
+    ward.end().await;
+}

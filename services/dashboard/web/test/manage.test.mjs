@@ -6,7 +6,8 @@ import { encode } from "uqr";
 import { findings } from "./findings.mjs";
 import { open, picture, signIn, startBrowser, startWard } from "./ward.mjs";
 
-const PATIENTS = 60;
+// Among them patient-150, whose fall people were told about.
+const PATIENTS = 150;
 
 let browser, page, ward;
 
@@ -42,7 +43,7 @@ test("an admission shows namesakes and what it enters, and writes only then", as
   await page.locator(".entries > li").nth(49).waitFor();
   assert.equal(await page.locator(".entry-name").first().textContent(), "Ada Berg");
   await page.getByRole("button", { name: /^Show \d+ more of \d+$/ }).click();
-  assert.equal(await page.locator(".entries > li").count(), PATIENTS + 2);
+  assert.equal(await page.locator(".entries > li").count(), 100);
   await picture(page, "70-patients");
   const search = page.getByLabel("Find a patient by name, id, identifier or place", { exact: true });
   await search.fill("patient-7");
@@ -252,6 +253,27 @@ test("a set of rules is put and taken back after its lines were shown, and the l
   await picture(page, "77-audit");
 });
 
+test("a patient's limits are set beside the built-in ones", async () => {
+  await page.goto(`${ward.address}/manage/patients/patient-2`);
+  await button(page, "Limits").click();
+  const low = page.getByLabel("SpO₂ at or below (Medium priority)", { exact: true });
+  await low.fill("86");
+  assert.equal(await page.locator(".field", { has: low }).locator("small").textContent(), "Built-in: 90 %, ends at 92");
+  await because(page, "COPD");
+  await shows(page);
+  await changes(page).filter({ hasText: "SpO₂ at or below (Medium priority): built-in, 90 → 86" }).waitFor();
+  const added = page.locator('.diff [data-sign="+"]');
+  await added.filter({ hasText: '"limit": 86' }).waitFor();
+  await added.filter({ hasText: '"clear": 88' }).waitFor();
+  await picture(page, "80-limits");
+  await button(page, "Put in force").click();
+  await button(page, "Limits").click();
+  assert.equal(await low.inputValue(), "86");
+  assert.deepEqual(await findings(page), []);
+  await picture(page, "80-limits-form");
+  await page.keyboard.press("Escape");
+});
+
 test("an alert says who was told, and the report of the shift has it", async () => {
   await page.locator('.screens a[data-screen="alerts"]').click();
   const fall = page.locator('.alert[data-alert="fell"]');
@@ -262,6 +284,16 @@ test("an alert says who was told, and the report of the shift has it", async () 
   assert.match(first, /^\d\d:\d\d:\d\d · email · carl · carl@example\.org · escalation, step 2 · on its way$/);
   assert.match(second, /· eve@example\.org · escalation, step 1 · delivered \d\d:\d\d:\d\d$/);
   await picture(page, "79-told");
+  // Several of one rule are acknowledged with one note, and taken back together.
+  await page.getByLabel("Group", { exact: true }).selectOption({ label: "By rule" });
+  const group = page.locator(".alert-group", { hasText: "battery-low" });
+  await group.locator("summary").first().click();
+  await group.getByLabel("Note for all", { exact: true }).fill("batteries ordered");
+  await group.getByRole("button", { name: /^Acknowledge \d+$/ }).click();
+  await group.locator('.alert[data-state="acknowledged"]').nth(1).waitFor();
+  await page.locator(".alerts-bar .undo").click();
+  await group.locator('.alert[data-state="active"]').nth(1).waitFor();
+  await page.getByLabel("Group", { exact: true }).selectOption({ label: "No groups" });
   await page.locator('.screens a[data-screen="manage"]').click();
   await section(page, "handover");
   const fallen = page.locator('[data-handover="patient-150"]');

@@ -140,11 +140,11 @@ function pretty(body: string): string {
   }
 }
 
-const put = ({ guarded, query }: Context, kind: Kind, subject: string, newest: Document | undefined, body: string, reason: string, dryRun: boolean) =>
+export const put = ({ guarded, query }: Context, kind: Kind, subject: string, newest: Document | undefined, body: string, reason: string, dryRun: boolean) =>
   guarded(query.putDocument({ kind, subject, version: (newest?.version ?? 0) + 1, reason, body, dryRun }));
 
 // shown checks a version at alerting, and says what it changes and loses.
-async function shown(context: Context, kind: Kind, subject: string, newest: Document | undefined, body: string, reason: string): Promise<Preview> {
+export async function shown(context: Context, kind: Kind, subject: string, newest: Document | undefined, body: string, reason: string): Promise<Preview> {
   const { rulesLost } = await put(context, kind, subject, newest, body, reason, true);
   const lines = linesOf(pretty(newest?.body ?? ""), pretty(body));
   const diff = h("pre", { class: "diff", tabindex: "0", "aria-label": t("What will change") }, ...lines.map(({ sign, text }) => h("span", { "data-sign": sign }, `${sign} ${text}\n`)));

@@ -10,6 +10,7 @@ import type { Change, Field, Preview, Values } from "./change";
 import { facts, isAdministrator, link, moment, type Context } from "./context";
 import type { Host, Section } from "./frame";
 import { choice, listView, type Loaded } from "./list";
+import { limitsOf } from "./limits";
 import { changesOf, detailFields, detailsIn, likenessText, placeFields, placeIn, placeText, rowsOf, STATUSES, statusText } from "./record";
 
 // Records that are loaded, in pages of the server.
@@ -134,7 +135,10 @@ function recordView(context: Context, host: Host, { patient, merged, worn }: Awa
   const buttons = offered
     .filter(({ forAdministrators }) => !forAdministrators || isAdministrator(context))
     .map((act) => h("button", { type: "button", class: act.isDangerous ? "danger" : "", onclick: () => host.change(changeOf(context, act, patient)) }, t(act.verb)));
+  const failure = h("p", { class: "message", role: "alert" });
   if (isAdministrator(context) && !isMerged) {
+    const limits = () => limitsOf(context, patient.id).then((change) => host.change(change), (error: unknown) => setText(failure, error instanceof Error ? error.message : String(error)));
+    if (PRESENT.includes(patient.status)) buttons.push(h("button", { type: "button", onclick: () => void limits() }, t("Limits")));
     buttons.push(h("button", { type: "button", onclick: () => host.change(mergeOf(context, patient)) }, t("Merge")));
     if (!PRESENT.includes(patient.status)) buttons.push(h("button", { type: "button", class: "danger", onclick: () => host.change(erasureOf(context, patient)) }, t("Erase")));
   }
@@ -153,6 +157,7 @@ function recordView(context: Context, host: Host, { patient, merged, worn }: Awa
     { class: "panel record", "aria-label": nameOf(patient) },
     h("header", {}, h("h2", {}, nameOf(patient)), h("span", { class: "tag" }, statusText(patient)), h("span", { class: "grow" }), link(context, manage("patients"), t("All patients"))),
     h("p", { class: "buttons" }, ...buttons, PRESENT.includes(patient.status) && !isMerged && link(context, to("patients", patient.id), t("Open on the ward"))),
+    failure,
     facts([...rowsOf(patient), [t("Since"), moment(patient.statusAtUs)], [t("Replaces the records"), merged.map(nameOf).join(", ")]]),
     h("h3", {}, t("Sensors")),
     sensors.length > 0 ? h("ul", { class: "plain" }, ...sensors) : h("p", { class: "dim" }, t("The patient wears no sensor.")),

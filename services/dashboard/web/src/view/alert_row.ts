@@ -9,11 +9,13 @@ import { t } from "../text";
 import { silenceForm, type Silence } from "./silence";
 import { toldView } from "./told";
 
-const NOTE_LENGTH_MAX = 500;
+export const NOTE_LENGTH_MAX = 500;
 
 export interface AlertActions {
   readonly mayAct: boolean;
   acknowledge(id: string, note: string): Promise<void>;
+  // acknowledgeAll acknowledges several with one note, which can be taken back together.
+  acknowledgeAll(alerts: readonly Alert[], note: string): Promise<void>;
   withdraw(id: string): Promise<void>;
   silence(it: Silence): Promise<void>;
   endSilence(it: Document, reason: string): Promise<void>;
