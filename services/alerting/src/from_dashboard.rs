@@ -257,10 +257,12 @@ impl AlertsService for Alerts {
         request: Request<PutDocumentRequest>,
     ) -> Result<Response<PutDocumentResponse>, Status> {
         self.authorise(&request)?;
-        let given = request.into_inner().document;
+        let request = request.into_inner();
         let document = Document {
             at_us: self.clock.now_us(),
-            ..given.ok_or_else(|| Status::invalid_argument("document: is missing"))?
+            ..request
+                .document
+                .ok_or_else(|| Status::invalid_argument("document: is missing"))?
         };
         let refused = |error: Invalid| Status::invalid_argument(error.to_string());
         documents::check(&document).map_err(refused)?;
@@ -271,6 +273,12 @@ impl AlertsService for Alerts {
         }
         let known = documents::check_patient(&*self.store, &document).await;
         known.map_err(AcknowledgeError::from)?.map_err(refused)?;
+        if request.dry_run {
+            return Ok(Response::new(PutDocumentResponse {
+                rules_lost: documents::rules_lost(&document),
+                document: Some(document),
+            }));
+        }
         match self.store.put_document(&document).await {
             Ok(()) => {}
             Err(WriteError::Conflict(_)) => {

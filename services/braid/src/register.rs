@@ -267,10 +267,11 @@ impl Subcommand {
                     ended.gateway,
                     shown(at_us)
                 ))?;
-                for line in enter::waiting(&*store, &scope, &ended).await? {
-                    process::say(&line)?;
+                let waiting = dashboard::sensors::waiting(&*store, &scope, &ended).await;
+                match waiting.map_err(Failure::other)? {
+                    Some(line) => process::say(&line),
+                    None => Ok(()),
                 }
-                Ok(())
             }
             Self::Remove {
                 device,

@@ -23,10 +23,11 @@ use std::{
 };
 
 use contracts::alerts::Document;
-use contracts::alerts::{Alert, AlertState};
+use contracts::alerts::{Alert, AlertState, Notice, NoticeOutcome, NoticeReason, NoticeResult};
 use contracts::paths::{AccessRank, AccessUse, End, Link, PathReport, PathState, RuleUse};
 use contracts::vitals::{Metric, Priority, Sample, sample::Reading};
-use store::{PatientEntry, Role, Spo2Scale};
+use service_kit::tls::authority::LocalAuthority;
+use store::{NoticesBatch, PatientEntry, Role, Scope, Spo2Scale};
 use swarm::{Episode, Patient, Profile};
 use tokio::sync::mpsc;
 use ward::{PASSWORD, Ward, alert};
@@ -70,7 +71,10 @@ async fn main() {
     let (more_patients, alerts): (usize, usize) = (number(1), number(2));
     let is_hard = args.len() > 1;
     // The test alert is never sent here, and its banner would hide others in the end.
-    let flags = ["--canary-within-s", "0"];
+    let identities = dir.path().join("identities");
+    LocalAuthority::open_or_create(&identities).unwrap();
+    let authority = identities.to_str().unwrap();
+    let flags = ["--canary-within-s", "0", "--authority", authority];
     let mut ward = Ward::start(dir.path(), &listen, &flags).await;
     let mut patients = first_patients(&ward).await;
     let further: Vec<String> = (NAMES.len() + 1..=more_patients)
@@ -192,9 +196,42 @@ async fn hard_cases(ward: &Ward, patients: &mut Vec<Simulated>, alerts: usize) {
     };
     ward.store.put_patient(&home).await.unwrap();
     many_alerts(ward, alerts).await;
+    told(ward, "fell").await;
     for (device, count) in [("stray-belt", 12), ("stray-clip", 3)] {
         ward.quarantined("default", "gw-1", device, count).await;
     }
+}
+
+/// A person got an e-mail about the alert, and the next one has not yet.
+async fn told(ward: &Ward, alert: &str) {
+    let now_us = contracts::now_us();
+    let scope = Scope::tenant(store::DEFAULT_TENANT);
+    let about = ward.store.alert(&scope, alert).await.unwrap();
+    let notice = |id: &str, name: &str, step: u32| Notice {
+        id: id.to_owned(),
+        alert: about.clone(),
+        tenant: store::DEFAULT_TENANT.to_owned(),
+        channel: "email".to_owned(),
+        recipient: format!("{name}@example.org"),
+        reason: NoticeReason::Escalation.into(),
+        people: vec![name.to_owned()],
+        step,
+        created_us: now_us - FELL_US + i64::from(step) * 60_000_000,
+        ..Notice::default()
+    };
+    let outcome = NoticeOutcome {
+        notice: "told-1".to_owned(),
+        result: NoticeResult::Delivered.into(),
+        attempts: 1,
+        at_us: now_us - FELL_US + 62_000_000,
+        detail: String::new(),
+    };
+    let batch = NoticesBatch {
+        notices: vec![notice("told-1", "eve", 1), notice("told-2", "carl", 2)],
+        outcomes: vec![outcome],
+        ..NoticesBatch::default()
+    };
+    ward.store.write_notices(batch).await.unwrap();
 }
 
 /// Adds the accounts, the first patients and their links and alerts.

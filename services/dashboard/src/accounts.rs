@@ -72,6 +72,83 @@ pub async fn set_password(
     Ok(store.put_account(&account).await?)
 }
 
+/// Why an account was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    #[error("name: {0:?} is taken; choose another")]
+    Taken(String),
+    #[error("name: there is no account {0:?}")]
+    Unknown(String),
+    #[error("name: this is your own account; another administrator changes it")]
+    Own,
+    #[error(transparent)]
+    Ensure(#[from] EnsureError),
+}
+
+/// A change of an account by an administrator of its tenant.
+pub struct AccountChange<'a> {
+    pub name: &'a str,
+    pub role: Role,
+    /// Empty: as it is.
+    pub password: &'a str,
+    /// Refuse a name that is taken.
+    pub create: bool,
+}
+
+/// Changes an account of the tenant. The last administrator stays one, since nobody takes away the
+/// own role.
+pub async fn put(
+    store: &(impl Accounts + ?Sized),
+    (tenant, by): (&str, &str),
+    change: &AccountChange<'_>,
+) -> Result<Account, ChangeError> {
+    let AccountChange { name, role, .. } = *change;
+    let known = store.account(name).await.map_err(EnsureError::from)?;
+    match &known {
+        // The names of another tenant's people are not told apart from own ones.
+        Some(known) if change.create || known.tenant != tenant => {
+            return Err(ChangeError::Taken(name.to_owned()));
+        }
+        Some(known) if name == by && known.role != role => return Err(ChangeError::Own),
+        None if !change.create => return Err(ChangeError::Unknown(name.to_owned())),
+        _ => {}
+    }
+    let put = match known {
+        Some(known) if change.password.is_empty() => Account { role, ..known },
+        _ => account(name, tenant, change.password, role).await?,
+    };
+    if !change.create {
+        store.put_account(&put).await.map_err(EnsureError::from)?;
+    } else if !store
+        .create_account(&put)
+        .await
+        .map_err(EnsureError::from)?
+    {
+        return Err(ChangeError::Taken(name.to_owned()));
+    }
+    Ok(put)
+}
+
+/// Removes an account of the tenant.
+pub async fn remove(
+    store: &(impl Accounts + ?Sized),
+    (tenant, by): (&str, &str),
+    name: &str,
+) -> Result<(), ChangeError> {
+    let known = store.account(name).await.map_err(EnsureError::from)?;
+    if !known.is_some_and(|it| it.tenant == tenant) {
+        return Err(ChangeError::Unknown(name.to_owned()));
+    }
+    if name == by {
+        return Err(ChangeError::Own);
+    }
+    store
+        .remove_account(name)
+        .await
+        .map_err(EnsureError::from)?;
+    Ok(())
+}
+
 async fn account(
     name: &str,
     tenant: &str,

@@ -32,6 +32,7 @@ mod live;
 pub mod moment;
 mod outage;
 pub mod patients;
+pub mod sensors;
 mod sessions;
 mod shared_document;
 mod system;

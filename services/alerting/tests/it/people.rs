@@ -492,6 +492,13 @@ async fn a_silence_keeps_people_from_being_told_until_it_ends() {
     running.stop().await;
 }
 
+fn put_of(document: Option<Document>) -> PutDocumentRequest {
+    PutDocumentRequest {
+        document,
+        dry_run: false,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silence_of_a_rule_that_nothing_is_of_is_refused() {
     let world = World::new();
@@ -510,7 +517,7 @@ async fn a_silence_of_a_rule_that_nothing_is_of_is_refused() {
             ..Document::default()
         };
         let document = Some(document);
-        let put = client.put_document(PutDocumentRequest { document }).await;
+        let put = client.put_document(put_of(document)).await;
         put.map(drop)
     };
     let refused = silence("s-1", "batery-low", 1, 3600 * S).await.unwrap_err();
@@ -561,9 +568,17 @@ async fn a_patients_own_rules_hold_without_a_restart() {
         body: serde_json::to_string(&rules).unwrap(),
         ..Document::default()
     };
-    let request = PutDocumentRequest {
-        document: Some(document.clone()),
+    let request = put_of(Some(document.clone()));
+    let checked = PutDocumentRequest {
+        dry_run: true,
+        ..request.clone()
     };
+    let lost = client.put_document(checked).await.unwrap().into_inner();
+    assert_eq!(
+        lost.rules_lost,
+        Vec::<String>::new(),
+        "version 1 is still free"
+    );
     let put = client
         .put_document(request.clone())
         .await
@@ -574,21 +589,17 @@ async fn a_patients_own_rules_hold_without_a_restart() {
     assert!(put.at_us > 0, "the time is the server's");
     let again = client.put_document(request.clone()).await.unwrap_err();
     assert_eq!(again.code(), Code::Aborted, "not the next version");
-    let of_nobody = PutDocumentRequest {
-        document: Some(Document {
-            subject: "patient:anne".into(),
-            ..document.clone()
-        }),
-    };
+    let of_nobody = put_of(Some(Document {
+        subject: "patient:anne".into(),
+        ..document.clone()
+    }));
     let of_nobody = client.put_document(of_nobody).await.unwrap_err();
     assert_eq!(of_nobody.code(), Code::InvalidArgument);
     assert!(of_nobody.message().contains("near are ann"), "{of_nobody}");
-    let unsigned = PutDocumentRequest {
-        document: Some(Document {
-            author: String::new(),
-            ..document
-        }),
-    };
+    let unsigned = put_of(Some(Document {
+        author: String::new(),
+        ..document
+    }));
     let unsigned = client.put_document(unsigned).await.unwrap_err();
     assert_eq!(unsigned.code(), Code::InvalidArgument);
     let mut ingest = world.client(&running, &PeerId::service("ingest")).await;

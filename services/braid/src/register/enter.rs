@@ -1,6 +1,6 @@
 //! Enters an assignment, and reports what the change leaves as it was.
 
-use contracts::paths::End;
+use dashboard::sensors::{kept_apart, taken_before, waiting};
 use store::{
     ASSIGN_LEAD_US, Assigned, Assignment, Change, Of, PatientEntry, Scope, Spo2Scale, Stays, Store,
     record_scale,
@@ -9,12 +9,6 @@ use store::{
 use crate::moment::shown;
 use crate::patients::shown::warning;
 use crate::process::Failure;
-
-/// Stored readings of the former wearer that are checked for later times. If there are more, the
-/// newest are skipped.
-const LOOKED_AT_MAX: usize = 10_000;
-/// A device received this recently has no old readings waiting at the gateway.
-const HEARD_LATELY_US: i64 = 60_000_000;
 
 pub struct Entry {
     pub device: String,
@@ -76,11 +70,14 @@ impl Entry {
                 ..before
             };
             if ended.patient != assignment.patient {
-                lines.extend(waiting(store, &scope, &ended).await?);
-                lines.extend(taken_before(store, &scope, &ended).await?);
+                let waiting = waiting(store, &scope, &ended).await;
+                lines.extend(waiting.map_err(Failure::other)?);
+                let taken = taken_before(store, &scope, &ended).await;
+                lines.extend(taken.map_err(Failure::other)?);
             }
         }
-        lines.extend(kept_apart(store, &scope, &assignment.device).await?);
+        let kept = kept_apart(store, &scope, &assignment.device).await;
+        lines.extend(kept.map_err(Failure::other)?);
         if is_new {
             lines.extend(alike(store, &scope, &assignment.patient).await?);
         }
@@ -106,84 +103,6 @@ impl Entry {
     }
 }
 
-/// Whether the gateway's journal may still hold readings of an assignment that has ended. The
-/// gateway's own report counts if it is later than the end, otherwise the last stored reading.
-pub async fn waiting(
-    store: &dyn Store,
-    scope: &Scope,
-    ended: &Assignment,
-) -> Result<Vec<String>, Failure> {
-    let end_us = ended.until_us.min(contracts::now_us());
-    let goes = format!(
-        "what waits there of before {} goes to {}",
-        shown(ended.until_us),
-        ended.patient
-    );
-    let since_us = end_us.saturating_sub(HEARD_LATELY_US);
-    if let Some((entries, at_us)) = reported(store, scope, &ended.gateway).await?
-        && at_us >= since_us
-    {
-        return Ok(match entries {
-            0 => Vec::new(),
-            entries => vec![format!(
-                "warning: {} reported {entries} entries in its journal at {}: {goes}",
-                ended.gateway,
-                shown(at_us)
-            )],
-        });
-    }
-    let latest = store.latest_vitals(scope, Some(&ended.patient)).await;
-    let latest = latest.map_err(Failure::other)?;
-    let of_device = latest.iter().filter(|it| it.device == ended.device);
-    let newest_us = of_device.map(|it| it.device_time_us).max();
-    Ok(match newest_us {
-        Some(newest_us) if newest_us >= since_us => Vec::new(),
-        Some(newest_us) => vec![format!(
-            "warning: the last stored reading of {} is of {}; {} may hold later ones: {goes}",
-            ended.device,
-            shown(newest_us),
-            ended.gateway
-        )],
-        None => vec![format!(
-            "warning: no reading of {} with {} is stored; {} may hold some: {goes}",
-            ended.device, ended.patient, ended.gateway
-        )],
-    })
-}
-
-/// Entries that waited in the gateway's journals by its newest report, and the time of the report.
-async fn reported(
-    store: &dyn Store,
-    scope: &Scope,
-    gateway: &str,
-) -> Result<Option<(u64, i64)>, Failure> {
-    let reports = store.latest_paths(scope, Some(gateway)).await;
-    let reports = reports.map_err(Failure::other)?;
-    let own = reports.iter().filter(|it| it.end() == End::Gateway);
-    let said = own.filter_map(|it| Some((it.journal_waiting?, it.time_us)));
-    Ok(said.max_by_key(|(_, at_us)| *at_us))
-}
-
-/// Readings stored with the former wearer before the hand-over was entered.
-async fn taken_before(
-    store: &dyn Store,
-    scope: &Scope,
-    ended: &Assignment,
-) -> Result<Option<String>, Failure> {
-    let (patient, from_us) = (&ended.patient, ended.until_us);
-    let stored = store
-        .samples(scope, patient, from_us, i64::MAX, LOOKED_AT_MAX)
-        .await
-        .map_err(Failure::other)?;
-    let count = stored.iter().filter(|it| it.device == ended.device).count();
-    Ok((count > 0).then(|| {
-        format!(
-            "warning: {count} readings since {} are in the record of {patient} already and stay there",
-            shown(from_us)
-        )
-    }))
-}
-
 /// Warnings about patients of the ward who have the same or a similar name.
 async fn alike(store: &dyn Store, scope: &Scope, patient: &str) -> Result<Vec<String>, Failure> {
     let present = store.patient_records(scope, Stays::Present).await;
@@ -191,22 +110,6 @@ async fn alike(store: &dyn Store, scope: &Scope, patient: &str) -> Result<Vec<St
     let own = present.iter().filter(|it| it.id == patient);
     let found = patients::likenesses(own, &present);
     Ok(found.iter().map(warning).collect())
-}
-
-async fn kept_apart(
-    store: &dyn Store,
-    scope: &Scope,
-    device: &str,
-) -> Result<Option<String>, Failure> {
-    let cases = store.quarantine_cases(scope).await;
-    let cases = cases.map_err(Failure::other)?;
-    let of_device = cases.iter().filter(|it| it.device == device);
-    let entries: u64 = of_device.map(|it| it.entries).sum();
-    Ok((entries > 0).then(|| {
-        format!(
-            "{entries} entries of {device} are kept apart: `braid quarantine assign --device {device}` takes them in"
-        )
-    }))
 }
 
 /// The assignments of one device, for tests and lists.

@@ -30,7 +30,7 @@ const REVALIDATE: &str = "no-cache";
 
 /// First segments of the page's own addresses, each of which opens the page. `web/src/route.ts` has
 /// the same list.
-const SCREENS: [&str; 5] = ["ward", "patients", "alerts", "paths", "fleet"];
+const SCREENS: [&str; 6] = ["ward", "patients", "alerts", "paths", "fleet", "manage"];
 /// A copy of `FILE` is `FILE` with the ending. The first that a browser takes is sent.
 const ENCODINGS: [(&str, &str); 2] = [("br", ".br"), ("gzip", ".gz")];
 
@@ -243,6 +243,7 @@ mod tests {
             "/alerts/a/b",
             "/paths",
             "/fleet/",
+            "/manage/patients/p%201",
         ] {
             let screen = get(path, HeaderMap::new()).await;
             assert_eq!(screen.headers()[header::ETAG], page, "{path}");

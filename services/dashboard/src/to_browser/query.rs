@@ -19,10 +19,12 @@ use contracts::query::{
 };
 use store::completeness::{RANGE_US_MAX, prove};
 use store::{
-    AlertsQuery, CASES_LISTED_MAX, DOCUMENTS_MAX, PathsQuery, Scope, StoredDocument, patient_of,
+    AlertsQuery, CASES_LISTED_MAX, DOCUMENTS_MAX, PathsQuery, RULES, Scope, StoredDocument,
+    patient_of,
 };
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
+use vitals::RuleSet;
 
 use super::calls::{self, identifier, person, plain, store_status};
 use super::{app::App, catalogue, kiosk, watch};
@@ -39,6 +41,8 @@ const QUARANTINE_LISTED: usize = 100;
 const PATH_REPORTS_MAX: usize = 10_000;
 /// Longest stretch of path reports: one day.
 const PATHS_US_MAX: i64 = 86_400 * 1_000_000;
+/// Subject of the rules that every set may extend. No set has it.
+const BUILT_IN: &str = "built-in";
 /// Characters of a note.
 const NOTE_LENGTH_MAX: usize = 500;
 
@@ -254,8 +258,13 @@ impl QueryService for Query {
             return Err(Status::permission_denied("this needs an administrator"));
         }
         let detail = format!("{} {} {}", request.kind, request.subject, request.version);
+        let dry_run = request.dry_run;
         let ends = request.kind == "silence" && request.until_us <= contracts::now_us();
-        let action = if ends { "end silence" } else { "put document" };
+        let action = match (dry_run, ends) {
+            (true, _) => "check document",
+            (false, true) => "end silence",
+            (false, false) => "put document",
+        };
         let patient = patient_of(&request.kind, &request.subject, &request.body);
         self.audited(&person, action, &patient, detail).await?;
         let document = alerts::Document {
@@ -273,6 +282,7 @@ impl QueryService for Query {
         let put = alerting
             .put_document(alerts::PutDocumentRequest {
                 document: Some(document),
+                dry_run,
             })
             .await
             .map_err(|status| upstream("alerting", &status))?;
@@ -302,6 +312,10 @@ impl QueryService for Query {
         let patient = patient_of(&request.kind, &request.subject, "");
         self.audited(&person, "read documents", &patient, detail)
             .await?;
+        if (request.kind.as_str(), request.subject.as_str()) == (RULES, BUILT_IN) {
+            let documents = vec![built_in(&person.tenant)?];
+            return Ok(Response::new(ListDocumentsResponse { documents }));
+        }
         let documents = if request.subject.is_empty() {
             let now_us = contracts::now_us();
             let stored = store.stored_documents(&scope, &request.kind, now_us);
@@ -481,6 +495,19 @@ impl QueryService for Query {
             decision,
         }))
     }
+}
+
+/// The rules that a set extends, in the form of a document.
+fn built_in(tenant: &str) -> Result<alerts::Document, Status> {
+    let body = serde_json::to_string(&RuleSet::default_set());
+    Ok(alerts::Document {
+        kind: RULES.to_owned(),
+        tenant: tenant.to_owned(),
+        subject: BUILT_IN.to_owned(),
+        author: "braid".to_owned(),
+        body: body.map_err(|error| Status::internal(error.to_string()))?,
+        ..alerts::Document::default()
+    })
 }
 
 fn unexplained(error: &ExplainError) -> Status {

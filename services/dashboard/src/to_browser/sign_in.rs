@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Extension, Json, State};
@@ -11,8 +11,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
-use service_kit::{Secret, grpc::Peer};
-use store::{Account, Role};
+use service_kit::{Secret, grpc::Peer, guesses::Attempts};
+use store::{Account, QueryError, Role};
 
 use super::{app::App, kiosk};
 use crate::accounts::{self, FIRST_ACCOUNT};
@@ -109,31 +109,51 @@ async fn by_password(
     address: IpAddr,
 ) -> Result<Opened, Response> {
     let name = credentials.name.trim();
-    if let Some(refusal) = slowed(app, name, address) {
-        return Err(refusal);
-    }
-    let (attempts, whose) = (Arc::clone(&app.attempts), name.to_owned());
-    let is_allowed = move || {
-        let attempts = attempts.lock();
-        let allowed = attempts.allowed(&whose, address, Instant::now());
-        allowed.is_ok()
-    };
-    let given = credentials.password.expose();
-    let verified = accounts::verify_if(app.store.as_ref(), name, given, is_allowed).await;
-    // Other attempts may have failed meanwhile: concurrent guesses learn no more than guesses in
-    // turn.
-    if let Some(refusal) = slowed(app, name, address) {
-        return Err(refusal);
-    }
-    match verified {
-        Ok(Some(account)) => {
-            let now = Instant::now();
-            app.attempts.lock().succeeded(name, address, now);
-            open(app, &account, action, address).await
-        }
-        Ok(None) => Err(refuse(app, name, address).await),
+    match verified(app, name, credentials.password.expose(), address).await {
+        Ok(Verified::Account(account)) => open(app, &account, action, address).await,
+        Ok(Verified::Wrong) => Err(refuse(app, name, address).await),
+        Ok(Verified::Slowed(wait)) => Err(slow(wait)),
         Err(error) => Err(unavailable(&error)),
     }
+}
+
+/// The owner of a password.
+pub(crate) enum Verified {
+    Account(Account),
+    Wrong,
+    /// Too many attempts have failed: the time before the next one is checked.
+    Slowed(Duration),
+}
+
+/// Concurrent guesses learn no more than guesses in turn.
+pub(crate) async fn verified(
+    app: &App,
+    name: &str,
+    given: &str,
+    address: IpAddr,
+) -> Result<Verified, QueryError> {
+    let wait = move |attempts: &Attempts, name: &str| {
+        let allowed = attempts.allowed(name, address, Instant::now());
+        allowed.err()
+    };
+    if let Some(wait) = wait(&app.attempts.lock(), name) {
+        return Ok(Verified::Slowed(wait));
+    }
+    let (attempts, whose) = (Arc::clone(&app.attempts), name.to_owned());
+    let is_allowed = move || wait(&attempts.lock(), &whose).is_none();
+    let verified = accounts::verify_if(app.store.as_ref(), name, given, is_allowed).await?;
+    // Other attempts may have failed meanwhile.
+    let mut attempts = app.attempts.lock();
+    if let Some(wait) = wait(&attempts, name) {
+        return Ok(Verified::Slowed(wait));
+    }
+    Ok(match verified {
+        Some(account) => {
+            attempts.succeeded(name, address, Instant::now());
+            Verified::Account(account)
+        }
+        None => Verified::Wrong,
+    })
 }
 
 async fn sign_in_code(
@@ -211,11 +231,14 @@ async fn session(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
 /// The answer after too many failures.
 fn slowed(app: &App, name: &str, address: IpAddr) -> Option<Response> {
     let allowed = app.attempts.lock().allowed(name, address, Instant::now());
-    let wait = allowed.err()?;
+    allowed.err().map(slow)
+}
+
+fn slow(wait: Duration) -> Response {
     count("slowed");
     let seconds = wait.as_secs() + 1;
     let retry_after = [(header::RETRY_AFTER, seconds.to_string())];
-    Some((StatusCode::TOO_MANY_REQUESTS, retry_after).into_response())
+    (StatusCode::TOO_MANY_REQUESTS, retry_after).into_response()
 }
 
 async fn refuse(app: &App, name: &str, address: IpAddr) -> Response {

@@ -22,6 +22,7 @@ async fn clinicians_silence_and_administrators_decide_who_is_told() {
         reason: "why".to_owned(),
         until_us: contracts::now_us() + 3_600_000_000,
         body: "{}".to_owned(),
+        dry_run: false,
     };
     let put = async |name: &str, kind: &str| {
         let mut client = client(&ward, &cookie_of(&ward, name).await);
@@ -215,5 +216,21 @@ async fn clinicians_change_stays_and_administrators_erase() {
     let listed = vera.list_records(all).await.unwrap().into_inner().patients;
     let ids: Vec<&str> = listed.iter().map(|it| it.id.as_str()).collect();
     assert_eq!(ids, ["p1"]);
+    ward.end().await;
+}
+
+/// A form of limits shows each beside the built-in one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_built_in_rules_are_a_document_that_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
+    ward.account("carl", Role::Clinician).await;
+    let rules = ListDocumentsRequest {
+        kind: "rules".to_owned(),
+        subject: "built-in".to_owned(),
+    };
+    let mut carl = client(&ward, &cookie_of(&ward, "carl").await);
+    let built_in = carl.list_documents(rules).await.unwrap().into_inner();
+    assert!(built_in.documents[0].body.contains(r#""id":"spo2-low""#));
     ward.end().await;
 }

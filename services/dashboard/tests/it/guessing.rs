@@ -1,10 +1,14 @@
 //! Guessed passwords and tokens, and requests from pages of other sites.
 
-use crate::browser::{ANYWHERE, ask, post, sign_in};
+use crate::browser::{ANYWHERE, administration, ask, cookie_of, post, sign_in};
 use crate::ward::{PASSWORD, Ward};
+use contracts::identity::{
+    ChangePasswordRequest, ListAccountsRequest, PutAccountRequest, RemoveAccountRequest,
+};
 use service_kit::{guesses::FREE, tls::authority::LocalAuthority};
 use store::{Proof, Role};
 use tokio::task::JoinSet;
+use tonic::Code;
 
 const AT_ONCE: usize = 40;
 /// Five attempts are free. Attempts that are computed at the same time may exceed them.
@@ -56,6 +60,88 @@ async fn a_network_of_ipv6_is_slowed_as_one_address() {
     }
     assert_eq!(guess(FREE, "2001:db8:0:7:8000::1").await, 429);
     assert_eq!(guess(FREE, "2001:db8:0:8::1").await, 401, "a neighbour");
+    ward.end().await;
+}
+
+/// An administrator cannot lose the last administrator, and a changed account its old sessions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn administrators_manage_people_and_each_person_the_own_password() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
+    ward.account("ada", Role::Administrator).await;
+    ward.account("carl", Role::Clinician).await;
+    let mut ada = administration(&ward, &cookie_of(&ward, "ada").await);
+    let mut carl = administration(&ward, &cookie_of(&ward, "carl").await);
+    let put = |name: &str, role: &str, password: &str, create: bool| PutAccountRequest {
+        name: name.to_owned(),
+        role: role.to_owned(),
+        password: password.to_owned(),
+        reason: "new in the team".to_owned(),
+        create,
+    };
+    let removed = |name: &str| RemoveAccountRequest {
+        name: name.to_owned(),
+        reason: "left".to_owned(),
+    };
+    let new = put("vera", "viewer", "a long password", true);
+    for refused in [
+        carl.put_account(new.clone()).await.map(drop),
+        carl.remove_account(removed("ada")).await.map(drop),
+        carl.list_accounts(ListAccountsRequest {}).await.map(drop),
+    ] {
+        assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
+    }
+    ada.put_account(new.clone()).await.unwrap();
+    let unreasoned = PutAccountRequest {
+        reason: " ".to_owned(),
+        ..new.clone()
+    };
+    for (request, code) in [
+        (new, Code::AlreadyExists),
+        (unreasoned, Code::InvalidArgument),
+        (put("zoe", "viewer", "", false), Code::NotFound),
+        (
+            put("zoe", "nurse", "a long password", true),
+            Code::InvalidArgument,
+        ),
+        (put("zoe", "viewer", "short", true), Code::InvalidArgument),
+        (put("ada", "viewer", "", false), Code::FailedPrecondition),
+    ] {
+        let refused = ada.put_account(request.clone()).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{request:?}");
+    }
+    let refused = ada.remove_account(removed("ada")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    ada.put_account(put("vera", "clinician", "", false))
+        .await
+        .unwrap();
+    let kept = sign_in(ward.address, "vera", "a long password").await;
+    assert_eq!(kept.status(), 200, "another role keeps the password");
+    ada.remove_account(removed("vera")).await.unwrap();
+    let listed = ada.list_accounts(ListAccountsRequest {}).await.unwrap();
+    let listed: Vec<String> = listed
+        .into_inner()
+        .accounts
+        .into_iter()
+        .map(|it| it.name)
+        .collect();
+    assert_eq!(listed, ["ada", "carl"]);
+
+    let change = |present: &str| ChangePasswordRequest {
+        present: present.to_owned(),
+        password: "another long one".to_owned(),
+    };
+    carl.change_password(change(PASSWORD)).await.unwrap();
+    let status = async |password| sign_in(ward.address, "carl", password).await.status();
+    assert_eq!(status(PASSWORD).await, 401);
+    assert_eq!(status("another long one").await, 200);
+    // As many as signing in has for free.
+    for n in 0..5 {
+        let wrong = ada.change_password(change("wrong")).await.unwrap_err();
+        assert_eq!(wrong.code(), Code::InvalidArgument, "{n}");
+    }
+    let slowed = ada.change_password(change(PASSWORD)).await.unwrap_err();
+    assert_eq!(slowed.code(), Code::ResourceExhausted);
     ward.end().await;
 }
 

@@ -347,10 +347,12 @@ impl AlertsService for MadeUpAlerting {
         &self,
         request: Request<PutDocumentRequest>,
     ) -> Result<Response<PutDocumentResponse>, Status> {
-        let document = request.into_inner().document;
+        let PutDocumentRequest { document, dry_run } = request.into_inner();
         let document = document.ok_or_else(|| Status::invalid_argument("document"))?;
-        let put = self.store.put_document(&document).await;
-        put.map_err(|_| Status::aborted("version"))?;
+        if !dry_run {
+            let put = self.store.put_document(&document).await;
+            put.map_err(|_| Status::aborted("version"))?;
+        }
         Ok(Response::new(PutDocumentResponse {
             document: Some(document),
             ..PutDocumentResponse::default()

@@ -10,9 +10,11 @@ import { OPEN_MAX } from "./alerts";
 import { setCatalogue } from "./catalogue";
 import { connect, isSignedOut, reason } from "./client";
 import { nowMs, nowUs } from "./clock";
+import { h } from "./dom";
 import { Feed } from "./feed";
 import { Model } from "./model";
 import { keepScreenOn } from "./screen";
+import type { ManageView } from "./manage/frame";
 import { pathOf, routeOf, to, type Route } from "./route";
 import { POINTS } from "./series";
 import { current, exchange, knownKiosk, mayAct, openKiosk, rememberKiosk, signOut, SignInError, type Session } from "./session";
@@ -203,6 +205,7 @@ function showWard(session: Session): void {
     // The address of a message becomes the page's own.
     history.replaceState(null, "", pathOf(route));
     shell.show(route);
+    if (route.screen === "manage") showManage();
     if (linked === "") return;
     showLinked();
     if (linked !== "") seekLinked();
@@ -230,6 +233,7 @@ function showWard(session: Session): void {
       await guarded(query.putDocument({ kind: "silence", subject, version: 1, reason, untilUs, body: JSON.stringify({ patient, rule }) }));
       void loadSilences();
     },
+    told: async (alert) => (await guarded(query.listNotices({ alert }))).notices,
     async endSilence({ subject, version, atUs, body }, reason) {
       // The silence's own beginning is in the past by every clock, even if this browser's is ahead.
       await guarded(query.putDocument({ kind: "silence", subject, version: version + 1, reason, untilUs: atUs, body }));
@@ -251,7 +255,29 @@ function showWard(session: Session): void {
   });
   const fleet = fleetView(model);
   const explain = act ? explainView(model, { explain: (asked) => guarded(query.explainSteering(asked)) }) : undefined;
-  const panels = { ward: ward.element, detail: detail.element, alerts: alerts.element, paths: paths.element, fleet: fleet.element, quarantine: quarantine.element };
+  // The administration is loaded when it is shown for the first time. A wall display has none.
+  const manage = session.kiosk === undefined ? h("div", { class: "manage" }) : undefined;
+  let managing: Promise<ManageView> | undefined;
+  const renew = async <T>(work: () => Promise<T>): Promise<T> => {
+    feed.stop();
+    try {
+      return await work();
+    } finally {
+      feed.watch(model.selected);
+    }
+  };
+  const showManage = () => {
+    if (!manage) return go(to("ward"));
+    managing ??= import("./manage/frame").then(({ manageView }) => manageView(manage, { session, model, query, guarded, go, renewing: renew }));
+    managing.then(
+      (view) => route.screen === "manage" && view.show(route),
+      () => {
+        managing = undefined;
+        manage.replaceChildren(h("p", { class: "empty", role: "alert" }, t("The dashboard cannot be reached. Reload to try again.")));
+      },
+    );
+  };
+  const panels = { ward: ward.element, detail: detail.element, alerts: alerts.element, paths: paths.element, fleet: fleet.element, quarantine: quarantine.element, ...(manage && { manage }) };
   const shell = shellView(model, session, explain ? { ...panels, explain: explain.element } : panels, {
     go,
     signOut: () => void signOut().finally(() => showSignIn()),

@@ -4,10 +4,9 @@
 // Times are those of the processor, because other processes lengthen those of the clock most. On a
 // busy machine all are printed and none is judged.
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
 import { availableParallelism, loadavg } from "node:os";
 import { after, before, test } from "node:test";
+import { findings } from "./findings.mjs";
 import { go, open, picture, signIn, startBrowser, startWard } from "./ward.mjs";
 
 const PATIENTS = 500;
@@ -17,7 +16,6 @@ const STORM = 9_000;
 // Above so many runnable processes a core, times are printed and not judged.
 const BUSY_LOAD = 2;
 const isBusy = () => loadavg()[0] / availableParallelism() > BUSY_LOAD;
-const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
 let browser, page, ward;
 const figures = [];
@@ -317,23 +315,6 @@ test("nothing moves by itself where a person wants less motion", async () => {
   assert.equal(moving, 0);
   await page.emulateMedia({ reducedMotion: "no-preference" });
 });
-
-// findings are those of every rule in the dark theme, and of contrast in the light one.
-async function findings(of) {
-  const found = async (options) =>
-    of.evaluate(async (options) => {
-      // Further rows of a list are like the first.
-      const exclude = [".patient:nth-child(n + 25)", ".alert:nth-child(n + 10)", ".accesses > :nth-child(n + 8)"];
-      const { violations } = await window.axe.run({ include: document, exclude }, { resultTypes: ["violations"], ...options });
-      return violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html, any }) => `${html.slice(0, 120)} ${any[0]?.message ?? ""}`).join(" | ")}`);
-    }, options);
-  await of.evaluate(AXE);
-  const dark = await found({});
-  await of.emulateMedia({ colorScheme: "light" });
-  const light = await found({ runOnly: ["color-contrast"] });
-  await of.emulateMedia({ colorScheme: "dark" });
-  return [...dark, ...light];
-}
 
 test("axe-core finds nothing on any screen, in both themes", async () => {
   const other = await open(browser);

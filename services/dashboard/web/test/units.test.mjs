@@ -365,7 +365,7 @@ test("each text has a translation with the same fields, and no translation is of
 test("an address is read as it was written, and links of messages lead to their alert", () => {
   const { routeOf, pathOf, to } = route;
   const read = (address) => routeOf(new URL(address, "http://ward"));
-  for (const it of [to("ward"), to("patients", "p/1 ä"), to("patients", "p", "a|b"), to("alerts", "", "a/b"), to("alerts"), to("fleet")]) {
+  for (const it of [to("ward"), to("patients", "p/1 ä"), to("patients", "p", "a|b"), to("alerts", "", "a/b"), to("alerts"), to("fleet"), route.manage(), route.manage("rules", "patient:p/1")]) {
     assert.deepEqual(read(pathOf(it)), it);
   }
   assert.deepEqual(read("/#patient=ada&alert=a%20b"), to("patients", "ada", "a b"));

@@ -1,22 +1,27 @@
-// One alert: what, whose, since when, by whom it was acknowledged, with a button, a note and a
-// silence.
+// One alert: what, whose, since when, by whom it was acknowledged, with a button, a note, a silence
+// and the notices that people got.
 import { h, setAttribute, setText, type Row } from "../dom";
 import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
 import { nowS } from "../clock";
-import { AlertState, type Alert, type Document } from "../gen/braid/alerts/v1/alerts_pb";
+import { AlertState, type Alert, type Document, type NoticeRecord } from "../gen/braid/alerts/v1/alerts_pb";
 import type { Model } from "../model";
 import { t } from "../text";
 import { silenceForm, type Silence } from "./silence";
+import { toldView } from "./told";
 
-const NOTE_LENGTH_MAX = 500;
+export const NOTE_LENGTH_MAX = 500;
 
 export interface AlertActions {
   readonly mayAct: boolean;
   acknowledge(id: string, note: string): Promise<void>;
+  // acknowledgeAll acknowledges several with one note, which can be taken back together.
+  acknowledgeAll(alerts: readonly Alert[], note: string): Promise<void>;
   withdraw(id: string): Promise<void>;
   silence(it: Silence): Promise<void>;
   endSilence(it: Document, reason: string): Promise<void>;
   select(patient: string): void;
+  // told returns the notices of an alert.
+  told(id: string): Promise<readonly NoticeRecord[]>;
 }
 
 export function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert> {
@@ -50,7 +55,7 @@ export function alertRow(model: Model, first: Alert, actions: AlertActions): Row
     failure,
   );
   const silence = silenceForm((it) => actions.silence(it));
-  const element = h("li", { class: "alert", "data-alert": first.id }, mark, h("div", { class: "grow" }, summary, h("p", { class: "meta" }, who, when), by, form, actions.mayAct && silence.element));
+  const element = h("li", { class: "alert", "data-alert": first.id }, mark, h("div", { class: "grow" }, summary, h("p", { class: "meta" }, who, when), by, form, actions.mayAct && silence.element, toldView(() => actions.told(alert.id))));
   return {
     element,
     update(next) {

@@ -29,7 +29,7 @@ export interface AlertsView {
   open(id: string): boolean;
 }
 
-export function alertsView(model: Model, actions: AlertActions): AlertsView {
+export function alertsView(model: Model, actions: Omit<AlertActions, "acknowledgeAll">): AlertsView {
   const open = h("ul", { class: "alerts", "aria-label": t("Open alerts") });
   const groups = h("ul", { class: "alert-groups", "aria-label": t("Groups of open alerts") });
   const past = h("ul", { class: "alerts past", "aria-label": t("Resolved") });
@@ -57,8 +57,20 @@ export function alertsView(model: Model, actions: AlertActions): AlertsView {
     async acknowledge(id, note) {
       const alert = model.alerts.get(id);
       await actions.acknowledge(id, note);
-      if (alert) bar.acknowledged(alert);
+      if (alert) bar.acknowledged([alert]);
       update();
+    },
+    async acknowledgeAll(alerts, note) {
+      const done: Alert[] = [];
+      try {
+        for (const alert of alerts) {
+          await actions.acknowledge(alert.id, note);
+          done.push(alert);
+        }
+      } finally {
+        bar.acknowledged(done);
+        update();
+      }
     },
   };
   const silenced = silencedView(model, acting, () => isHeld());

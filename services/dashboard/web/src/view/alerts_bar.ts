@@ -14,15 +14,16 @@ const SAID_MS = 5_000;
 const UNDO_MS = 10_000;
 
 interface Given {
-  readonly id: string;
+  readonly ids: readonly string[];
   readonly words: string;
   readonly untilMs: number;
 }
 
 export interface AlertsBar {
   readonly element: HTMLElement;
-  // acknowledged is called for each acknowledgement of this page.
-  acknowledged(alert: Alert): void;
+  // acknowledged is called for each acknowledgement of this page, with all alerts of a group at
+  // once.
+  acknowledged(alerts: readonly Alert[]): void;
   say(text: string): void;
   update(now: Rows<Alert>): void;
 }
@@ -43,7 +44,7 @@ export function alertsBar(model: Model, show: () => void, withdraw: (id: string)
     if (!last) return;
     undo.hidden = true;
     try {
-      await withdraw(last.id);
+      for (const id of last.ids) await withdraw(id);
     } catch (error) {
       say(t("Still acknowledged: {why}", { why: error instanceof Error ? error.message : last.words }));
     }
@@ -51,8 +52,11 @@ export function alertsBar(model: Model, show: () => void, withdraw: (id: string)
   return {
     element,
     say,
-    acknowledged(alert) {
-      given.push({ id: alert.id, words: named(alert), untilMs: performance.now() + UNDO_MS });
+    acknowledged(alerts) {
+      const [first] = alerts;
+      if (!first) return;
+      const words = alerts.length === 1 ? named(first) : many(alerts.length, "{count} alert", "{count} alerts");
+      given.push({ ids: alerts.map(({ id }) => id), words, untilMs: performance.now() + UNDO_MS });
     },
     update({ waiting, moved }) {
       const nowMs = performance.now();

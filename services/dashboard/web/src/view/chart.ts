@@ -6,6 +6,14 @@ import type { Hole, Series } from "../series";
 import { t } from "../text";
 
 const POINTS_SHOWN_MAX = 30;
+// A moment of a chart, for example the beginning of an alert.
+export interface Marker {
+  readonly atS: number;
+  readonly mark: string;
+  // Name of a colour.
+  readonly colour: string;
+}
+
 const AXIS_FONT = "11px system-ui, sans-serif";
 
 export class TrendChart {
@@ -13,6 +21,7 @@ export class TrendChart {
   #holes: Hole[] = [];
   #range: [number, number] = [0, 1];
   #limits: Limits | undefined;
+  #markers: readonly Marker[] = [];
   readonly #observer: ResizeObserver;
 
   constructor(
@@ -26,9 +35,10 @@ export class TrendChart {
     this.#observer.observe(host);
   }
 
-  update(lines: readonly Series[], dropped: readonly Hole[], fromS: number, toS: number, limits?: Limits): void {
+  update(lines: readonly Series[], dropped: readonly Hole[], fromS: number, toS: number, limits?: Limits, markers: readonly Marker[] = []): void {
     this.#range = [fromS, toS];
     this.#limits = limits;
+    this.#markers = markers;
     const windows = lines.map((series) => series.window(fromS, toS, this.occasional));
     this.#holes = [...(windows[0]?.holes ?? []), ...dropped.filter((hole) => hole.toS > fromS && hole.fromS < toS)];
     const tables = windows.map(({ times, values }) => [times, values] as uPlot.AlignedData);
@@ -72,7 +82,7 @@ export class TrendChart {
           points: { show: (u: uPlot) => u.data[0].length <= POINTS_SHOWN_MAX, size: 5, stroke: colour("--ink"), fill: colour("--ink") },
         })),
       ],
-      hooks: { drawClear: [(u) => this.#drawHoles(u), (u) => this.#drawLimits(u)] },
+      hooks: { drawClear: [(u) => this.#drawHoles(u), (u) => this.#drawLimits(u)], draw: [(u) => this.#drawMarkers(u)] },
     };
     return new uPlot(options, data, this.host);
   }
@@ -128,6 +138,25 @@ export class TrendChart {
       ctx.moveTo(bbox.left, y);
       ctx.lineTo(bbox.left + bbox.width, y);
       ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  // A line with its mark at the top, for each moment in the window.
+  #drawMarkers(u: uPlot): void {
+    const { ctx, bbox } = u;
+    ctx.save();
+    ctx.font = `bold ${11 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.lineWidth = 2 * devicePixelRatio;
+    for (const { atS, mark, colour: name } of this.#markers) {
+      const x = u.valToPos(atS, "x", true);
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.strokeStyle = ctx.fillStyle = colour(name);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.fillText(mark, x + 3 * devicePixelRatio, bbox.top + 10 * devicePixelRatio);
     }
     ctx.restore();
   }

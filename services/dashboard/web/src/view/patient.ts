@@ -6,7 +6,7 @@ import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";
 import { Metric } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Model } from "../model";
 import { charted, entryOf } from "../catalogue";
-import { TrendChart } from "./chart";
+import { TrendChart, type Marker } from "./chart";
 import { Sweep } from "./sweep";
 import { onTheme } from "./theme";
 import { judge, limitsOf, markOf, scaleOf, type Limits } from "../limits";
@@ -206,6 +206,12 @@ function ownAlert(): Row<Alert> {
   };
 }
 
+// markersOf are the beginnings of the patient's alerts about these metrics.
+function markersOf(model: Model, metrics: readonly Metric[]): Marker[] {
+  const own = model.alerts.values().filter(({ patient, metric }) => patient === model.selected && metrics.includes(metric));
+  return own.map(({ sinceUs, priority }) => ({ atS: seconds(sinceUs), mark: priorityOf(priority).mark, colour: `--mark-${priorityOf(priority).key}` }));
+}
+
 interface VitalRow {
   readonly element: HTMLElement;
   values(): void;
@@ -264,7 +270,9 @@ function vitalRow(model: Model, metrics: readonly Metric[]): VitalRow {
       setText(note, timeS === 0 ? t("not measured") : stale ? age(passed) : "");
     },
     draw(fromS, toS) {
-      chart.update(metrics.map((metric) => model.of(metric)), metrics.flatMap((metric) => model.droppedHoles(metric)), fromS, toS, limits);
+      const markers = markersOf(model, metrics).filter(({ atS }) => atS >= fromS && atS <= toS);
+      setAttribute(host, "aria-label", markers.length === 0 ? t("{metric}, trend", { metric: labelOf(first) }) : many(markers.length, "{metric}, trend, {count} alert began", "{metric}, trend, {count} alerts began", { metric: labelOf(first) }));
+      chart.update(metrics.map((metric) => model.of(metric)), metrics.flatMap((metric) => model.droppedHoles(metric)), fromS, toS, limits, markers);
     },
     rebuild: () => chart.rebuild(),
   };

@@ -18,12 +18,12 @@ import { brandMark } from "./signin";
 // If no sample of the selected patient has arrived for this time, the page is not "live".
 const SAMPLE_SILENT_MS = 8_000;
 const NEXT: Record<Theme, Theme> = { auto: "dark", dark: "light", light: "auto" };
-const TITLES: Record<Screen, string> = { ward: term("Ward"), patients: term("Patient"), alerts: term("Alerts"), paths: term("Paths"), fleet: term("Fleet") };
+const TITLES: Record<Screen, string> = { ward: term("Ward"), patients: term("Patient"), alerts: term("Alerts"), paths: term("Paths"), fleet: term("Fleet"), manage: term("Manage") };
 const ROLES: Record<Role, string> = { viewer: term("viewer"), clinician: term("clinician"), administrator: term("administrator") };
 // From this width on the ward fills the screen, and nobody scrolls.
 const WALL = "(min-width: 2800px)";
 
-export type Panel = "ward" | "detail" | "alerts" | "paths" | "explain" | "fleet" | "quarantine";
+export type Panel = "ward" | "detail" | "alerts" | "paths" | "explain" | "fleet" | "quarantine" | "manage";
 
 const PANELS: Record<Screen, readonly Panel[]> = {
   ward: ["ward", "detail", "alerts", "paths"],
@@ -31,6 +31,7 @@ const PANELS: Record<Screen, readonly Panel[]> = {
   alerts: ["alerts"],
   paths: ["paths", "explain"],
   fleet: ["fleet", "quarantine"],
+  manage: ["manage"],
 };
 const PANELS_WALL: readonly Panel[] = ["ward", "alerts"];
 
@@ -88,7 +89,7 @@ export function shellView(model: Model, session: Session, panels: Partial<Record
     panels.alerts.id = "alerts";
     panels.alerts.tabIndex = -1;
   }
-  const links = (["ward", "alerts", "paths", "fleet"] as const).map((screen) => {
+  const links = (["ward", "alerts", "paths", "fleet", "manage"] as const).filter((screen) => screen !== "manage" || panels.manage).map((screen) => {
     const open = (event: MouseEvent) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;
       event.preventDefault();
