@@ -3,7 +3,7 @@
 
 use clocks::{GatewayClock, TOLERATED_US, Taken};
 use contracts::text;
-use contracts::vitals::{EdgeAlert, Gap, Sample};
+use contracts::vitals::{EdgeAlert, Gap, GapCause, Sample};
 use vitals::{
     ClockBounds, IDENTIFIER_BYTES_MAX, TRACEPARENT_BYTES_MAX,
     attribution::{Interval, When, attribute},
@@ -154,7 +154,8 @@ pub(crate) fn admit_gap(
         )));
     }
     gap.gateway.clone_from(&gateway.id);
-    if let Some(clock) = clock {
+    // The core has dated what the gateway no longer has.
+    if let Some(clock) = clock.filter(|_| gap.cause() != GapCause::NotKept) {
         clock.current().put_right_gap(gap, now_us);
     }
     let when = When {

@@ -1,7 +1,7 @@
 //! The second half of a stream: waits for the lanes in the order of the uploads, and acknowledges.
 
 use clocks::CheckedClock;
-use contracts::vitals::{Quarantined, Rejection, UploadResponse};
+use contracts::vitals::{Quarantined, Rejection, SequenceRange, UploadResponse};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -32,6 +32,10 @@ pub(crate) struct Pending {
     pub gaps: usize,
     /// The gateway has sent no compact samples on this stream.
     pub says_takes_compact: bool,
+    /// The gateway has sent no ledger on this stream.
+    pub says_takes_ledgers: bool,
+    /// Samples that the gateway is to send again.
+    pub missing: Vec<SequenceRange>,
     /// Entries of no patient, until their lane takes them; their number, and the places of the
     /// samples in the request.
     pub apart: Vec<Quarantined>,
@@ -81,6 +85,8 @@ pub(crate) async fn acknowledge(
             rejections: pending.rejections,
             core_time_us: clock.now_us(),
             takes_compact: pending.says_takes_compact,
+            takes_ledgers: pending.says_takes_ledgers,
+            missing: pending.missing,
         };
         if answers.send(Ok(answer)).await.is_err() {
             // The gateway is gone. It repeats what was not acknowledged.

@@ -5,6 +5,7 @@
 //! most [`IN_FLIGHT_MAX`] uploads.
 
 mod entries;
+mod ledgers;
 pub(crate) mod newer;
 pub(crate) mod server;
 mod waiting;
@@ -209,7 +210,7 @@ impl Shared {
     ) -> Result<(), Status> {
         let mut waiting = Waiting::default();
         let mut decoder = Decoder::default();
-        let mut is_compact = false;
+        let (mut is_compact, mut has_ledgers) = (false, false);
         loop {
             let upload = tokio::select! {
                 biased;
@@ -228,6 +229,7 @@ impl Shared {
                 // The quota counts what the core handles.
                 upload.bytes = upload.known.encoded_len();
             }
+            has_ledgers |= upload.known.ledger.is_some();
             let span = tracing::info_span!(
                 "ingest",
                 gateway = gateway.id,
@@ -245,6 +247,7 @@ impl Shared {
                 .instrument(span)
                 .await?;
             admitted.says_takes_compact = !is_compact;
+            admitted.says_takes_ledgers = !has_ledgers;
             let alerts = std::mem::take(&mut admitted.waiting);
             let published = waiting.publish(&self.alerts, gateway, alerts, answers);
             admitted.published.extend(published);
@@ -319,7 +322,8 @@ impl Shared {
             pending.published.extend(taken.published);
             pending.waiting = taken.rest;
         }
-        let bulk_entries = upload.samples.len() + upload.gaps.len();
+        let ledgers = usize::from(upload.ledger.is_some());
+        let bulk_entries = upload.samples.len() + upload.gaps.len() + ledgers;
         if bulk_entries > 0 || whole.is_some() {
             self.paid(gateway).await?;
         }
@@ -332,12 +336,17 @@ impl Shared {
         // The present time: the upload may have waited for the quota since it arrived.
         let arrival = self.clocks.arrival(self.clocks.own().now_us());
         let at = At { arrival, clock };
-        self.admit_samples(gateway, upload.samples, at, &mut bulk, &mut pending)
+        let samples = (upload.samples, upload.again);
+        self.admit_samples(gateway, samples, at, &mut bulk, &mut pending)
             .await?;
         let arrival = self.clocks.arrival(arrived_us);
         let at = At { arrival, clock };
         self.admit_gaps(gateway, upload.gaps, at, &mut bulk, &mut pending)
             .await?;
+        if let Some(ledger) = upload.ledger {
+            self.admit_ledger(gateway, ledger, at, &mut bulk, &mut pending)
+                .await?;
+        }
         let apart = std::mem::take(&mut pending.apart);
         pending.apart_count = apart.len();
         if !apart.is_empty() {
@@ -345,7 +354,7 @@ impl Shared {
             record.quarantined = apart;
         }
         // Repetitions cost nothing, so that a gateway does not pay for a lost link.
-        let new = pending.samples.len() + pending.gaps + pending.apart_count;
+        let new = pending.samples.len() + pending.gaps + pending.apart_count + ledgers;
         let bytes = if is_kept_whole {
             bytes
         } else {

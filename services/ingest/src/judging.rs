@@ -94,6 +94,8 @@ pub(crate) struct Run<'a> {
     pub at: At,
     /// Takes entries of no patient.
     pub apart: &'a mut Vec<Quarantined>,
+    /// The core asked for the entries: what this process published may be lost.
+    pub is_again: bool,
     /// Entries of one device come in runs.
     last: Option<(String, Arc<Device>)>,
 }
@@ -104,6 +106,7 @@ impl<'a> Run<'a> {
             gateway,
             at,
             apart,
+            is_again: false,
             last: None,
         }
     }
@@ -156,10 +159,22 @@ impl Judging {
                 .keep(run.gateway, refusal, entry, now_us, run.apart);
             return Ok(kept.map_or_else(Judged::Refused, |()| Judged::Apart));
         }
-        if entry.is_held(&self.duplicates.lock()) {
+        if !run.is_again && entry.is_held(&self.duplicates.lock()) {
             return Ok(Judged::Held);
         }
         Ok(Judged::Admitted(entry))
+    }
+
+    pub(crate) fn register(&self) -> &Register {
+        &self.register
+    }
+
+    pub(crate) async fn device_of(
+        &self,
+        id: &str,
+        gateway: &GatewayId,
+    ) -> Result<Arc<Device>, Status> {
+        self.register.device(id, gateway).await.map_err(unknown)
     }
 
     async fn device(&self, run: &mut Run<'_>, id: &str) -> Result<Arc<Device>, Status> {

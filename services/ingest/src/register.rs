@@ -15,7 +15,7 @@ use std::{
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
-use store::{Of, QueryError, Scope, Store};
+use store::{Asked, Of, QueryError, Scope, Store};
 use tokio::sync::watch;
 use tonic::Status;
 use vitals::{attribution::Interval, validate_identifier};
@@ -92,6 +92,15 @@ impl Register {
     }
 
     /// For a gateway of this tenant. An unregistered device has no intervals.
+    /// Samples that the gateway is to send again.
+    pub(crate) async fn asked_again(
+        &self,
+        gateway: &GatewayId,
+        now_us: i64,
+    ) -> Result<Vec<Asked>, QueryError> {
+        self.store.asked_again(&gateway.id, now_us).await
+    }
+
     pub(crate) async fn device(
         &self,
         id: &str,

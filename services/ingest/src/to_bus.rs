@@ -227,6 +227,9 @@ fn encode(records: Records) -> Vec<Record> {
         for apart in record.quarantined {
             open.room(apart.encoded_len()).quarantined.push(apart);
         }
+        for ledger in record.ledgers {
+            open.room(ledger.encoded_len()).ledgers.push(ledger);
+        }
         open.close();
     }
     encoded

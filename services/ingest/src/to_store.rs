@@ -60,6 +60,7 @@ impl Sink for VitalsSink {
         batch.samples.extend(samples);
         batch.gaps.extend(record.gaps);
         batch.quarantined.extend(record.quarantined);
+        batch.ledgers.extend(record.ledgers);
         if is_known {
             Decoded::Whole
         } else {

@@ -6,6 +6,8 @@
 #[path = "support/world.rs"]
 #[allow(dead_code)]
 mod world;
+#[path = "ingest/proofs.rs"]
+mod proofs;
 
 use std::time::Duration;
 

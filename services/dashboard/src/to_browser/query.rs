@@ -9,14 +9,15 @@ use contracts::alerts::{self, AcknowledgeRequest, Alert, WithdrawRequest};
 use contracts::query::query_service_server::QueryService;
 use contracts::query::{
     AcknowledgeAlertRequest, AcknowledgeAlertResponse, ExplainSteeringRequest,
-    ExplainSteeringResponse, GetPathsRequest, GetPathsResponse, GetSeriesRequest,
-    GetSeriesResponse, ListAlertsRequest, ListAlertsResponse, ListDocumentsRequest,
+    ExplainSteeringResponse, GetPathsRequest, GetPathsResponse, GetProofRequest, GetProofResponse,
+    GetSeriesRequest, GetSeriesResponse, ListAlertsRequest, ListAlertsResponse, ListDocumentsRequest,
     ListDocumentsResponse, ListLinksRequest, ListLinksResponse, ListNoticesRequest,
     ListNoticesResponse, ListPatientsRequest, ListPatientsResponse, ListQuarantineRequest,
     ListQuarantineResponse, PutDocumentRequest, PutDocumentResponse, SetLinkRequest,
     SetLinkResponse, WatchRequest, WatchResponse, WithdrawAcknowledgementRequest,
     WithdrawAcknowledgementResponse,
 };
+use store::completeness::{RANGE_US_MAX, prove};
 use store::{
     AlertsQuery, CASES_LISTED_MAX, DOCUMENTS_MAX, PathsQuery, Scope, StoredDocument, patient_of,
 };
@@ -117,6 +118,30 @@ impl QueryService for Query {
             SeriesError::Request(reason) => Status::invalid_argument(reason),
             SeriesError::Store(error) => store_status(&error),
         })
+    }
+
+    async fn get_proof(
+        &self,
+        request: Request<GetProofRequest>,
+    ) -> Result<Response<GetProofResponse>, Status> {
+        let person = person(&request)?;
+        let request = request.into_inner();
+        let range = (request.from_us, request.to_us);
+        let detail = moment::window(range.0, range.1);
+        self.audited(&person, "read proof", &request.patient, detail)
+            .await?;
+        let stretch = range.1.checked_sub(range.0);
+        if !stretch.is_some_and(|stretch| (1..=RANGE_US_MAX).contains(&stretch)) {
+            return Err(Status::invalid_argument(
+                "from_us, to_us: from must be before to, by at most 31 days",
+            ));
+        }
+        let (store, now_us) = (self.app.store.as_ref(), contracts::now_us());
+        let proof = prove(store, &scope(&person), &request.patient, range, now_us).await;
+        match proof.map_err(|error| store_status(&error))? {
+            None => Err(Status::not_found("there is no such patient")),
+            proof => Ok(Response::new(GetProofResponse { proof })),
+        }
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;

@@ -20,6 +20,7 @@ impl Shared {
         bulk: &mut Records,
         pending: &mut Pending,
     ) -> Result<(), Status> {
+        let gaps = self.date_not_kept(gateway, gaps, at).await?;
         let mut run = Run::new(gateway, at, &mut pending.apart);
         for gap in gaps {
             match self.judging.judge(&mut run, gap).await? {
@@ -38,12 +39,13 @@ impl Shared {
     pub(super) async fn admit_samples(
         &self,
         gateway: &GatewayId,
-        samples: Vec<Sample>,
+        (samples, is_again): (Vec<Sample>, bool),
         at: At,
         bulk: &mut Records,
         pending: &mut Pending,
     ) -> Result<(), Status> {
         let mut run = Run::new(gateway, at, &mut pending.apart);
+        run.is_again = is_again;
         let mut duplicates = 0;
         for (index, sample) in (0_u32..).zip(samples) {
             let sample = match self.judging.judge(&mut run, sample).await? {

@@ -6,6 +6,7 @@
 
 mod alerts;
 mod harness;
+mod ledgers;
 mod notices;
 mod paths;
 mod patients;
@@ -25,6 +26,10 @@ pub use alerts::{
     rule_states_follow_their_partition, the_canary_is_in_no_list_and_is_nobody,
 };
 pub use harness::{Harness, Process, SECOND_US, START_US, batch, log, ok, sample, waveform};
+pub use ledgers::{
+    a_gap_has_its_cause, a_stretch_is_complete_only_by_evidence,
+    another_journal_or_wearer_proves_nothing_by_itself,
+};
 pub use notices::{
     a_failure_hastens_the_timer_of_its_alert_alone, a_lane_keeps_its_order_whatever_its_urgency,
     a_tenants_documents_have_a_bound_in_bytes, a_timer_belongs_to_whoever_changes_it_first,
@@ -86,7 +91,8 @@ macro_rules! conformance_suite {
             what_a_clock_ahead_wrote_is_not_the_newest_for_hours, a_report_of_the_future_hides_no_later_one,
             no_notice_waits_for_a_clock_that_was_set_back,
             series_are_thinned_without_losing_extremes, waveforms_become_points_of_their_own_times,
-            gaps_that_overlap_are_found, expiry_removes_only_what_is_older,
+            gaps_that_overlap_are_found, a_stretch_is_complete_only_by_evidence, a_gap_has_its_cause,
+            another_journal_or_wearer_proves_nothing_by_itself, expiry_removes_only_what_is_older,
             a_newer_claim_fences_the_older, a_fenced_write_leaves_nothing, progress_survives_reopening,
             a_position_counts_for_the_log_that_it_names, gaps_of_logs_have_a_bound,
             two_processes_write_at_once, writes_are_ready_and_durable,

@@ -13,21 +13,23 @@
 //!   noticing cannot write.
 //!
 //! The trait is split by purpose: [`VitalsStore`], [`AlertsStore`], [`SilentStore`],
-//! [`NoticesStore`], [`ProofsStore`], [`DocumentsStore`], [`PathsStore`], [`Register`],
-//! [`QuarantineStore`], [`Accounts`], [`SessionsStore`], [`ProgressStore`], [`PatientsStore`],
-//! [`Maintenance`]. Queries on behalf of people carry a [`Scope`], so that no query can forget the
-//! tenant.
+//! [`NoticesStore`], [`LedgersStore`], [`ProofsStore`], [`DocumentsStore`], [`PathsStore`],
+//! [`Register`], [`QuarantineStore`], [`Accounts`], [`SessionsStore`], [`ProgressStore`],
+//! [`PatientsStore`], [`Maintenance`]. Queries on behalf of people carry a [`Scope`], so that no
+//! query can forget the tenant.
 
 mod accounts;
 mod alerts;
 mod call_guard;
 mod claims;
+pub mod completeness;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod documents;
 mod error;
 mod identities;
 mod in_force;
+mod ledgers;
 mod maintenance;
 mod notices;
 mod paths;
@@ -60,6 +62,10 @@ pub use identities::{
     follow_revocations, revocations, until_revoked,
 };
 pub use in_force::{Damaged, InForce, Otherwise, PUT_ANEW, Reported, in_force};
+pub use ledgers::{
+    ASKED_MAX, ASKED_US, Asked, ISLANDS_MAX, Island, JournalSpan, LedgerRun, LedgersStore,
+    SENSOR_JUMPS_MAX, SensorJump, StreamStored,
+};
 pub use maintenance::{Expire, Maintenance, Restore};
 pub use notices::{
     EscalationTimer, NoticesBatch, NoticesStore, QueuedNotice, Take, TimerChange, alert_of_timer,
@@ -102,6 +108,7 @@ pub use vitals::{
 /// Everything a service may ask of the store.
 pub trait Store:
     VitalsStore
+    + LedgersStore
     + AlertsStore
     + SilentStore
     + NoticesStore
@@ -120,6 +127,7 @@ pub trait Store:
 
 impl<T> Store for T where
     T: VitalsStore
+        + LedgersStore
         + AlertsStore
         + SilentStore
         + NoticesStore

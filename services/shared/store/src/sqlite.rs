@@ -9,6 +9,8 @@ pub mod backup;
 mod documents;
 pub(crate) mod erasure;
 mod keys;
+mod ledger_rows;
+mod ledgers;
 mod maintenance;
 mod notices;
 mod paths;

@@ -17,6 +17,7 @@ mod erasure;
 mod fault;
 mod keys;
 mod ledger;
+mod ledgers;
 mod lookup;
 mod maintenance;
 pub mod measure;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use contracts::vitals::{Gap, Metric, Quarantined, Sample};
+use contracts::vitals::{Gap, Ledger, Metric, Quarantined, Sample};
 
 use crate::{
     Progress, Scope,
@@ -16,6 +16,8 @@ pub struct VitalsBatch {
     pub gaps: Vec<Gap>,
     /// Readings of no patient, kept apart.
     pub quarantined: Vec<Quarantined>,
+    /// Accounts of gateways. They replace earlier ones and are no rows of their own.
+    pub ledgers: Vec<Ledger>,
 }
 
 impl VitalsBatch {

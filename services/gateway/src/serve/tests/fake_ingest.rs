@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use contracts::vitals::{
-    EdgeAlert, FollowRulesRequest, FollowRulesResponse, Gap, Rejection, Sample, UploadRequest,
-    UploadResponse,
+    EdgeAlert, FollowRulesRequest, FollowRulesResponse, Gap, Ledger, Rejection, Sample,
+    SequenceRange, UploadRequest, UploadResponse,
     ingest_service_server::{IngestService, IngestServiceServer},
 };
 use parking_lot::Mutex;
@@ -26,6 +26,9 @@ pub struct Got {
     pub end_next: bool,
     /// Ends every new stream as that of a revoked gateway.
     pub revoked: bool,
+    /// Reads accounts. It then lacks the first sample of each stream, and two before it.
+    pub reads_ledgers: bool,
+    pub ledgers: Vec<Ledger>,
     /// Refuses samples of this device.
     pub refused_device: String,
 }
@@ -83,11 +86,22 @@ impl FakeIngest {
             got.alerts.insert(alert.sequence, alert);
         }
         got.gaps.extend(request.gaps);
+        let missing = request.ledger.iter().flat_map(|it| &it.streams);
+        let missing = missing.map(|it| SequenceRange {
+            device: it.device.clone(),
+            stream: it.stream.clone(),
+            first_sequence: it.first_sequence - 2,
+            last_sequence: it.first_sequence,
+        });
+        let missing = missing.collect();
+        got.ledgers.extend(request.ledger);
         UploadResponse {
             position: request.position,
             rejections,
             core_time_us: 0,
-            takes_compact: false,
+            takes_ledgers: got.reads_ledgers,
+            missing,
+            ..UploadResponse::default()
         }
     }
 }

@@ -116,6 +116,7 @@ async fn fill(store: &dyn Store) {
             to_time_us: START_US + 1,
             patient: entry.patient.clone(),
             gateway: entry.gateway.clone(),
+            ..Gap::default()
         };
         let batch = VitalsBatch {
             samples: vec![sample],

@@ -252,6 +252,7 @@ pub async fn gaps_that_overlap_are_found(harness: &dyn Harness) {
         to_time_us: START_US + last.cast_signed() * SECOND_US,
         patient: "ann".into(),
         gateway: "gw-1".into(),
+        ..Gap::default()
     };
     let gaps = Arc::new(VitalsBatch {
         gaps: vec![gap(10, 19), gap(30, 39), gap(50, 59)],

@@ -9,7 +9,7 @@ use bus::slow_clock::follow;
 use contracts::alerts::AlertState;
 use rusqlite::Connection;
 
-use super::transaction::in_transaction;
+use super::{ledger_rows, transaction::in_transaction};
 use crate::Expire;
 
 /// Rows of one kind removed in one transaction.
@@ -113,12 +113,15 @@ fn before_us(now_us: i64, age: Duration) -> i64 {
 /// Removes at most [`STEP`] rows (alerts: with all their transitions), and returns how many.
 pub fn expire(connection: &Connection, what: Expire, before_us: i64) -> rusqlite::Result<usize> {
     match what {
-        Expire::Vitals => series(
-            connection,
-            "DELETE FROM samples WHERE (stream, sequence) IN (SELECT stream, sequence FROM samples
-                 WHERE patient = ?1 AND metric = ?2 AND time_us < ?3 LIMIT ?4)",
-            before_us,
-        ),
+        Expire::Vitals => {
+            ledger_rows::expire(connection, before_us)?;
+            series(
+                connection,
+                "DELETE FROM samples WHERE (stream, sequence) IN (SELECT stream, sequence FROM samples
+                     WHERE patient = ?1 AND metric = ?2 AND time_us < ?3 LIMIT ?4)",
+                before_us,
+            )
+        }
         Expire::Waveforms => series(
             connection,
             "DELETE FROM waveforms WHERE key IN (SELECT key FROM waveforms

@@ -224,6 +224,19 @@ CREATE INDEX patients_merged ON patients (merged_into) WHERE merged_into <> '';
 CREATE TABLE patient_identifiers (tenant TEXT NOT NULL, system TEXT NOT NULL, value TEXT NOT NULL, patient TEXT NOT NULL,
     PRIMARY KEY (tenant, system, value)) WITHOUT ROWID;
 CREATE INDEX patient_identifiers_patient ON patient_identifiers (patient);
+", "
+-- Why samples are lost: braid.vitals.v1.GapCause.
+ALTER TABLE gaps ADD COLUMN cause INTEGER NOT NULL DEFAULT 0;
+-- Accounts of gateways: each journal, and the sequences that it gave each stream. A journal is a u64 kept bit for bit.
+CREATE TABLE journals (gateway TEXT NOT NULL, journal INTEGER NOT NULL, since_us INTEGER NOT NULL, as_of_us INTEGER NOT NULL,
+    waiting INTEGER NOT NULL, PRIMARY KEY (gateway, journal)) WITHOUT ROWID;
+CREATE INDEX journals_as_of ON journals (as_of_us);
+CREATE TABLE ledgers (device TEXT NOT NULL, stream TEXT NOT NULL, gateway TEXT NOT NULL, journal INTEGER NOT NULL,
+    first INTEGER NOT NULL, next INTEGER NOT NULL, PRIMARY KEY (device, stream, gateway, journal, first)) WITHOUT ROWID;
+-- What gateways are to send again.
+CREATE TABLE asked (gateway TEXT NOT NULL, device TEXT NOT NULL, stream TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    from_us INTEGER NOT NULL, to_us INTEGER NOT NULL, asked_us INTEGER NOT NULL,
+    PRIMARY KEY (gateway, device, stream, first)) WITHOUT ROWID;
 "];
 /// The first version whose alerts have a priority.
 const ALERTS_WITH_PRIORITY: usize = 4;

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use contracts::vitals::{Gap, Metric, Sample, Waveform, sample::Reading};
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::{SqliteStore, progress, quarantine, series, writer::Writing};
+use super::{SqliteStore, ledger_rows, progress, quarantine, series, writer::Writing};
 use crate::{
     LatestVital, LatestVitalsPage, Progress, QueryError, Scope, SeriesPoints, SeriesQuery,
     VitalsBatch, VitalsStore, WriteError, Written, vitals::future_us,
@@ -33,6 +33,7 @@ fn write(writing: &mut Writing<'_>, batch: &VitalsBatch) -> Result<Written, Writ
         new += insert_gap(writing, gap)?;
     }
     new += quarantine::insert(writing.connection, &batch.quarantined)?;
+    ledger_rows::enter(writing.connection, &batch.ledgers)?;
     let mut update = writing.connection.prepare_cached(
         "INSERT INTO latest VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
          ON CONFLICT DO UPDATE SET value = excluded.value, time_us = excluded.time_us, ingest_us = excluded.ingest_us,
@@ -172,7 +173,7 @@ fn insert_gap(writing: &mut Writing<'_>, gap: &Gap) -> Result<u64, WriteError> {
     let patient = writing.keys.patient(connection, &gap.patient)?;
     let gateway = writing.keys.gateway(connection, &gap.gateway)?;
     let inserted = connection
-        .prepare_cached("INSERT OR IGNORE INTO gaps VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
+        .prepare_cached("INSERT OR IGNORE INTO gaps VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?
         .execute((
             stream,
             gap.first_sequence,
@@ -181,6 +182,7 @@ fn insert_gap(writing: &mut Writing<'_>, gap: &Gap) -> Result<u64, WriteError> {
             gateway,
             gap.from_time_us,
             gap.to_time_us,
+            gap.cause,
         ))?;
     Ok(inserted as u64)
 }
@@ -380,7 +382,8 @@ impl VitalsStore for SqliteStore {
         let (tenant, patient) = (scope.as_tenant().map(str::to_owned), patient.to_owned());
         self.read(move |connection| {
             let mut statement = connection.prepare_cached(
-                "SELECT s.device, s.stream, r.first_sequence, r.last_sequence, r.from_us, r.to_us, p.id, g.id
+                "SELECT s.device, s.stream, r.first_sequence, r.last_sequence, r.from_us, r.to_us, p.id, g.id,
+                     r.cause
                  FROM patients p JOIN gaps r ON r.patient = p.key JOIN streams s ON s.key = r.stream
                      JOIN gateways g ON g.key = r.gateway
                  WHERE p.id = ?1 AND (?2 IS NULL OR p.tenant = ?2) AND r.from_us < ?4 AND r.to_us >= ?3
@@ -396,6 +399,7 @@ impl VitalsStore for SqliteStore {
                     to_time_us: row.get(5)?,
                     patient: row.get(6)?,
                     gateway: row.get(7)?,
+                    cause: row.get(8)?,
                 })
             })?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)

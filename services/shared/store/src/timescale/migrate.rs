@@ -38,6 +38,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ),
     ("sessions", include_str!("migrations/0010_sessions.sql")),
     ("patients", include_str!("migrations/0011_patients.sql")),
+    ("ledgers", include_str!("migrations/0012_ledgers.sql")),
 ];
 /// Roll-ups depend on the edition: made by TimescaleDB where it can, else by the store.
 const ROLLUPS_OWN: &str = include_str!("rollups_own.sql");

@@ -128,6 +128,11 @@ async fn audit(
         .await
 }
 
+const LEDGERS: &str = "DELETE FROM ledgers r USING journals j WHERE j.gateway = r.gateway AND j.journal = r.journal
+    AND j.as_of_us < extract(epoch FROM $1::timestamptz) * 1000000";
+const JOURNALS: &str =
+    "DELETE FROM journals WHERE as_of_us < extract(epoch FROM $1::timestamptz) * 1000000";
+
 /// One round by age. `policies`: TimescaleDB drops the chunks of hypertables itself. `now_us` is
 /// our clock's; where the server's is behind it that one counts: what one machine's clock takes for
 /// old is gone for all.
@@ -166,6 +171,8 @@ pub async fn round(
     audit(client, cutoff(now, ages.audit).0, STEP).await?;
     for (sql, age) in [
         ("DELETE FROM gaps WHERE to_time < $1", longest),
+        (LEDGERS, longest),
+        (JOURNALS, longest),
         (LATEST_PATHS, ages.paths),
         (
             "DELETE FROM stream_runs WHERE written < $1",

@@ -12,6 +12,7 @@ use super::{
     fault::Fault,
     keys::SampleKeys,
     ledger::{DEVICES, Head, Latest, Locked, Wanted},
+    ledgers,
     lookup, progress, quarantine,
     series::{self, Which},
     time::Micros,
@@ -313,7 +314,7 @@ async fn write_gaps(
     Ok(transaction
         .execute(
             "INSERT INTO gaps SELECT * FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::int[], $5::int[], $6::timestamptz[],
-                 $7::timestamptz[]) ON CONFLICT DO NOTHING",
+                 $7::timestamptz[], $8::int[]) ON CONFLICT DO NOTHING",
             &[
                 &key(&|n| keys[n].0),
                 &column(&|n| gaps[n].first_sequence.cast_signed()),
@@ -322,6 +323,7 @@ async fn write_gaps(
                 &key(&|n| keys[n].2),
                 &time(&|n| gaps[n].from_time_us),
                 &time(&|n| gaps[n].to_time_us),
+                &key(&|n| gaps[n].cause),
             ],
         )
         .await?)
@@ -384,6 +386,7 @@ impl VitalsStore for TimescaleStore {
                 DEVICES.settle(tx, &locked),
                 write_longest(tx, &changes),
                 progress::advance(tx, &advance),
+                ledgers::enter(tx, &batch.ledgers),
             )?;
             Ok::<_, Fault>((changes.new + gaps + apart, changes.longest))
         })?;
@@ -493,7 +496,8 @@ impl VitalsStore for TimescaleStore {
         let connection = self.reader().await?;
         let statement = connection
             .prepare_cached(
-                "SELECT h.device, s.stream, r.first_sequence, r.last_sequence, r.from_time, r.to_time, p.id, g.id
+                "SELECT h.device, s.stream, r.first_sequence, r.last_sequence, r.from_time, r.to_time, p.id, g.id,
+                     r.cause
                  FROM patients p JOIN gaps r ON r.patient = p.key JOIN streams s ON s.key = r.stream
                      JOIN device_heads h ON h.key = s.device JOIN gateways g ON g.key = r.gateway
                  WHERE p.id = $1 AND ($2::text IS NULL OR p.tenant = $2) AND r.from_time < $4 AND r.to_time >= $3
@@ -520,6 +524,7 @@ impl VitalsStore for TimescaleStore {
             to_time_us: row.get::<_, Micros>(5).0,
             patient: row.get(6),
             gateway: row.get(7),
+            cause: row.get(8),
         };
         Ok(rows.iter().map(gap).collect())
     }
