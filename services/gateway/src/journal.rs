@@ -6,6 +6,7 @@
 //! with the disk, `recovery` the restart, `format` the bytes, and `writer` the fsync policy (group
 //! commit). The disk has the keys that seal the segments.
 
+mod claim;
 mod disk;
 mod format;
 mod gaps;

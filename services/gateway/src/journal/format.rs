@@ -76,6 +76,9 @@ pub struct Snapshot {
     pub repaired_before: u64,
     #[prost(message, repeated, tag = "4")]
     pub streams: Vec<StreamRow>,
+    /// Random number of the journal. Zero: an older version wrote the header.
+    #[prost(fixed64, tag = "5")]
+    pub journal: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -98,6 +101,9 @@ pub struct StreamRow {
     /// First and last number of each missing range, lowest first.
     #[prost(uint64, repeated, tag = "8")]
     pub sensor_holes: Vec<u64>,
+    /// Where the stream's sequences began. Zero: unknown, an older version began them.
+    #[prost(uint64, tag = "9")]
+    pub first_sequence: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -450,12 +456,14 @@ mod tests {
             sensor_seen: u64::MAX,
             sensor_time_us: -1,
             sensor_holes: vec![u64::MAX; 2 * HOLES_MAX],
+            first_sequence: u64::MAX,
         };
         let snapshot = Snapshot {
             acknowledged: u64::MAX,
             dropped_before: u64::MAX,
             repaired_before: u64::MAX,
             streams: vec![row; STREAMS_MAX],
+            journal: u64::MAX,
         };
         for keys in [Keys::none(), Keys::new(&[1; 32], b"", true)] {
             let (bytes, key) = header(&keys, u64::MAX, &snapshot).unwrap();

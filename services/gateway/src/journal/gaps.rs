@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use contracts::vitals::{Gap, Sample};
+use contracts::vitals::{Gap, GapCause, Sample};
 
 use super::{format::StreamRow, streams::Streams};
 
@@ -11,10 +11,19 @@ pub const GAPS_PER_ENTRY_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
 pub struct Gaps {
+    /// Why the samples are lost that are added one by one.
+    cause: GapCause,
     streams: BTreeMap<(String, String), Vec<Gap>>,
 }
 
 impl Gaps {
+    pub fn of(cause: GapCause) -> Self {
+        Self {
+            cause,
+            ..Self::default()
+        }
+    }
+
     pub fn add_sample(&mut self, sample: Sample) {
         self.add_gap(Gap {
             device: sample.device,
@@ -23,6 +32,7 @@ impl Gaps {
             last_sequence: sample.sequence,
             from_time_us: sample.device_time_us,
             to_time_us: sample.device_time_us,
+            cause: self.cause.into(),
             ..Gap::default()
         });
     }
@@ -33,7 +43,7 @@ impl Gaps {
             .entry((gap.device.clone(), gap.stream.clone()))
             .or_default();
         match ranges.last_mut() {
-            Some(last) if last.last_sequence + 1 == gap.first_sequence => extend(last, &gap),
+            Some(last) if touches(last, &gap) => extend(last, &gap),
             _ => ranges.push(gap),
         }
     }
@@ -58,6 +68,7 @@ impl Gaps {
                     from_time_us: counters
                         .map_or(row.last_time_us, |counters| counters.last_time_us),
                     to_time_us: row.last_time_us,
+                    cause: GapCause::Medium.into(),
                     ..Gap::default()
                 });
             }
@@ -72,7 +83,9 @@ impl Gaps {
             let start = merged.len();
             for gap in ranges {
                 match merged[start..].last_mut() {
-                    Some(last) if gap.first_sequence <= last.last_sequence + 1 => {
+                    Some(last)
+                        if gap.first_sequence <= last.last_sequence || touches(last, &gap) =>
+                    {
                         extend(last, &gap);
                     }
                     _ => merged.push(gap),
@@ -84,6 +97,11 @@ impl Gaps {
             .map(<[Gap]>::to_vec)
             .collect()
     }
+}
+
+/// Whether `next` goes on where the gap ends, for the same cause.
+fn touches(gap: &Gap, next: &Gap) -> bool {
+    gap.last_sequence.checked_add(1) == Some(next.first_sequence) && gap.cause == next.cause
 }
 
 fn extend(gap: &mut Gap, next: &Gap) {

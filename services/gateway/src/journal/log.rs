@@ -16,7 +16,7 @@
 
 use std::{io, net::IpAddr, sync::Arc};
 
-use contracts::vitals::{EdgeAlert, Gap, Sample};
+use contracts::vitals::{EdgeAlert, Gap, GapCause, LedgerStream, Sample};
 use parking_lot::Mutex;
 use prost::Message;
 
@@ -113,6 +113,8 @@ pub struct Log<D: Disk> {
     active: Option<D::File>,
     index: Arc<Mutex<Index>>,
     streams: Streams,
+    /// Random number of the journal.
+    journal: u64,
     numbered: Numbered,
     batch: Batch,
     repaired_before: u64,
@@ -141,6 +143,7 @@ impl<D: Disk> Log<D> {
             active: None,
             index: Arc::new(Mutex::new(recovered.index)),
             streams: recovered.streams,
+            journal: recovered.journal,
             numbered: recovered.numbered,
             batch: Batch::default(),
             repaired_before: recovered.next,
@@ -167,6 +170,11 @@ impl<D: Disk> Log<D> {
     /// Entries dropped by a full journal since it was opened.
     pub fn dropped_entries(&self) -> u64 {
         self.dropped_entries
+    }
+
+    /// The journal's number, and the sequences that its streams were given. Needs an empty batch.
+    pub fn ledger(&self) -> (u64, Vec<LedgerStream>) {
+        (self.journal, self.streams.ledger())
     }
 
     pub fn batch_bytes(&self) -> usize {
@@ -280,7 +288,7 @@ impl<D: Disk> Log<D> {
             // The next header has the counters after the lost entries.
             self.begin_segment(segment.end, Gaps::default())?;
         }
-        let mut lost = Gaps::default();
+        let mut lost = Gaps::of(GapCause::Medium);
         let end = recovery::collect_lost(&self.disk, before, &segment, u64::MAX, &mut lost);
         let end = end.max(position);
         let pending = self.pending_gaps.len();
@@ -401,7 +409,7 @@ impl<D: Disk> Log<D> {
             before: last.end,
             ..Drop::default()
         };
-        let mut gaps = Gaps::default();
+        let mut gaps = Gaps::of(GapCause::JournalFull);
         for gap in self.pending_gaps.iter().flat_map(|(_, gaps)| gaps) {
             gaps.add_gap(gap.clone());
         }
@@ -467,6 +475,7 @@ impl<D: Disk> Log<D> {
             dropped_before,
             repaired_before: self.repaired_before,
             streams: self.streams.to_rows(),
+            journal: self.journal,
         };
         let (mut bytes, key) = header(self.disk.keys(), first, &snapshot)?;
         let mut segment = Segment::new(first, bytes.len() as u64, key);

@@ -80,6 +80,12 @@ impl Index {
         self.acknowledged.max(self.dropped_before)
     }
 
+    /// The oldest entry that was not dropped and whose segment is there, acknowledged or not.
+    fn kept(&self) -> u64 {
+        let first = self.segments.front().map_or(0, |segment| segment.first);
+        first.max(self.dropped_before)
+    }
+
     /// Position after the newest durable entry.
     pub fn durable(&self) -> u64 {
         self.segments.back().map_or(0, |segment| segment.end)
@@ -178,20 +184,37 @@ impl<D: Disk> Reader<D> {
     /// repeats come without gaps. `InvalidData`: the entry at `from` is damaged; see
     /// [`super::Journal::give_up`].
     pub fn read(&self, from: u64, entries_max: usize, bytes_max: usize) -> io::Result<Chunk> {
+        self.read_above(Index::head, from, entries_max, bytes_max)
+    }
+
+    /// The same, of entries that the core has acknowledged as well, as far as their segment is
+    /// there.
+    pub fn read_kept(&self, from: u64, entries_max: usize, bytes_max: usize) -> io::Result<Chunk> {
+        self.read_above(Index::kept, from, entries_max, bytes_max)
+    }
+
+    fn read_above(
+        &self,
+        lowest: fn(&Index) -> u64,
+        from: u64,
+        entries_max: usize,
+        bytes_max: usize,
+    ) -> io::Result<Chunk> {
         let mut chunk = Chunk {
             entries: Vec::new(),
             next: from,
         };
         let mut bytes = 0;
         while chunk.entries.len() < entries_max && bytes < bytes_max {
-            let Some((segment, offset)) = self.plan(&mut chunk.next) else {
+            let Some((segment, offset)) = self.plan(lowest, &mut chunk.next) else {
                 break;
             };
             match self.read_segment(&segment, offset, entries_max, bytes_max, &mut chunk) {
                 Ok(read) => bytes += read,
                 // The writer dropped the segment between the plan and the read.
                 Err(error)
-                    if error.kind() == io::ErrorKind::NotFound && self.head() > chunk.next => {}
+                    if error.kind() == io::ErrorKind::NotFound
+                        && lowest(&self.index.lock()) > chunk.next => {}
                 // Entries before the damage are returned first.
                 Err(_) if !chunk.entries.is_empty() => break,
                 Err(error) => return Err(error),
@@ -248,9 +271,9 @@ impl<D: Disk> Reader<D> {
         chunk
     }
 
-    fn plan(&self, next: &mut u64) -> Option<(Segment, u64)> {
+    fn plan(&self, lowest: fn(&Index) -> u64, next: &mut u64) -> Option<(Segment, u64)> {
         let index = self.index.lock();
-        *next = (*next).max(index.head());
+        *next = (*next).max(lowest(&index));
         let segment = index.holding(*next)?;
         // A hole that recovery reported as a gap.
         *next = (*next).max(segment.first);

@@ -7,7 +7,10 @@
 //! well: it loses the rest of its segment, and no other segment. A segment of another key is no
 //! damage: nothing is thrown away, and the journal does not open.
 
-use std::io;
+use std::{
+    hash::{BuildHasher, RandomState},
+    io,
+};
 
 use contracts::vitals::Gap;
 use prost::Message;
@@ -48,6 +51,8 @@ pub struct Summary {
 pub(super) struct Recovered {
     pub index: Index,
     pub streams: Streams,
+    /// Random number of the journal. A journal of an older version gets one.
+    pub journal: u64,
     pub numbered: Numbered,
     pub next: u64,
     pub lost: Gaps,
@@ -117,6 +122,8 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
     let acknowledged = newest(|scan| scan.acknowledged);
     let dropped_before = newest(|scan| scan.dropped_before);
     let gaps_from = newest(|scan| scan.gaps_from);
+    let journals = scans.iter().map(|scan| scan.snapshot.journal);
+    let journal = journals.rev().find(|it| *it != 0).unwrap_or_else(random);
     let mut index = Index {
         acknowledged,
         dropped_before,
@@ -167,6 +174,7 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
     Ok(Recovered {
         index,
         streams,
+        journal,
         numbered,
         next,
         lost,
@@ -174,6 +182,11 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
         unreadable,
         summary,
     })
+}
+
+/// A number that no other journal has.
+fn random() -> u64 {
+    RandomState::new().hash_one(0_u64).max(1)
 }
 
 /// Reads every segment as far as the medium permits.

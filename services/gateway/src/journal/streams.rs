@@ -21,6 +21,8 @@ use std::{
     sync::Arc,
 };
 
+use contracts::vitals::LedgerStream;
+
 use super::format::StreamRow;
 use crate::clock::{self, Moment};
 
@@ -50,6 +52,8 @@ type Hole = (u64, u64);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
+    /// Zero: unknown.
+    first_sequence: u64,
     pub next_sequence: u64,
     pub last_time_us: i64,
     /// `None` for a sensor without numbers.
@@ -62,6 +66,7 @@ pub struct Counters {
 impl Default for Counters {
     fn default() -> Self {
         Self {
+            first_sequence: 0,
             next_sequence: 1,
             last_time_us: 0,
             sensor_highest: None,
@@ -85,6 +90,7 @@ impl Counters {
             ends.iter().map(|[first, last]| (*first, *last)).collect()
         };
         Self {
+            first_sequence: row.first_sequence,
             next_sequence: row.next_sequence,
             last_time_us: row.last_time_us,
             sensor_highest: is_numbered.then_some(row.sensor_highest),
@@ -109,6 +115,7 @@ impl Counters {
             sensor_seen: seen.unwrap_or_default(),
             sensor_time_us: self.sensor_time_us,
             sensor_holes: holes.flat_map(|(first, last)| [*first, *last]).collect(),
+            first_sequence: self.first_sequence,
         }
     }
 
@@ -286,6 +293,7 @@ impl Streams {
                 let id = self.begin(device, stream);
                 let row = &mut self.rows[id];
                 row.counters.next_sequence = row.counters.next_sequence.max(beginning(at.wall_us));
+                row.counters.first_sequence = row.counters.next_sequence;
                 row.from = from;
                 id
             }
@@ -344,7 +352,11 @@ impl Streams {
     ) {
         let id = match self.find(device, stream) {
             Some(id) => id,
-            None => self.begin(device, stream),
+            None => {
+                let id = self.begin(device, stream);
+                self.rows[id].counters.first_sequence = sequence;
+                id
+            }
         };
         self.note_use(id);
         let counters = &mut self.rows[id].counters;
@@ -354,6 +366,18 @@ impl Streams {
             counters.take(number, time_us);
         }
         self.commit();
+    }
+
+    /// The sequences that the sensors' streams were given.
+    pub fn ledger(&self) -> Vec<LedgerStream> {
+        let of_sensors = self.rows.iter().filter(|row| !row.is_own());
+        let stream = |row: &Row| LedgerStream {
+            device: row.device.clone(),
+            stream: row.stream.clone(),
+            first_sequence: row.counters.first_sequence,
+            next_sequence: row.counters.next_sequence,
+        };
+        of_sensors.map(stream).collect()
     }
 
     pub fn commit(&mut self) {

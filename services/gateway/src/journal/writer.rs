@@ -13,15 +13,12 @@
 use std::{
     io,
     net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use contracts::vitals::{EdgeAlert, Sample};
+use contracts::vitals::{EdgeAlert, LedgerStream, Sample};
 use parking_lot::Mutex;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -29,6 +26,7 @@ use tokio::{
 };
 
 use super::{
+    claim::Claim,
     disk::Disk,
     log::{Limits, Log, StageError, Staged},
     reader::Reader,
@@ -72,21 +70,11 @@ enum Entries {
     Alerts(Vec<EdgeAlert>),
 }
 
-/// Samples in the queue belong to the first that takes them. The thread stages them; their caller
-/// reports that they are not stored.
-#[derive(Clone, Default)]
-struct Claim(Arc<AtomicBool>);
-
-impl Claim {
-    fn take(&self) -> bool {
-        !self.0.swap(true, Ordering::AcqRel)
-    }
-}
-
 enum Request {
     Append(Entries, oneshot::Sender<Result<Vec<Outcome>, AppendError>>),
     Acknowledge(u64),
     GiveUp(u64, oneshot::Sender<()>),
+    Ledger(oneshot::Sender<(u64, Vec<LedgerStream>)>),
     Close,
 }
 
@@ -283,6 +271,15 @@ impl<D: Disk> Journal<D> {
         let _ = is_done.await;
     }
 
+    /// The journal's number, and the sequences of everything that was appended before. `None`: the
+    /// journal is closed or its disk has stalled.
+    pub async fn ledger(&self) -> Option<(u64, Vec<LedgerStream>)> {
+        let (reply, ledger) = oneshot::channel();
+        let asked = self.requests.send(Request::Ledger(reply));
+        timeout(STALLED_AFTER, asked).await.ok()?.ok()?;
+        timeout(STALLED_AFTER, ledger).await.ok()?.ok()
+    }
+
     pub fn reader(&self) -> &Reader<D> {
         &self.reader
     }
@@ -344,6 +341,7 @@ impl<D: Disk> Writer<D> {
             }
             let mut waiting = Vec::new();
             let mut given_up = None;
+            let mut ledger = None;
             loop {
                 match request {
                     Request::Append(entries, reply) => {
@@ -355,6 +353,11 @@ impl<D: Disk> Writer<D> {
                     Request::GiveUp(position, done) => {
                         // After the batch.
                         given_up = Some((position, done));
+                        break;
+                    }
+                    Request::Ledger(reply) => {
+                        // After the batch, which may fail and give its sequences back.
+                        ledger = Some(reply);
                         break;
                     }
                     Request::Close => open = false,
@@ -372,6 +375,10 @@ impl<D: Disk> Writer<D> {
                 .is_some_and(|since| since.elapsed() >= ACKNOWLEDGE_INTERVAL);
             if !waiting.is_empty() || acknowledged_long_ago || !open {
                 self.commit(waiting);
+            }
+            if let Some(reply) = ledger {
+                // A courier that has gone needs none.
+                let _ = reply.send(self.log.ledger());
             }
             if let Some((position, done)) = given_up {
                 self.give_up(position);

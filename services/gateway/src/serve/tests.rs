@@ -1,5 +1,6 @@
 //! Gateways without their tunnel, between sensors and an ingest.
 
+mod accounts;
 mod acknowledged;
 mod addresses;
 mod at_rest;

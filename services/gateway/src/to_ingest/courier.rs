@@ -14,14 +14,16 @@ use tracing::Instrument;
 use tunnel::{CopyNumber, TunnelEvent, Urgency};
 
 use super::{
+    accounts::{self, Accounts},
     batches::{Cuts, read, upload_request},
     dead_letters::DeadLetters,
     jitter::Jitter,
     link::{Link, LinkEvent},
+    options::Options,
     overtaking,
     race::Race,
     readiness::{Readiness, Unreadable},
-    sender::{BATCH_ENTRIES_MAX, Command, Event, Generation, Limits, Sender},
+    sender::{BATCH_ENTRIES_MAX, Command, Event, Generation, Sender},
     trims::Trims,
 };
 use crate::{
@@ -42,43 +44,6 @@ const ORIGINAL: u8 = 0;
 const FLUSH_LIMIT: Duration = Duration::from_millis(1500);
 /// A path's death within this time after its silence is the same event.
 const SILENT_TO_DOWN_MAX: Duration = Duration::from_secs(3);
-
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// `vitals` or `alerts`.
-    pub class: &'static str,
-    pub urgency: Urgency,
-    pub limits: Limits,
-}
-
-impl Options {
-    pub const VITALS: Self = Self {
-        class: "vitals",
-        urgency: Urgency::Prompt,
-        limits: Limits {
-            in_flight_max: 16,
-            acknowledge_limit: Duration::from_secs(10),
-            copies: 1,
-            redundant: false,
-            gather: Duration::from_millis(500),
-            freshness: Duration::ZERO,
-        },
-    };
-    pub const ALERTS: Self = Self {
-        class: "alerts",
-        urgency: Urgency::Urgent,
-        limits: Limits {
-            in_flight_max: 16,
-            acknowledge_limit: Duration::from_secs(3),
-            // Two of the four take each of two paths. So neither the loss of a packet nor the loss
-            // of a path costs time, nor both together.
-            copies: 3,
-            redundant: true,
-            gather: Duration::ZERO,
-            freshness: Duration::ZERO,
-        },
-    };
-}
 
 pub struct Courier<D> {
     pub options: Options,
@@ -115,6 +80,8 @@ struct UnderWay<'a, D> {
     trims: Trims,
     jitter: Jitter,
     readiness: Readiness,
+    /// Only of the journal of vitals.
+    accounts: Accounts,
 }
 
 impl<D: Disk> UnderWay<'_, D> {
@@ -174,6 +141,9 @@ impl<D: Disk> UnderWay<'_, D> {
         {
             self.trims.note(Instant::now(), position);
         }
+        let behind_us = accounts::behind_us(&self.courier.core, self.courier.clock);
+        let (journal, clock) = (&self.courier.journal, self.courier.clock);
+        self.accounts.send(&self.links, journal, clock, behind_us);
         self.readiness.is_up = self.sender.is_up();
         self.readiness.show(&self.courier.check);
     }
@@ -186,11 +156,23 @@ impl<D: Disk> UnderWay<'_, D> {
         let event = match event {
             LinkEvent::Up(generation) => Event::Up(generation),
             LinkEvent::Lost(generation, reason) => {
+                self.accounts.on_lost(generation);
                 let class = self.courier.options.class;
                 tracing::info!(class, reason, "link to ingest lost");
                 Event::Lost(generation, self.jitter.next())
             }
-            LinkEvent::Answer(generation, answer) => {
+            LinkEvent::Answer(generation, mut answer) => {
+                if answer.takes_ledgers && self.courier.options.urgency != Urgency::Urgent {
+                    self.accounts.on_up(generation);
+                }
+                if answer.position > self.sender.acknowledged() {
+                    self.accounts.on_taken();
+                }
+                let missing = std::mem::take(&mut answer.missing);
+                let link = self.links.iter().find(|link| link.generation == generation);
+                let end = self.sender.acknowledged();
+                self.accounts
+                    .send_again(missing, link, &self.courier.journal, end);
                 self.on_event(Event::Answered(generation, answer.position));
                 let known = self.sender.acknowledged();
                 let now = Instant::now();
@@ -206,7 +188,7 @@ impl<D: Disk> UnderWay<'_, D> {
     }
 
     async fn end(mut self) {
-        for link in self.links {
+        for link in &self.links {
             link.end();
         }
         if let Some(position) = self.trims.rest() {
@@ -238,7 +220,9 @@ impl<D: Disk> Courier<D> {
                 break;
             }
             let deadlines = sender.deadline().into_iter().chain(flush_until);
-            let deadline = deadlines.chain(under_way.trims.due()).min();
+            let beside = under_way.trims.due().into_iter();
+            let beside = beside.chain(under_way.accounts.due());
+            let deadline = deadlines.chain(beside).min();
             tokio::select! {
                 () = shutdown.requested(), if flush_until.is_none() => {
                     flush_until = Some(Instant::now() + FLUSH_LIMIT);
@@ -287,6 +271,7 @@ impl<D: Disk> Courier<D> {
             race: Race::default(),
             jitter: Jitter::new(),
             readiness: Readiness::default(),
+            accounts: Accounts::default(),
         }
     }
 
