@@ -32,6 +32,7 @@ use crate::patients::PatientsCommand;
 use crate::plan::PlanCommand;
 use crate::probe::ProbeCommand;
 use crate::process::{self, Failure};
+use crate::proof::ProofCommand;
 use crate::qlog::QlogCommand;
 use crate::quarantine::QuarantineCommand;
 use crate::register::RegisterCommand;
@@ -113,6 +114,8 @@ enum Braid {
     /// List, assign and discard readings that fall in no wearing interval.
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
+    /// Prove that everything gateways took in for a patient is stored, or list what is missing.
+    Proof(ProofCommand),
     /// Show, check and try alert rules before they are in force.
     #[command(subcommand)]
     Rules(RulesCommand),
@@ -226,6 +229,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Patients(patients) => patients.run()?,
         Braid::Register(register) => register.run()?,
         Braid::Quarantine(quarantine) => quarantine.run()?,
+        Braid::Proof(proof) => return proof.run(),
         Braid::Rules(rules) => return rules.run(),
         Braid::Steering(steering) => return steering.run(),
         Braid::Alerts(alerts) => alerts.run()?,

@@ -47,6 +47,7 @@ mod patients;
 mod plan;
 mod probe;
 mod process;
+mod proof;
 mod qlog;
 mod quarantine;
 mod register;
