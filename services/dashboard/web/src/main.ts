@@ -18,6 +18,7 @@ import { current, exchange, knownKiosk, mayAct, openKiosk, rememberKiosk, signOu
 import { watchSleep } from "./sleep";
 import { loadTexts, t, term } from "./text";
 import { alertsView } from "./view/alerts";
+import { completenessView } from "./view/completeness";
 import { explainView } from "./view/explain";
 import { fleetView } from "./view/fleet";
 import { kioskView } from "./view/kiosk";
@@ -40,6 +41,8 @@ const LINKS_MS = 2_000;
 const SILENCES_MS = 60_000;
 // Readings that are kept apart as well.
 const QUARANTINE_MS = 60_000;
+// Gateways account for their readings once a minute.
+const COMPLETENESS_MS = 60_000;
 const NO_SUCH_ALERT = term("The alert of the link is not known here. It may have been removed, or it belongs to another tenant.");
 
 const ENDED = term("Your session has ended. Sign in again.");
@@ -104,6 +107,7 @@ function showWard(session: Session): void {
     },
     opened() {
       loadHistory(windowS);
+      completeness.load();
       query.listAlerts({ onlyResolved: true, limit: RESOLVED_ASKED }).then(({ alerts }) => model.addAlerts(alerts), ignore);
       paths.reload();
       loadLinks();
@@ -202,6 +206,8 @@ function showWard(session: Session): void {
 
   const ward = wardView(model, select);
   const detail = patientView(model, loadHistory);
+  const completeness = completenessView(model, (patient, fromUs, toUs) => query.getProof({ patient, fromUs, toUs }));
+  detail.element.append(completeness.element);
   const alerts = alertsView(model, {
     mayAct: act,
     select,
@@ -270,6 +276,7 @@ function showWard(session: Session): void {
   const linking = window.setInterval(loadLinks, LINKS_MS);
   const silencing = window.setInterval(() => void loadSilences(), SILENCES_MS);
   const quarantining = window.setInterval(loadQuarantine, QUARANTINE_MS);
+  const completing = window.setInterval(completeness.load, COMPLETENESS_MS);
   teardown = () => {
     window.clearTimeout(asking);
     window.clearInterval(renewing);
@@ -277,6 +284,7 @@ function showWard(session: Session): void {
     window.clearInterval(linking);
     window.clearInterval(silencing);
     window.clearInterval(quarantining);
+    window.clearInterval(completing);
     window.removeEventListener("popstate", arrive);
     window.removeEventListener("hashchange", arrive);
     sleep.stop();

@@ -6,7 +6,7 @@ import { fileURLToPath } from "node:url";
 import { createServer } from "vite";
 import { texts, translated } from "./texts.mjs";
 
-let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf, stayText, wordsOf, HeldOrder, liveOf, access, Sleep, rank, limits, route, Metric;
+let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf, stayText, wordsOf, HeldOrder, liveOf, access, Sleep, rank, limits, route, Metric, completenessText, ProofState, GapCause;
 before(async () => {
   const root = fileURLToPath(new URL("..", import.meta.url));
   vite = await createServer({ root, configFile: false, logLevel: "error", server: { middlewareMode: true, ws: false, watch: null }, optimizeDeps: { noDiscovery: true } });
@@ -21,6 +21,9 @@ before(async () => {
   limits = await vite.ssrLoadModule("/src/limits.ts");
   route = await vite.ssrLoadModule("/src/route.ts");
   ({ Metric } = await vite.ssrLoadModule("/src/gen/braid/vitals/v1/vitals_pb.ts"));
+  ({ completenessText } = await vite.ssrLoadModule("/src/completeness.ts"));
+  ({ ProofState } = await vite.ssrLoadModule("/src/gen/braid/query/v1/query_pb.ts"));
+  ({ GapCause } = await vite.ssrLoadModule("/src/gen/braid/vitals/v1/vitals_pb.ts"));
   access = await vite.ssrLoadModule("/src/access.ts");
   ({ Sleep } = await vite.ssrLoadModule("/src/sleep.ts"));
   ({ EcgBuffer } = await vite.ssrLoadModule("/src/ecg.ts"));
@@ -408,4 +411,17 @@ test("an exact name or identifier is found before what merely has it", () => {
 test("a patient whose silence raises no alert is said to be paused or expected", () => {
   const [unspecified, expected, admitted, paused] = [0, 1, 2, 3].map((status) => stayText(status));
   assert.deepEqual([unspecified, expected, admitted, paused], ["", "expected, not monitored yet", "", "monitoring is paused"]);
+});
+
+test("nobody reads that data are complete without evidence", () => {
+  const proof = (state, untilUs, gaps = [], inTransit = 0n) => ({ state, fromUs: 0n, completeUntilUs: untilUs, streams: [{ gaps, inTransit }] });
+  const time = clock(3600);
+  assert.equal(completenessText(proof(ProofState.COMPLETE, 3_600_000_000n)), `Complete until ${time}`);
+  assert.equal(completenessText(proof(ProofState.NOT_PROVEN, 0n)), "Completeness is not proven");
+  const full = { cause: GapCause.JOURNAL_FULL, fromUs: 3_600_000_000n };
+  const waits = { cause: GapCause.IN_TRANSIT, fromUs: 3_600_000_000n };
+  assert.equal(completenessText(proof(ProofState.INCOMPLETE, 3_600_000_000n, [waits], 1n)), `Complete until ${time}; 1 reading is on its way`);
+  assert.equal(completenessText(proof(ProofState.INCOMPLETE, 3_600_000_000n, [waits, full], 1n)), `Complete until ${time}; the gateway's journal was full`);
+  // A cause of a newer core.
+  assert.equal(completenessText(proof(ProofState.INCOMPLETE, 3_600_000_000n, [{ cause: 99, fromUs: 0n }])), `Complete until ${time}; readings are missing`);
 });
