@@ -7,6 +7,8 @@
 import http from 'k6/http';
 
 export const HEART_RATE = 1;
+// GapCause of braid.vitals.v1.
+const UNEXPLAINED = 8;
 const url = __ENV.PAGE || 'http://127.0.0.1:8080';
 // Before a session ends: longer than a stream is watched, so that no stream ends with it.
 const RENEWED_MS = 60000;
@@ -139,6 +141,22 @@ export class Page {
     fields(answer, (field, series) => {
       if (field === 1) fields(series, (inner, packed) => inner === 3 && found.push(...varints(packed)));
     });
+    return found;
+  }
+
+  // Until when a patient's data are complete, and how many gaps have no cause; or nothing when the
+  // page did not answer.
+  proof(patient, fromUs, toUs) {
+    const answer = this.ask('GetProof', [...bytes(1, textOf(patient)), ...number(2, fromUs), ...number(3, toUs)]);
+    if (answer === null) return null;
+    const found = { completeUntilUs: 0, unexplained: 0 };
+    fields(answer, (_, proof) => fields(proof, (field, value) => {
+      if (field === 6) found.completeUntilUs = value;
+      if (field !== 8) return;
+      fields(value, (inner, gap) => inner === 9 && fields(gap, (of, cause) => {
+        if (of === 1 && cause === UNEXPLAINED) found.unexplained += 1;
+      }));
+    }));
     return found;
   }
 

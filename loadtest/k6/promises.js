@@ -6,6 +6,9 @@ export const sent = new Counter('readings_sent');
 export const stored = new Counter('readings_stored');
 export const lost = new Counter('readings_lost');
 export const doubled = new Counter('readings_doubled');
+// The page's own proof calls a lost reading stored, or has a gap without a cause while nothing is
+// lost.
+export const disproven = new Counter('proofs_wrong');
 // Stored in time for a live stream to have them, and not in it.
 export const unseen = new Counter('readings_not_live');
 export const live = new Counter('readings_live');
@@ -27,6 +30,7 @@ export function promises(scenario, plan) {
     readings_stored: ['count>0'],
     readings_lost: ['count==0'],
     readings_doubled: ['count==0'],
+    proofs_wrong: ['count==0'],
     readings_live: ['count>0'],
     readings_not_live: ['count==0'],
     live_streams_broken: ['count==0'],

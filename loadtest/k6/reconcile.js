@@ -1,9 +1,9 @@
 // Sent against stored: what a sensor or a gateway sent is read back from the page and compared,
-// reading by reading.
+// reading by reading. The page's own proof of completeness must agree.
 
 import { sleep } from 'k6';
 import { HEART_RATE } from './page.js';
-import { doubled, lost, stored } from './promises.js';
+import { disproven, doubled, lost, stored, unanswered } from './promises.js';
 
 // A request without an answer is repeated for this long.
 export const PATIENCE_S = 120;
@@ -31,10 +31,16 @@ export function reconcile(person, patient, fromUs, mine) {
     if (new Set(ours).size === mine.size) break;
   }
   const different = new Set(ours);
-  if (different.size < mine.size) {
-    const gone = [...mine].filter((time) => !different.has(time)).map((time) => Math.round((time - fromUs) / 1000));
-    console.error(`${patient}: ${gone.length} of ${mine.size} readings are not on the page; ms after its start: ${gone.slice(0, 12).join(' ')}`);
+  const gone = [...mine].filter((time) => !different.has(time));
+  if (gone.length > 0) {
+    const after = gone.map((time) => Math.round((time - fromUs) / 1000));
+    console.error(`${patient}: ${gone.length} of ${mine.size} readings are not on the page; ms after its start: ${after.slice(0, 12).join(' ')}`);
   }
+  const proof = person.proof(patient, fromUs - CLOCKS_US, Date.now() * 1000);
+  unanswered.add(proof === null ? 1 : 0);
+  const isWrong = proof !== null && (gone.some((time) => time < proof.completeUntilUs) || (gone.length === 0 && proof.unexplained > 0));
+  if (isWrong) console.error(`${patient}: a wrong proof: ${JSON.stringify(proof)}`);
+  disproven.add(isWrong ? 1 : 0);
   stored.add(different.size);
   lost.add(mine.size - different.size);
   doubled.add(ours.length - different.size);

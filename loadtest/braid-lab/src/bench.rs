@@ -6,6 +6,7 @@ mod alerts;
 pub mod bare;
 mod command;
 mod core;
+mod drain;
 mod embedded;
 mod end_to_end;
 mod figure;

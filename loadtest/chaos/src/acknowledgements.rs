@@ -169,6 +169,7 @@ mod tests {
             at_us: at_s * S,
         };
         Found {
+            proofs: Vec::new(),
             alerts: vec![raised],
             calls: reminders_s.iter().map(call).collect(),
             ..Found::default()

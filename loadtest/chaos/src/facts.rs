@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use contracts::query::Proof;
+
 /// One reading of a sensor. Patient, metric and number identify it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
@@ -80,6 +82,8 @@ pub struct Found {
     pub alerts: Vec<Raised>,
     pub calls: Vec<Call>,
     pub letters: Vec<Letter>,
+    /// The system's own, of each patient.
+    pub proofs: Vec<Proof>,
 }
 
 impl Found {

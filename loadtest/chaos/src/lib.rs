@@ -6,7 +6,8 @@
 //! the due alerts from the readings, without code of the rule engine: [`oracle`] those of
 //! thresholds, [`falls`] falls, and [`news2`] scores. [`acknowledgements`] decides which alerts a
 //! person acknowledges and judges reminders. [`silences`] judges silence from arrivals, and
-//! [`verdict`] compares the final state with the expected one. Those modules read no clock and open
+//! [`verdict`] compares the final state with the expected one. [`proofs`] compares the system's own
+//! proofs of completeness with what the sensors know. Those modules read no clock and open
 //! no socket; [`run`] is the IO shell.
 
 pub mod acknowledgements;
@@ -17,6 +18,7 @@ pub mod letters;
 pub mod news2;
 pub mod oracle;
 pub mod plan;
+pub mod proofs;
 pub mod readings;
 pub mod recovery;
 pub mod report;

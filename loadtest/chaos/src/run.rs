@@ -63,6 +63,7 @@ use crate::{
     facts::{Found, Reading},
     oracle::Due,
     plan::{DISK_OF, Fault, Kind, Plan, STEP_S, Script, Target, WATCHES},
+    proofs,
     readings::PER_SECOND,
     recovery,
     report::Report,
@@ -334,6 +335,7 @@ impl Stage {
             let silences = silences::judge(&watched, &found.rows, &found.alerts, &found.calls);
             let mut verdict = Verdict::of(&accepted, &refused, &due, silences, found);
             verdict.add(judge_reminders(watched.until_us, &due, found));
+            verdict.add(proofs::judge(&accepted, &found.rows, &found.proofs));
             verdict.recovery = recovery::of_faults(began_us, &faults, &found.rows);
             verdict.alerts_over = people.over;
             verdict
@@ -549,6 +551,7 @@ impl Stage {
                 alerts: found::alerts(&self.url).await?,
                 calls: self.receiver.calls.lock().clone(),
                 letters: self.mailbox.letters.lock().clone(),
+                proofs: found::proofs(&self.url).await?,
             })
         })
     }

@@ -48,10 +48,12 @@ pub enum Fault {
     SilenceOutlived,
     SilenceDoubled,
     SilenceUntold,
+    ProofOfTheLost,
+    ProofOfNoLoss,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 27] = [
+    pub const ALL: [Fault; 29] = [
         Fault::ReadingNotAccepted,
         Fault::ReadingLost,
         Fault::ReadingDoubled,
@@ -79,6 +81,8 @@ impl Fault {
         Fault::SilenceOutlived,
         Fault::SilenceDoubled,
         Fault::SilenceUntold,
+        Fault::ProofOfTheLost,
+        Fault::ProofOfNoLoss,
     ];
 
     pub fn what(self) -> &'static str {
@@ -110,6 +114,8 @@ impl Fault {
             Fault::SilenceOutlived => "open silences of sensors that were heard",
             Fault::SilenceDoubled => "silences raised more than once",
             Fault::SilenceUntold => "silences of which nobody was told",
+            Fault::ProofOfTheLost => "proofs that call a lost reading stored",
+            Fault::ProofOfNoLoss => "proofs of a loss where nothing is lost",
         }
     }
 }
@@ -221,9 +227,9 @@ impl Verdict {
 
     /// Adds the judgements of others.
     pub fn add(&mut self, faults: Vec<(Fault, String)>) {
-        for (fault, text) in faults {
-            self.count(fault, || text);
-        }
+        faults
+            .into_iter()
+            .for_each(|(fault, text)| self.count(fault, || text));
     }
 
     fn count(&mut self, fault: Fault, text: impl FnOnce() -> String) {
@@ -483,14 +489,8 @@ fn describe_due(due: &Due) -> String {
 }
 
 fn show(alert: &Raised) -> String {
-    let Raised {
-        id,
-        patient,
-        rule,
-        since_us,
-        state,
-        ..
-    } = alert;
+    let (id, rule, patient) = (&alert.id, &alert.rule, &alert.patient);
+    let (since_us, state) = (alert.since_us, &alert.state);
     format!("{id} ({rule} of {patient} since {since_us}, {state})")
 }
 
@@ -578,6 +578,7 @@ mod tests {
 
     fn good() -> Found {
         Found {
+            proofs: Vec::new(),
             rows: vec![row(1), row(2)],
             alerts: vec![raised()],
             calls: vec![call(), call()],

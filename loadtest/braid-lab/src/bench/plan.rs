@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::command::BenchCommand;
 use super::figure::{Figure, quantile_ms};
 use super::{
-    alerts, embedded, end_to_end, fleet, flood, publish, sensor, sink, speed, through_tun,
+    alerts, drain, embedded, end_to_end, fleet, flood, publish, sensor, sink, speed, through_tun,
 };
 use crate::failure::Failure;
 
@@ -20,6 +20,8 @@ const DELIVERIES: &str = "alerts.deliveries_per_second";
 const SENSOR: &str = "alerts.sensor_to_webhook_p99";
 const SENSOR_CUT: &str = "alerts.sensor_to_webhook_cut_p99";
 const COPIES: &str = "alerts.copies_of_month";
+const DRAIN: &str = "drain.times_real_time";
+const DRAIN_ALERTS: &str = "drain.sensor_to_webhook_p99";
 
 /// Target as a share of the reference.
 const SINK_TARGET: f64 = 0.8;
@@ -35,6 +37,10 @@ const DELIVERIES_PER_S: f64 = 500.0;
 /// With 3 % loss on both paths, and while one of them is cut.
 const SENSOR_MS_MAX: f64 = 40.0;
 const SENSOR_CUT_MS_MAX: f64 = 100.0;
+/// Backlog of 13 hours without a network, in its own time per time of the drain.
+const DRAIN_TIMES_MIN: f64 = 50.0;
+/// Alerts meanwhile.
+const DRAIN_ALERTS_MS_MAX: f64 = 250.0;
 /// More bytes of a month with one high alert a day that is open for [`sensor::OPEN_A_DAY`].
 const COPIES_PERCENT_MAX: f64 = 2.0;
 
@@ -60,7 +66,7 @@ impl Measurement {
     }
 }
 
-pub(super) const PLAN: [Measurement; 11] = [
+pub(super) const PLAN: [Measurement; 12] = [
     Measurement::new(&embedded::START_IDS, false, |_| start()),
     Measurement::new(&[embedded::SAMPLES_PER_S], false, throughput),
     Measurement::new(&[SINK], true, |_| sink()),
@@ -69,6 +75,7 @@ pub(super) const PLAN: [Measurement; 11] = [
     Measurement::new(&[TOLD], true, told),
     Measurement::new(&[HIGH_IN_FLOOD, DELIVERIES], true, |_| in_flood()),
     Measurement::new(&[SENSOR, SENSOR_CUT, COPIES], true, sensor),
+    Measurement::new(&[DRAIN, DRAIN_ALERTS], true, |_| drain()),
     Measurement::new(&fleet::IDS, true, fleet),
     Measurement::new(&speed::IDS, false, |_| speed()),
     Measurement::new(&through_tun::IDS, false, |_| through_tun()),
@@ -154,6 +161,16 @@ fn sensor(command: &BenchCommand) -> Result<Vec<Figure>, Failure> {
         p99(SENSOR, &measured.whole, SENSOR_MS_MAX),
         p99(SENSOR_CUT, &measured.cut, SENSOR_CUT_MS_MAX),
         copies(&measured),
+    ])
+}
+
+fn drain() -> Result<Vec<Figure>, Failure> {
+    eprintln!("bench: drain of 13 hours without a network, with live alerts");
+    let measured = drain::measure()?;
+    let times = measured.times_real_time;
+    Ok(vec![
+        Figure::at_least(DRAIN, "times", times, DRAIN_TIMES_MIN),
+        p99(DRAIN_ALERTS, &measured.alerts, DRAIN_ALERTS_MS_MAX),
     ])
 }
 

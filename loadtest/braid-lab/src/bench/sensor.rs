@@ -26,7 +26,7 @@ use super::line::free_port;
 use super::lossy_gateway::LossyGateway;
 use crate::failure::{Failure, block_on};
 
-const GATEWAY: &str = "home";
+pub(super) const GATEWAY: &str = "home";
 const LOSS: f64 = 0.03;
 /// Last byte of its addresses on the loopback device.
 const ADDRESS: u8 = 77;
@@ -102,15 +102,15 @@ pub(super) fn measure(length: Duration) -> Result<Measured, Failure> {
     })?
 }
 
-fn ticks() -> tokio::time::Interval {
+pub(super) fn ticks() -> tokio::time::Interval {
     let mut tick = tokio::time::interval(Duration::from_secs(1) / PROBES_PER_S as u32);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tick
 }
 
 /// A gateway, its links and a sensor beside it.
-struct Home {
-    links: Vec<LinkControl>,
+pub(super) struct Home {
+    pub(super) links: Vec<LinkControl>,
     requests: mpsc::Sender<RecordRequest>,
     answers: Streaming<RecordResponse>,
     request: u64,
@@ -118,7 +118,7 @@ struct Home {
 }
 
 impl Home {
-    async fn start(core: &mut Core) -> Result<Home, Failure> {
+    pub(super) async fn start(core: &mut Core) -> Result<Home, Failure> {
         let proxy = core.proxy().await?;
         let gateway =
             LossyGateway::start(core, &proxy.to_string(), GATEWAY, ADDRESS, LOSS, SEED).await?;
@@ -163,7 +163,7 @@ impl Home {
 
     /// Two readings of one patient, the first dated back; returns the patient and the time of
     /// sending.
-    async fn probe(&mut self, device: u32) -> Result<(String, Instant), Failure> {
+    pub(super) async fn probe(&mut self, device: u32) -> Result<(String, Instant), Failure> {
         let device = format!("{GATEWAY}-{device}");
         let now_us = contracts::now_us();
         let reading = |sensor_sequence: u64, device_time_us: i64| Sample {
@@ -181,7 +181,7 @@ impl Home {
     }
 
     /// Returns when the gateway has accepted the samples.
-    async fn send(&mut self, samples: Vec<Sample>) -> Result<(), Failure> {
+    pub(super) async fn send(&mut self, samples: Vec<Sample>) -> Result<(), Failure> {
         self.request += 1;
         let request = RecordRequest {
             request: self.request,

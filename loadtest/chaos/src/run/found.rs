@@ -1,16 +1,20 @@
 //! The content of the store at the end.
 
 use contracts::alerts::Alert;
+use contracts::query::Proof;
 use contracts::vitals::Metric;
 use prost::Message;
+use store::completeness::prove;
 use store::{AlertsQuery, AlertsStore, QueryError, Scope, TimescaleOptions, TimescaleStore};
 use testkit::timescale_server::PASSWORD;
 
 use crate::{
     facts::{Raised, Row},
-    scenario::METRICS,
+    scenario::{METRICS, wearers},
 };
 
+/// A run steps its clocks by a day.
+const PROOF_US: i64 = 2 * 86_400 * 1_000_000;
 /// Alerts that are read; a run makes some thousands.
 const ALERTS_MAX: usize = 1_000_000;
 const ROWS: &str = "SELECT h.device, p.id, e.metric, s.sensor_sequence,
@@ -68,6 +72,21 @@ pub(super) async fn alerts(url: &str) -> Result<Vec<Raised>, FoundError> {
     };
     let alerts = store.alerts(&Scope::Service, &query).await?;
     Ok(alerts.into_iter().map(raised).collect())
+}
+
+/// The proof of each patient over the last days, as `braid proof` gives it.
+pub(super) async fn proofs(url: &str) -> Result<Vec<Proof>, FoundError> {
+    let mut options = TimescaleOptions::new(url, PASSWORD);
+    options.migrate = false;
+    let store = TimescaleStore::open(&options).await;
+    let store = store.map_err(|error| FoundError::Open(error.to_string()))?;
+    let now_us = contracts::now_us();
+    let range = (now_us - PROOF_US, now_us + PROOF_US);
+    let mut proofs = Vec::new();
+    for (_, patient) in wearers() {
+        proofs.extend(prove(&store, &Scope::Service, patient, range, now_us).await?);
+    }
+    Ok(proofs)
 }
 
 /// Every stored transition, a line each, for the folder of a run that failed.
