@@ -111,10 +111,15 @@ fn lines(device: &str, readings: &[Reading]) -> String {
             value,
             ..
         } = reading;
+        // Thermometers use several units, so a temperature names its own.
+        let unit = match *metric {
+            "temperature" => ",\"unit\":\"Cel\"",
+            _ => "",
+        };
         // Writing into a String cannot fail.
         let _ = writeln!(
             text,
-            "{{\"device\":\"{device}\",\"metric\":\"{metric}\",\"value\":{value},\"device_time_us\":{time_us},\"sensor_sequence\":{number}}}"
+            "{{\"device\":\"{device}\",\"metric\":\"{metric}\",\"value\":{value}{unit},\"device_time_us\":{time_us},\"sensor_sequence\":{number}}}"
         );
     }
     text

@@ -7,7 +7,7 @@ use contracts::{
     query::{Proof, ProofState},
     vitals::{Gap, GapCause, Ledger, LedgerStream, SequenceRange, UploadRequest},
 };
-use store::{LedgersStore, Scope, completeness::prove};
+use store::{Scope, completeness::prove};
 
 use crate::world::{PATIENCE, STREAM, Uplink, World, gateway, sample, upload};
 

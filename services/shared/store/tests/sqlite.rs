@@ -159,7 +159,7 @@ async fn kill_9_leaves_rows_and_progress_together() {
         }
         child.wait().unwrap();
         let store = open(dir.path());
-        let (rows, highest) = ok(store.stream_count("belt", "HeartRate").await);
+        let (rows, highest) = ok(store.stream_count("belt", "heart-rate").await);
         let progress = ok(store.progress("group", bus::Topic::Vitals).await);
         assert!(rows >= stored, "what was acknowledged is there");
         assert_eq!(rows, highest, "nothing is missing");

@@ -115,7 +115,7 @@ async fn reaches(count: &AtomicU64, wanted: u64) {
 
 /// Every row that was acknowledged is there once, and progress is where the rows are.
 async fn check(store: &TimescaleStore, acknowledged: u64) {
-    let (rows, highest) = ok(store.stream_count("belt", "HeartRate").await);
+    let (rows, highest) = ok(store.stream_count("belt", "heart-rate").await);
     assert_eq!(
         rows, highest,
         "nothing is missing and nothing is there twice"
@@ -277,7 +277,7 @@ async fn of_two_writers_of_a_partition_only_the_newer_stores() {
             unreachable!()
         }
     });
-    while ok(new.stream_count("belt", "HeartRate").await).0 < 20 {
+    while ok(new.stream_count("belt", "heart-rate").await).0 < 20 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let claim = ok(new

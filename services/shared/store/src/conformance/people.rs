@@ -109,7 +109,7 @@ async fn fill(store: &dyn Store) {
         sample.gateway.clone_from(&entry.gateway);
         let gap = Gap {
             device: entry.id,
-            stream: "HeartRate".into(),
+            stream: "heart-rate".into(),
             first_sequence: 2,
             last_sequence: 3,
             from_time_us: START_US,

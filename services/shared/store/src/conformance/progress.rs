@@ -22,7 +22,7 @@ pub async fn a_newer_claim_fences_the_older(harness: &dyn Harness) {
         "{fenced:?}"
     );
     ok(other.write_vitals(heart(3), vec![new.progress(11)]).await);
-    assert_eq!(ok(one.stream_count("belt", "HeartRate").await), (2, 3));
+    assert_eq!(ok(one.stream_count("belt", "heart-rate").await), (2, 3));
     assert_eq!(ok(one.progress(GROUP, Topic::Vitals).await), [(3, 11)]);
     // Neither another group nor another partition nor another topic is touched.
     for (group, topic, partition) in [
@@ -69,7 +69,7 @@ pub async fn a_fenced_write_leaves_nothing(harness: &dyn Harness) {
             "{result:?}"
         );
     }
-    assert_eq!(ok(store.stream_count("belt", "HeartRate").await), (0, 0));
+    assert_eq!(ok(store.stream_count("belt", "heart-rate").await), (0, 0));
     assert_eq!(ok(store.alert(&Scope::Service, "a").await), None);
     assert_eq!(ok(store.outbox(10).await), []);
     assert_eq!(ok(store.latest_paths(&Scope::Service, None).await), []);
@@ -101,7 +101,7 @@ pub async fn progress_survives_reopening(harness: &dyn Harness) {
         (process.kill)();
     }
     let store = harness.start().await.store;
-    assert_eq!(ok(store.stream_count("belt", "HeartRate").await), (3, 3));
+    assert_eq!(ok(store.stream_count("belt", "heart-rate").await), (3, 3));
 }
 
 /// A bus that was lost and made anew has other records under the same offsets.
@@ -219,7 +219,7 @@ pub async fn two_processes_write_at_once(harness: &dyn Harness) {
     for task in 0..4 {
         for n in 0..3 {
             rows += ok(processes[0]
-                .stream_count(&format!("belt-{task}-{n}"), "HeartRate")
+                .stream_count(&format!("belt-{task}-{n}"), "heart-rate")
                 .await)
             .0;
         }
@@ -234,5 +234,5 @@ pub async fn writes_are_ready_and_durable(harness: &dyn Harness) {
     ok(process.store.write_vitals(heart, Vec::new()).await);
     (process.kill)();
     let store = harness.start().await.store;
-    assert_eq!(ok(store.stream_count("belt", "HeartRate").await), (1, 1));
+    assert_eq!(ok(store.stream_count("belt", "heart-rate").await), (1, 1));
 }

@@ -227,7 +227,7 @@ fn kept_apart() -> Vec<Quarantined> {
     let reading = |sequence| sample("belt", "", Metric::HeartRate, sequence);
     let gap = Gap {
         device: "belt".into(),
-        stream: "HeartRate".into(),
+        stream: "heart-rate".into(),
         first_sequence: 7,
         last_sequence: 9,
         from_time_us: START_US + 7 * SECOND_US,

@@ -87,8 +87,8 @@ pub async fn duplicates_are_left_out_and_counted(harness: &dyn Harness) {
             duplicate: 4
         }
     );
-    assert_eq!(ok(store.stream_count("belt", "HeartRate").await), (3, 3));
-    assert_eq!(ok(store.stream_count("belt", "Ecg").await), (1, 1));
+    assert_eq!(ok(store.stream_count("belt", "heart-rate").await), (3, 3));
+    assert_eq!(ok(store.stream_count("belt", "ecg").await), (1, 1));
     assert_eq!(ok(store.stream_count("belt", "none").await), (0, 0));
     let rows = ok(store.samples(&ALL, "ann", 0, i64::MAX, 100).await);
     assert!(rows.contains(&heart(2)), "the first one stays");
@@ -288,11 +288,11 @@ pub async fn expiry_removes_only_what_is_older(harness: &dyn Harness) {
     let before = START_US + 4991 * SECOND_US;
     assert_eq!(ok(store.expire(Expire::Vitals, before).await), 4990);
     assert_eq!(
-        ok(store.stream_count("belt", "HeartRate").await),
+        ok(store.stream_count("belt", "heart-rate").await),
         (10, 5000)
     );
     assert_eq!(
-        ok(store.stream_count("belt", "Ecg").await),
+        ok(store.stream_count("belt", "ecg").await),
         (10, 10),
         "waveforms have an age of their own"
     );

@@ -37,7 +37,7 @@ async fn a_sample_that_comes_again_with_another_time_is_the_same_sample() {
         let written = ok(store.write_vitals(batch(vec![again]), Vec::new()).await);
         assert_eq!((written.new, written.duplicate), (0, 1), "{days} days");
     }
-    assert_eq!(ok(store.stream_count("belt", "HeartRate").await), (1, 7));
+    assert_eq!(ok(store.stream_count("belt", "heart-rate").await), (1, 7));
 }
 
 #[derive(Debug, Clone)]
