@@ -11,9 +11,9 @@ use contracts::patients::{
 };
 use tonic::Code;
 
+use super::{MARK, OWNER, described};
 use crate::browser::{administration, patients};
 use crate::ward::Ward;
-use super::{MARK, OWNER, described};
 
 /// Calls one method of the administration, as [`call`] does.
 pub async fn administer(ward: &Ward, cookie: &str, method: &str) -> String {
