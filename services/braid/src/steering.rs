@@ -93,8 +93,8 @@ pub struct ExplainCommand {
     /// Answer for this gateway: its accesses, its measurements and the document it obeys.
     #[arg(long, value_name = "GATEWAY", conflicts_with = "accesses")]
     gateway: Option<String>,
-    /// An access: its name, and if known its round trip in ms, its loss (0 to 1), and the GB of its
-    /// month, of its week and of its day so far.
+    /// An access: its name, and what is known of it: round trip in ms, loss (0 to 1), and the GB of
+    /// its month, week and day so far.
     #[arg(
         long = "access",
         value_name = "NAME[:RTT[:LOSS[:GB[:GB[:GB]]]]]",

@@ -463,5 +463,6 @@ fn access(link: &Link) -> AccessUse {
             false => AccessRank::Spill.into(),
         },
         rules: vec![rule("", "auto"), rule(RULE, "priority")],
+        ..AccessUse::default()
     }
 }

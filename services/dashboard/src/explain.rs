@@ -107,8 +107,8 @@ pub struct Explanation {
     pub decision: Decision,
 }
 
-/// Decides as the gateway does. `tenant` owns the gateway and the document. `own`: the gateway's own
-/// file, in place of the document in force.
+/// Decides as the gateway does. `tenant` owns the gateway and the document. `own`: the gateway's
+/// own file, in place of the document in force.
 pub async fn explain(
     store: &dyn Store,
     tenant: &str,

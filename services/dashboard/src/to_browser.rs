@@ -21,6 +21,7 @@ use crate::from_gateway;
 
 mod administration;
 mod app;
+mod built_in;
 mod calls;
 mod catalogue;
 mod confirm;

@@ -4,6 +4,7 @@ use store::{QueryError, WriteError};
 use tonic::{Request, Status};
 
 use super::app::App;
+use crate::explain::ExplainError;
 use crate::sessions::Person;
 
 /// Bytes of an identifier that a browser sends.
@@ -53,4 +54,27 @@ pub(crate) fn person<T>(request: &Request<T>) -> Result<Person, Status> {
         .get::<Person>()
         .cloned()
         .ok_or_else(|| Status::unauthenticated("not signed in"))
+}
+
+pub(crate) fn unexplained(error: &ExplainError) -> Status {
+    match error {
+        ExplainError::Flow { .. } => Status::invalid_argument(error.to_string()),
+        ExplainError::NoGateway => Status::not_found(error.to_string()),
+        ExplainError::NoPaths | ExplainError::OwnFile { .. } | ExplainError::Document { .. } => {
+            Status::failed_precondition(error.to_string())
+        }
+        ExplainError::Store(error) => store_status(error),
+    }
+}
+
+/// The error of another service, without details for operators.
+pub(crate) fn upstream(who: &str, status: &Status) -> Status {
+    use tonic::Code::{Aborted, FailedPrecondition, InvalidArgument, NotFound};
+    tracing::warn!(who, %status, "a call failed");
+    match status.code() {
+        code @ (Aborted | FailedPrecondition | InvalidArgument | NotFound) => {
+            Status::new(code, status.message())
+        }
+        _ => Status::unavailable(format!("{who} does not answer; try again")),
+    }
 }

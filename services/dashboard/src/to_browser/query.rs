@@ -24,11 +24,11 @@ use store::{
 };
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
-use vitals::RuleSet;
 
-use super::calls::{self, identifier, person, plain, store_status};
+use super::built_in::{BUILT_IN, built_in};
+use super::calls::{self, identifier, person, plain, store_status, unexplained, upstream};
 use super::{app::App, catalogue, kiosk, watch};
-use crate::explain::{self, Described, ExplainError};
+use crate::explain::{self, Described};
 use crate::from_store::{self, SeriesError};
 use crate::moment;
 use crate::sessions::{Key, Person};
@@ -41,8 +41,6 @@ const QUARANTINE_LISTED: usize = 100;
 const PATH_REPORTS_MAX: usize = 10_000;
 /// Longest stretch of path reports: one day.
 const PATHS_US_MAX: i64 = 86_400 * 1_000_000;
-/// Subject of the rules that every set may extend. No set has it.
-const BUILT_IN: &str = "built-in";
 /// Characters of a note.
 const NOTE_LENGTH_MAX: usize = 500;
 
@@ -494,41 +492,5 @@ impl QueryService for Query {
             text: explained.text,
             decision,
         }))
-    }
-}
-
-/// The rules that a set extends, in the form of a document.
-fn built_in(tenant: &str) -> Result<alerts::Document, Status> {
-    let body = serde_json::to_string(&RuleSet::default_set());
-    Ok(alerts::Document {
-        kind: RULES.to_owned(),
-        tenant: tenant.to_owned(),
-        subject: BUILT_IN.to_owned(),
-        author: "braid".to_owned(),
-        body: body.map_err(|error| Status::internal(error.to_string()))?,
-        ..alerts::Document::default()
-    })
-}
-
-fn unexplained(error: &ExplainError) -> Status {
-    match error {
-        ExplainError::Flow { .. } => Status::invalid_argument(error.to_string()),
-        ExplainError::NoGateway => Status::not_found(error.to_string()),
-        ExplainError::NoPaths | ExplainError::OwnFile { .. } | ExplainError::Document { .. } => {
-            Status::failed_precondition(error.to_string())
-        }
-        ExplainError::Store(error) => store_status(error),
-    }
-}
-
-/// The error of another service, without details for operators.
-fn upstream(who: &str, status: &Status) -> Status {
-    use tonic::Code::{Aborted, FailedPrecondition, InvalidArgument, NotFound};
-    tracing::warn!(who, %status, "a call failed");
-    match status.code() {
-        code @ (Aborted | FailedPrecondition | InvalidArgument | NotFound) => {
-            Status::new(code, status.message())
-        }
-        _ => Status::unavailable(format!("{who} does not answer; try again")),
     }
 }

@@ -1,5 +1,5 @@
-//! Proofs of completeness: a loss behind the acknowledgement is found by the gateway's account,
-//! asked for again, and explained if the gateway no longer has it.
+//! Proofs of completeness. The gateway's account finds a loss behind the acknowledgement. The loss
+//! is asked for again, and explained if the gateway no longer has it.
 
 use std::time::Duration;
 
