@@ -38,6 +38,8 @@ const READ_BYTES: usize = 256 << 10;
 pub(super) struct Accounts {
     /// The link whose ingest reads accounts.
     link: Option<Generation>,
+    /// When the first such link answered: the first account is due since then.
+    since: Option<Instant>,
     last: Option<(Instant, Generation)>,
     /// The core has taken entries since.
     is_moved: bool,
@@ -48,6 +50,7 @@ pub(super) struct Accounts {
 impl Accounts {
     pub(super) fn on_up(&mut self, generation: Generation) {
         self.link = Some(generation);
+        self.since.get_or_insert_with(Instant::now);
     }
 
     pub(super) fn on_lost(&mut self, generation: Generation) {
@@ -61,7 +64,7 @@ impl Accounts {
     pub(super) fn due(&self) -> Option<Instant> {
         let link = self.link?;
         let Some((at, by)) = self.last else {
-            return Some(Instant::now());
+            return self.since;
         };
         Some(match self.is_moved {
             _ if by != link => at + AFTER_CHANGE,
