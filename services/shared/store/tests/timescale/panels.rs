@@ -192,6 +192,7 @@ async fn the_month_of_a_path_has_its_cap_its_cost_and_the_share_of_each_rule() {
             price_per_gb: if path == "lte" { 4.0 } else { 0.0 },
             rank: AccessRank::Spill.into(),
             rules: Vec::new(),
+            ..AccessUse::default()
         }),
         rule_uses,
         ..PathReport::default()
