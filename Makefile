@@ -90,7 +90,7 @@ deny: ## checks licences, bans, sources and advisories of dependencies
 unit: export BRAID_TEST_ENGINES ?= required
 unit: ## runs every Rust test, and installs the real engines that some of them need
 	@infra/dev/need.sh cc ip python programs sctp envoy kafka timescaledb curl peers hapi
-	@infra/dev/unit.py
+	@UNSTEADY_MAX=2 infra/dev/unit.py
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
 	@infra/dev/need.sh node

@@ -12,14 +12,16 @@ measure times of this machine run with no other.
 Tests with real engines and clocks can miss a deadline when the machine pauses. So a failed test
 runs once more, alone on the machine. A test that fails again has failed. A test that then passes
 is named as unsteady, because it may be a rare fault. The run fails all the same unless
-unsteady.txt lists the test with a reason. A target that does not end has failed. It names no test,
+unsteady.txt lists the test with a reason, or UNSTEADY_MAX allows so many tests that then pass
+REPEATS times more. A target that does not end has failed. It names no test,
 so all of its tests run again, and the target may be listed.
 
 At the end the messages of the tests that failed are printed once more, without backtraces.
 
 Variables: BRAID_TEST_CORES, cores that the targets may use together (default: those of the machine);
 BRAID_EXECUTED, a file for the tests that passed, which hazards.py reads; BRAID_TEST_PROGRAMS, a file
-that --list has written, instead of a build; UNSTEADY_LIST and PACE_LIST, other lists."""
+that --list has written, instead of a build; UNSTEADY_LIST and PACE_LIST, other lists; UNSTEADY_MAX, unsteady
+tests without an entry in the list that do not fail the run (default: none)."""
 
 import json
 import os
@@ -33,6 +35,7 @@ import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+REPEATS = 3  # further runs alone of a test that UNSTEADY_MAX may allow
 FAILED_MAX = 5  # more failures are not repeated
 LISTED_MAX = 5  # a longer list is refused, since it would hide faults
 TARGET_SECONDS_MAX = 1500  # the longest target takes a tenth of it
@@ -228,13 +231,18 @@ def run_all(targets, cores):
     return results
 
 
-def keep(results):
-    """The tests that passed, for hazards.py, and the seconds, for the next run's order."""
+def executed(mode, results):
+    """Writes the tests that passed, for hazards.py."""
     if os.environ.get("BRAID_EXECUTED"):
-        with open(os.environ["BRAID_EXECUTED"], "w") as file:
-            for target, _, output, *_ in results:
+        with open(os.environ["BRAID_EXECUTED"], mode) as file:
+            for target, output in results:
                 passed = [line for line in output.splitlines() if re.match(r"test .* \.\.\. ok$", line)]
                 file.write("\n".join([head(target), *passed]) + "\n")
+
+
+def keep(results):
+    """The tests that passed, and the seconds, for the next run's order."""
+    executed("w", [(target, output) for target, _, output, *_ in results])
     seconds = {target["name"]: round(seconds, 1) for target, _, _, seconds, _ in results}
     TIMES.parent.mkdir(parents=True, exist_ok=True)
     TIMES.write_text(json.dumps(seconds, indent=1))
@@ -252,6 +260,7 @@ def repeat(failed, reasons):
             print("\nfailed, once more alone: %s" % name, flush=True)
         status, again, *_ = run(target, ["--exact", "--test-threads=1", *tests])
         print(again, flush=True)
+        executed("a", [(target, again)])
         # A killed target names no test, so running none of its tests is no pass.
         if status != 0 or not re.search(r"^test result: ok\. [1-9]", again, re.M):
             return None
@@ -260,6 +269,8 @@ def repeat(failed, reasons):
             print("unsteady, failed beside others and passed alone: %s%s" % (name, " (listed: %s)" % listed if listed else ""))
             if not listed:
                 unlisted.append(name)
+                if any(run(target, ["--exact", "--test-threads=1", *tests])[0] != 0 for _ in range(REPEATS)):
+                    return None
     return unlisted
 
 
@@ -293,6 +304,10 @@ def main():
     say_failures(failed)
     if unlisted is None:
         return 101
+    allowed = int(os.environ.get("UNSTEADY_MAX", 0))
+    if unlisted and len(unlisted) <= allowed:
+        print("TO MEND: unsteady, and allowed by UNSTEADY_MAX=%d: %s" % (allowed, ", ".join(unlisted)))
+        return 0
     if unlisted:
         print("FAILED: %d unsteady and not in %s. Mend the test or its subject; list it with a reason only if neither is possible." % (len(unlisted), list_file))
         return 101
