@@ -546,12 +546,15 @@ impl Stage {
 
     fn found(&self) -> Result<Found, FoundError> {
         self.runtime.block_on(async {
+            let rows = found::rows(&self.url).await?;
+            let alerts = found::alerts(&self.url).await?;
+            let proofs = found::proofs(&self.url).await?;
             Ok(Found {
-                rows: found::rows(&self.url).await?,
-                alerts: found::alerts(&self.url).await?,
+                rows,
+                alerts,
                 calls: self.receiver.calls.lock().clone(),
                 letters: self.mailbox.letters.lock().clone(),
-                proofs: found::proofs(&self.url).await?,
+                proofs,
             })
         })
     }

@@ -39,7 +39,10 @@ fn record(sequence: u64, value: f64) -> (u32, String, VitalsRecord) {
 /// The same of another metric.
 fn record_of(metric: Metric, sequence: u64, value: f64) -> (u32, String, VitalsRecord) {
     let mut record = record(sequence, value);
-    record.2.samples[0].metric = metric.into();
+    let sample = &mut record.2.samples[0];
+    sample.metric = metric.into();
+    sample.unit.clear();
+    vitals::fill_defaults(sample);
     record
 }
 

@@ -406,7 +406,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use bus::embedded::{EmbeddedBus, EmbeddedOptions};
     use bus::{Bus, Event, Topic};
-    use contracts::vitals::{Sample, VitalsRecord};
+    use contracts::vitals::{Metric, Sample, VitalsRecord};
     use prost::Message;
     use store::{AuditQuery, DeviceEntry, SqliteStore, VitalsBatch};
 
@@ -423,6 +423,7 @@ mod tests {
             entry: Some(Entry::Sample(Sample {
                 device: "belt".into(),
                 stream: "heart-rate".into(),
+                metric: Metric::HeartRate.into(),
                 sequence,
                 device_time_us: time_us,
                 gateway: "gw".into(),

@@ -120,7 +120,11 @@ fn few_unsteady_tests_that_then_pass_each_time_may_be_allowed() {
     assert!(ran.text.contains("TO MEND: unsteady"), "{}", ran.text);
     assert!(ran.executed.contains(TEST), "it passed: {}", ran.executed);
     assert_eq!(runs("0", 0).code, 101, "none is allowed");
-    assert_eq!(runs("1", 101).code, 101, "it fails now and then, also alone");
+    assert_eq!(
+        runs("1", 101).code,
+        101,
+        "it fails now and then, also alone"
+    );
 }
 
 #[test]

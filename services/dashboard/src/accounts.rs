@@ -136,7 +136,7 @@ pub async fn remove(
     name: &str,
 ) -> Result<(), ChangeError> {
     let known = store.account(name).await.map_err(EnsureError::from)?;
-    if !known.is_some_and(|it| it.tenant == tenant) {
+    if known.is_none_or(|it| it.tenant != tenant) {
         return Err(ChangeError::Unknown(name.to_owned()));
     }
     if name == by {

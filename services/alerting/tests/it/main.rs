@@ -2,13 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 #[path = "../support/hook.rs"]
-#[allow(dead_code, reason = "targets of their own use the rest")]
 mod hook;
 #[path = "../support/peers.rs"]
-#[allow(dead_code, reason = "targets of their own use the rest")]
 mod peers;
 #[path = "../support/stage.rs"]
-#[allow(dead_code, reason = "targets of their own use the rest")]
 mod stage;
 
 mod alerting;

@@ -15,10 +15,10 @@ use contracts::alerts::{Document, Notice};
 use contracts::paths::{End, Link, PathReport};
 use contracts::query::watch_response::Update;
 use contracts::query::{
-    AcknowledgeAlertRequest, ExplainSteeringRequest, GetPathsRequest, GetSeriesRequest,
-    ListAlertsRequest, ListDocumentsRequest, ListLinksRequest, ListNoticesRequest,
-    ListPatientsRequest, ListQuarantineRequest, PutDocumentRequest, SetLinkRequest, WatchRequest,
-    WithdrawAcknowledgementRequest,
+    AcknowledgeAlertRequest, ExplainSteeringRequest, GetPathsRequest, GetProofRequest,
+    GetSeriesRequest, ListAlertsRequest, ListDocumentsRequest, ListLinksRequest,
+    ListMetricsRequest, ListNoticesRequest, ListPatientsRequest, ListQuarantineRequest,
+    PutDocumentRequest, SetLinkRequest, WatchRequest, WithdrawAcknowledgementRequest,
 };
 use contracts::vitals::Priority;
 use service_kit::tls::authority::LocalAuthority;
@@ -197,6 +197,12 @@ async fn call(ward: &Ward, cookie: &str, method: &str) -> String {
             to_us,
             ..GetSeriesRequest::default()
         })),
+        "GetProof" => add!(client.get_proof(GetProofRequest {
+            patient,
+            from_us,
+            to_us,
+        })),
+        "ListMetrics" => add!(client.list_metrics(ListMetricsRequest {})),
         "Watch" => heard += &watched(ward, &mut client, patient).await,
         "ListAlerts" => {
             for patient in [patient, String::new()] {

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 #[path = "../support/bench.rs"]
-#[allow(dead_code, reason = "targets of their own use the rest")]
 mod bench;
 
 mod own_addresses;

@@ -119,7 +119,11 @@ impl Context {
             })
             .collect();
         if self.shutdown().is_requested() {
-            all.push(of("shutdown", Level::Failing, "draining".to_owned()));
+            all.push(of(
+                crate::wrong::SHUTDOWN,
+                Level::Failing,
+                "draining".to_owned(),
+            ));
         }
         let failing = self.health().failing().into_iter();
         all.extend(failing.map(|(name, reason)| of(name, Level::Failing, reason)));

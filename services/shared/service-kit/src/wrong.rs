@@ -90,6 +90,9 @@ pub(crate) fn render(wrong: &[Wrong]) -> String {
     lines
 }
 
+/// Name of the entry of a process that ends by request.
+pub(crate) const SHUTDOWN: &str = "shutdown";
+
 /// The list of the last look, for the log.
 #[derive(Default)]
 pub(crate) struct Log {
@@ -97,8 +100,12 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Logs the begin and the end of each entry.
+    /// Logs the begin and the end of each entry. A process that ends by request stops its parts, and
+    /// nobody needs to act on that.
     pub(crate) fn on_look(&mut self, wrong: &[Wrong]) {
+        if wrong.iter().any(|it| it.name == SHUTDOWN) {
+            return;
+        }
         let now: BTreeSet<Key> = wrong.iter().map(Wrong::key).collect();
         for it in wrong.iter().filter(|it| !self.before.contains(&it.key())) {
             let (service, name, level) = (it.service, &*it.name, it.level.as_str());

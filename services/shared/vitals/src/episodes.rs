@@ -289,7 +289,7 @@ impl Episodes {
         let lives = |it: &Episode| !it.is_outlived(at_us);
         let Some(place) = self.place(subject, source, since_us, at_us, lives) else {
             if source == Source::Own && self.keep_earlier(since_us, evidence)
-                || !source.has_seen_beginning() && self.is_past(since_us, at_us)
+                || !source.has_seen_beginning() && self.past.has(since_us, at_us)
             {
                 return None;
             }
@@ -338,12 +338,6 @@ impl Episodes {
             .then(|| episode.next_revision(subject));
         self.known.make_contiguous().sort_by_key(|it| it.since_us);
         alert
-    }
-
-    /// Whether a stretch that lasted until `at_us` is within an episode that was dropped. Its rows
-    /// are stored.
-    fn is_past(&self, since_us: i64, at_us: i64) -> bool {
-        (self.past.lasting_at(since_us)).is_some_and(|until_us| at_us <= until_us)
     }
 
     /// Keeps an own stretch with a later episode that it may be the beginning of. An edge that lost
@@ -712,8 +706,7 @@ impl Episodes {
         let is_taken = |it: &Episode| {
             it.since_us == since_us || (it.since_us..it.until_us).contains(&since_us)
         };
-        let is_past = self.past.lasting_at(since_us).is_some();
-        let since_us = if is_past || self.known.iter().any(|it| it.is_resolved() && is_taken(it)) {
+        let since_us = if self.known.iter().any(|it| it.is_resolved() && is_taken(it)) {
             evidence.time_us
         } else {
             since_us

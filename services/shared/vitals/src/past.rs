@@ -29,10 +29,12 @@ impl Past {
             .retain(|it| now_us.saturating_sub(it.1) <= PAST_FOR_US);
     }
 
-    /// The end of the episode that lasted at `at_us` and had begun before.
-    pub(crate) fn lasting_at(&self, at_us: i64) -> Option<i64> {
-        let lasted = |it: &&(i64, i64)| it.0 < at_us && at_us < it.1;
-        self.0.iter().find(lasted).map(|it| it.1)
+    /// Whether a stretch is within an episode that had begun before. A stretch that begins with an
+    /// episode has its id, so the store knows the answer.
+    pub(crate) fn has(&self, since_us: i64, at_us: i64) -> bool {
+        let is_named = self.0.iter().any(|it| it.0 == since_us);
+        let is_within = |it: &(i64, i64)| it.0 < since_us && since_us < it.1 && at_us <= it.1;
+        !is_named && self.0.iter().any(is_within)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -50,12 +52,15 @@ mod tests {
         for n in 0..200 {
             past.add(n * 10, n * 10 + 5);
         }
-        assert_eq!(past.lasting_at(3), None, "the earliest are dropped");
-        assert_eq!(past.lasting_at(1_993), Some(1_995));
-        assert_eq!(past.lasting_at(1_990), None, "not before");
-        assert_eq!(past.lasting_at(1_995), None, "it has ended");
+        assert!(!past.has(3, 4), "the earliest are dropped");
+        assert!(past.has(1_993, 1_995));
+        assert!(!past.has(1_993, 1_996), "it outlasts the episode");
+        assert!(!past.has(1_990, 1_991), "it has the episode's id");
+        assert!(!past.has(1_995, 1_995), "the episode has ended");
+        past.add(1_979, 1_995);
+        assert!(!past.has(1_990, 1_991), "whatever else lasted then");
         past.trim(PAST_FOR_US + 1_985);
-        assert_eq!(past.lasting_at(1_983), Some(1_985));
+        assert!(past.has(1_983, 1_985));
         past.trim(PAST_FOR_US + 2_000);
         assert!(past.is_empty());
     }

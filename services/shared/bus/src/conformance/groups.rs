@@ -158,12 +158,18 @@ pub async fn groups_are_independent(harness: &dyn Harness) {
 /// A process that neither publishes nor joins learns the ends from the engine.
 pub async fn an_observer_sees_the_ends_and_what_a_group_has_done(harness: &dyn Harness) {
     let (process, observer) = (harness.start().await, harness.start().await.bus);
-    let extents = || async {
-        let extents = observer.extents(Topic::DeadLetters).await;
-        extents.unwrap_or_else(|e| panic!("extents: {e}"))
-    };
-    // A cluster that has just begun has no coordinator for the group yet.
+    // A cluster that has just begun has no leader of the partition or coordinator of the group yet.
     let observer = &observer;
+    let extents = || async {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            match observer.extents(Topic::DeadLetters).await {
+                Ok(extents) => return extents,
+                Err(error) if tokio::time::Instant::now() > deadline => panic!("extents: {error}"),
+                Err(_) => tokio::time::sleep(ASK_AGAIN_AFTER).await,
+            }
+        }
+    };
     let committed = |group: &'static str| {
         let asking = move || observer.committed(Topic::DeadLetters, group);
         async move {

@@ -523,6 +523,10 @@ fn a_late_backlog_raises_no_stretch_again() {
     let of_medium = |it: &&Alert| it.priority() == Priority::Medium;
     let raised: Vec<&Alert> = late.iter().filter(of_medium).collect();
     assert!(raised.is_empty(), "{raised:?}");
+    // The reports come once more. They have the ids that the store knows.
+    let again = edge.iter().flat_map(|it| engine.on_edge_alert(it));
+    let unknown: Vec<Alert> = again.filter(|it| !known.contains(&it.id)).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 /// Heart rates, one a second: high from the tenth to the fortieth.
