@@ -93,7 +93,7 @@ pub struct ExplainCommand {
     /// Answer for this gateway: its accesses, its measurements and the document it obeys.
     #[arg(long, value_name = "GATEWAY", conflicts_with = "accesses")]
     gateway: Option<String>,
-    /// An access: its name, and what is known of it: round trip in ms, loss (0 to 1). Then the GB of
+    /// An access: its name, and as known its round trip in ms and its loss (0 to 1). Then the GB of
     /// its month, week and day so far.
     #[arg(
         long = "access",
