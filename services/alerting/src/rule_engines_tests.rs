@@ -519,6 +519,7 @@ fn what_waits_on_the_bus_is_judged_before_a_delay_ends() {
 fn activity(sequence: u64, value: f64) -> (u32, String, VitalsRecord) {
     let (partition, key, mut record) = record(sequence, value);
     record.samples[0].metric = Metric::Activity.into();
+    record.samples[0].unit.clear();
     vitals::fill_defaults(&mut record.samples[0]);
     (partition, key, record)
 }

@@ -423,6 +423,7 @@ mod tests {
             entry: Some(Entry::Sample(Sample {
                 device: "belt".into(),
                 stream: "heart-rate".into(),
+                unit: "/min".into(),
                 metric: Metric::HeartRate.into(),
                 sequence,
                 device_time_us: time_us,
