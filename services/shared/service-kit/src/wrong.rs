@@ -100,8 +100,8 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Logs the begin and the end of each entry. Nobody needs to act on the parts of a process that
-    /// ends by request.
+    /// Logs the begin and the end of each entry. A process that ends by request stops its parts.
+    /// That needs no action, so the log leaves it out.
     pub(crate) fn on_look(&mut self, wrong: &[Wrong]) {
         if wrong.iter().any(|it| it.name == SHUTDOWN) {
             return;
