@@ -175,6 +175,7 @@ mod tests {
         let bare = measure(3, Duration::from_secs(4)).unwrap();
         let asked = f64::from(UPLOADS_PER_S);
         assert!((0.5 * asked..1.2 * asked).contains(&bare.answers_per_s));
-        assert!(bare.cpu_s > 0.0);
+        // So little may be less than a tick of the kernel's account.
+        assert!((0.0..4.0).contains(&bare.cpu_s), "{}", bare.cpu_s);
     }
 }
